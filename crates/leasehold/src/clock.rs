@@ -1,0 +1,228 @@
+//! Time as the library sees it: a clock that counts suspend, and a timer that does too.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A point on a [`Clock`], in nanoseconds from that clock's start. All arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than every real moment.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
+    /// A moment from nanoseconds since the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Microseconds since the clock's start, rounded down.
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1000
+    }
+
+    /// How long after `earlier` this is; zero if it is before.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    fn sub(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Where time comes from. [`SystemClock`] unless a test says otherwise.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Now, on a clock that never goes back and counts the time a machine was suspended.
+    fn now(&self) -> Moment;
+
+    /// Microseconds since 1970 by the wall clock, which may jump: for fences and display only.
+    fn wall_micros(&self) -> u64;
+}
+
+/// The system's clock: `CLOCK_BOOTTIME` on Linux, which goes on while the machine is suspended;
+/// elsewhere the monotonic clock, which may not.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[cfg(target_os = "linux")]
+    fn now(&self) -> Moment {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Moment((time.tv_sec as u64) * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn now(&self) -> Moment {
+        use std::sync::LazyLock;
+        use std::time::Instant;
+        // The start only has to be the same for the whole process.
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Moment::from_nanos(0) + START.elapsed()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Tokio's clock, for tests in paused time. Give it to the store and to the client alike.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock {
+    start: tokio::time::Instant,
+    wall_start: u64,
+}
+
+impl TokioClock {
+    /// A clock that starts now.
+    pub fn new() -> Self {
+        TokioClock { start: tokio::time::Instant::now(), wall_start: SystemClock.wall_micros() }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        TokioClock::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Moment {
+        // An hour in, so that tests can subtract.
+        Moment::from_nanos(3_600_000_000_000) + self.start.elapsed()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.wall_start + self.start.elapsed().as_micros() as u64
+    }
+}
+
+/// Sleeps until a moment of a clock. Tokio's own timers stand still while the machine is suspended,
+/// so on Linux and a runtime of our own this is a timerfd on the boot-time clock. Elsewhere it is
+/// naps of at most a second, so that after a resume a deadline is late by no more.
+#[derive(Debug)]
+pub(crate) enum Timer {
+    #[cfg(target_os = "linux")]
+    Fd(tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>),
+    Naps,
+}
+
+const NAP: Duration = Duration::from_secs(1);
+
+impl Timer {
+    /// A timer for [`SystemClock`], on a runtime with I/O enabled.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn system() -> Self {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
+            .map_err(std::io::Error::from)
+            .and_then(|fd| tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE))
+            .map_or_else(
+                |error| {
+                    tracing::warn!(%error, "no boot-time timer: after a suspend, loss is noticed up to 1 s late");
+                    Timer::Naps
+                },
+                Timer::Fd,
+            )
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn system() -> Self {
+        Timer::Naps
+    }
+
+    /// Sleeps until `at`, or a little less: the caller looks at the clock again in any case.
+    /// Cancel safe.
+    pub(crate) async fn sleep_until(&mut self, at: Moment, clock: &dyn Clock) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Timer::Fd(fd) => {
+                if at != Moment::NEVER && fired(fd, at).await {
+                    return;
+                }
+                // No end in sight, or the timer is broken.
+                if at == Moment::NEVER {
+                    return std::future::pending().await;
+                }
+                tokio::time::sleep(at.since(clock.now()).min(NAP)).await;
+            }
+            Timer::Naps if at == Moment::NEVER => std::future::pending().await,
+            Timer::Naps => tokio::time::sleep(at.since(clock.now()).min(NAP)).await,
+        }
+    }
+}
+
+/// Arms the timer and waits for it; false if it cannot be used.
+#[cfg(target_os = "linux")]
+async fn fired(fd: &tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>, at: Moment) -> bool {
+    use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+    // An all-zero value would disarm it.
+    let nanos = at.as_nanos().max(1);
+    let spec = Itimerspec {
+        it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+        it_value: Timespec {
+            tv_sec: (nanos / 1_000_000_000) as _,
+            tv_nsec: (nanos % 1_000_000_000) as _,
+        },
+    };
+    if timerfd_settime(fd.get_ref(), TimerfdTimerFlags::ABSTIME, &spec).is_err() {
+        return false;
+    }
+    loop {
+        let Ok(mut ready) = fd.readable().await else { return false };
+        let mut count = [0u8; 8];
+        match rustix::io::read(fd.get_ref(), &mut count) {
+            Ok(_) => return true,
+            // Readiness left over from an earlier arming.
+            Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+            Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Moment::from_nanos(5) + Duration::MAX, Moment::NEVER);
+        assert_eq!(Moment::from_nanos(5) - Duration::MAX, Moment::from_nanos(0));
+        assert_eq!(Moment::from_nanos(5).since(Moment::NEVER), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn the_timer_sleeps_and_can_be_armed_again() {
+        let mut timer = Timer::system();
+        for millis in [20, 1, 5] {
+            let at = SystemClock.now() + Duration::from_millis(millis);
+            // The second sleep replaces the first, which was cancelled.
+            let far = SystemClock.now() + Duration::from_secs(60);
+            let cancelled = tokio::time::timeout(Duration::from_millis(1), timer.sleep_until(far, &SystemClock));
+            assert!(cancelled.await.is_err());
+            timer.sleep_until(at, &SystemClock).await;
+            assert!(SystemClock.now() >= at);
+        }
+        // A moment in the past is over at once.
+        timer.sleep_until(Moment::from_nanos(0), &SystemClock).await;
+    }
+}

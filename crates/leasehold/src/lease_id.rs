@@ -1,0 +1,111 @@
+//! Lease ids: what the caller makes before the first call, and the only proof of holding a lease.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::error::{Error, Result};
+
+/// The id of one acquisition: 128 random bits as 22 base64url characters.
+///
+/// Made by the caller, new for every acquisition, and a secret: whoever has it can renew and
+/// release the lease. `Debug` hides it; [`expose`](LeaseId::expose) shows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId([u8; LeaseId::LEN]);
+
+impl LeaseId {
+    /// Characters in an id.
+    pub const LEN: usize = 22;
+
+    /// A new id from the system's random generator.
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        // No id must ever be guessable or made twice, so there is nothing to fall back on; systems
+        // without a random generator cannot run this library.
+        #[allow(clippy::expect_used)]
+        getrandom::fill(&mut bytes).expect("the system has a random generator");
+        let mut text = [b'A'; LeaseId::LEN];
+        let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
+        debug_assert!(matches!(written, Ok(LeaseId::LEN)));
+        LeaseId(text)
+    }
+
+    /// An id from its 22 characters.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless it is exactly 22 of `A–Z a–z 0–9 - _`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bytes: [u8; LeaseId::LEN] = text.as_bytes().try_into().map_err(|_| malformed())?;
+        let ok = bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if ok { Ok(LeaseId(bytes)) } else { Err(malformed()) }
+    }
+
+    /// Whether the text has the form of an id.
+    pub fn is_valid(text: &str) -> bool {
+        LeaseId::parse(text).is_ok()
+    }
+
+    /// The characters themselves: for the store, and for handing the lease to another process.
+    pub fn expose(&self) -> &str {
+        // All bytes were checked or made as ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+fn malformed() -> Error {
+    Error::invalid("malformed lease id: it must be exactly 22 characters of A-Z a-z 0-9 - _")
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseId(…)")
+    }
+}
+
+impl FromStr for LeaseId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        LeaseId::parse(text)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for LeaseId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.expose())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for LeaseId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        LeaseId::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_validator_agrees_with_the_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../vectors/syncguard.json")).unwrap();
+        for case in vectors["validateLockId"].as_array().unwrap() {
+            let text = case["lockId"].as_str().unwrap();
+            assert_eq!(LeaseId::is_valid(text), case["ok"].as_bool().unwrap(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn random_ids_are_valid_different_and_hidden_in_debug() {
+        let (a, b) = (LeaseId::random(), LeaseId::random());
+        assert_ne!(a, b);
+        assert_eq!(LeaseId::parse(a.expose()).unwrap(), a);
+        assert!(!format!("{a:?}").contains(a.expose()));
+    }
+}

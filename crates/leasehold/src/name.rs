@@ -1,0 +1,313 @@
+//! What is locked: names, their namespaces, and the encodings other systems use for them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+use crate::error::{Error, Result};
+
+/// What is locked: non-empty UTF-8 of at most 512 bytes after NFC normalisation, any characters,
+/// inside a namespace.
+///
+/// Two names are the same lock exactly when namespace and name are equal after normalisation. A
+/// name holds its stored form, [`stored`](Name::stored), ready made: `namespace/name`, where `%`
+/// and `/` of the *namespace* are written `%25` and `%2F`. The first `/` therefore always ends the
+/// namespace, and no two pairs share a stored form, whatever characters they hold.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    stored: Arc<str>,
+    // Where the name begins in `stored`.
+    start: u16,
+}
+
+impl Name {
+    /// Bytes a name may have.
+    pub const MAX_BYTES: usize = 512;
+    /// Bytes a namespace may have.
+    pub const MAX_NAMESPACE_BYTES: usize = 128;
+    /// Bytes a stored form may have: every byte of the namespace escaped, a slash, the name.
+    pub const MAX_STORED_BYTES: usize = 3 * Name::MAX_NAMESPACE_BYTES + 1 + Name::MAX_BYTES;
+
+    /// A name in the empty namespace.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is empty or longer than 512 bytes after normalisation.
+    pub fn new(name: &str) -> Result<Self> {
+        Name::within("", name)
+    }
+
+    /// A name in a namespace.
+    ///
+    /// # Errors
+    /// As [`Name::new`]; also `InvalidArgument` if the namespace is longer than 128 bytes after normalisation.
+    pub fn within(namespace: &str, name: &str) -> Result<Self> {
+        let name = normalise(name);
+        if name.is_empty() {
+            return Err(Error::invalid("the name must not be empty"));
+        }
+        if name.len() > Name::MAX_BYTES {
+            return Err(Error::invalid(format!(
+                "the name has {} bytes after NFC normalisation; at most {} are allowed",
+                name.len(),
+                Name::MAX_BYTES
+            )));
+        }
+        let mut stored = stored_namespace(namespace)?;
+        let start = stored.len() as u16; // at most 3 * 128 + 1
+        stored.push_str(&name);
+        Ok(Name { stored: stored.into(), start })
+    }
+
+    /// A name from its stored form, as a store has kept it.
+    ///
+    /// # Errors
+    /// `Internal` if no name has this stored form: something foreign is in the store.
+    pub fn from_stored(stored: &str) -> Result<Self> {
+        let foreign = || {
+            Error::new(crate::error::ErrorKind::Internal, "the store holds a name that leasehold did not write")
+        };
+        let (namespace, name) = stored.split_once('/').ok_or_else(foreign)?;
+        let parsed = Name::within(&unescape(namespace), name).map_err(|e| foreign().with_source(e))?;
+        if &*parsed.stored == stored { Ok(parsed) } else { Err(foreign()) }
+    }
+
+    /// The name itself.
+    pub fn as_str(&self) -> &str {
+        &self.stored[usize::from(self.start)..]
+    }
+
+    /// The namespace it is in; empty for none.
+    pub fn namespace(&self) -> Cow<'_, str> {
+        unescape(&self.stored[..usize::from(self.start) - 1])
+    }
+
+    /// The one-to-one encoding of namespace and name that stores use as their key.
+    pub fn stored(&self) -> &str {
+        &self.stored
+    }
+
+    /// The stored form, shared.
+    pub(crate) fn stored_arc(&self) -> &Arc<str> {
+        &self.stored
+    }
+
+    /// The stored form that all names of a namespace which begin with `prefix` begin with.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the namespace is too long.
+    pub fn stored_prefix(namespace: &str, prefix: &str) -> Result<String> {
+        let mut stored = stored_namespace(namespace)?;
+        stored.push_str(&normalise(prefix));
+        Ok(stored)
+    }
+
+    /// A short hash of the name for logs and events. See [`hash_name`].
+    pub fn hash(&self) -> String {
+        hash_name(self.as_str())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({:?})", self.as_str())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Name {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.stored())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Name {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = <Cow<'de, str>>::deserialize(deserializer)?;
+        Name::from_stored(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+fn normalise(text: &str) -> Cow<'_, str> {
+    if is_nfc_quick(text.chars()) == IsNormalized::Yes {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(text.nfc().collect())
+    }
+}
+
+fn stored_namespace(namespace: &str) -> Result<String> {
+    let namespace = normalise(namespace);
+    if namespace.len() > Name::MAX_NAMESPACE_BYTES {
+        return Err(Error::invalid(format!(
+            "the namespace has {} bytes after NFC normalisation; at most {} are allowed",
+            namespace.len(),
+            Name::MAX_NAMESPACE_BYTES
+        )));
+    }
+    let mut stored = String::with_capacity(namespace.len() + 1 + 32);
+    for c in namespace.chars() {
+        match c {
+            '%' => stored.push_str("%25"),
+            '/' => stored.push_str("%2F"),
+            c => stored.push(c),
+        }
+    }
+    stored.push('/');
+    Ok(stored)
+}
+
+fn unescape(namespace: &str) -> Cow<'_, str> {
+    if namespace.contains('%') {
+        // In this order: an escaped `%` must not be read as the start of another escape.
+        Cow::Owned(namespace.replace("%2F", "/").replace("%25", "%"))
+    } else {
+        Cow::Borrowed(namespace)
+    }
+}
+
+/// A hash of any string, as 24 hex digits, for logs and events: not for security.
+///
+/// Three 32-bit rolling hashes over the UTF-16 units after NFC normalisation, equal to SyncGuard's
+/// `hashKey`, so that events of both systems can be joined.
+pub fn hash_name(text: &str) -> String {
+    let (mut a, mut b, mut c) = (0u32, 0u32, 0u32);
+    for unit in normalise(text).encode_utf16() {
+        let unit = u32::from(unit);
+        a = a.wrapping_mul(31).wrapping_add(unit);
+        b = b.wrapping_mul(127).wrapping_add(unit.wrapping_mul(3));
+        c = c.wrapping_mul(2047).wrapping_add(unit.wrapping_mul(7));
+    }
+    format!("{a:08x}{b:08x}{c:08x}")
+}
+
+/// SyncGuard's `makeStorageKey`: the key under which that library stores a name, for sharing locks
+/// with it. leasehold's own layouts use [`Name::stored`] instead, which never hashes.
+///
+/// The key is `prefix:name`, or, where that with `reserve` bytes for suffixes is over the store's
+/// `limit`, `prefix:` and the first 128 bits of its SHA-256 in base64url.
+///
+/// # Errors
+/// `InvalidArgument` if the name is empty, or if even the hashed form is too long.
+pub fn storage_key(prefix: &str, name: &str, limit: usize, reserve: usize) -> Result<String> {
+    const HASH_LEN: usize = 22;
+    let name = normalise(name);
+    if name.is_empty() {
+        return Err(Error::invalid("the name must not be empty"));
+    }
+    let prefix = prefix.trim_end_matches(':');
+    let lead = if prefix.is_empty() { String::new() } else { format!("{prefix}:") };
+    let room = limit.saturating_sub(reserve);
+    if lead.len() + name.len() <= room {
+        return Ok(format!("{lead}{name}"));
+    }
+    if lead.len() + HASH_LEN > room {
+        return Err(Error::invalid(format!(
+            "the prefix has {} bytes, which leaves no room for a name in a key of {limit} bytes",
+            prefix.len()
+        )));
+    }
+    let digest = Sha256::digest(format!("{lead}{name}"));
+    Ok(lead + &URL_SAFE_NO_PAD.encode(&digest[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use proptest::prelude::*;
+
+    fn vectors(list: &str) -> Vec<serde_json::Value> {
+        let all: serde_json::Value =
+            serde_json::from_str(include_str!("../../../vectors/syncguard.json")).unwrap();
+        let list = all[list].as_array().unwrap().clone();
+        assert!(!list.is_empty());
+        list
+    }
+
+    #[test]
+    fn hash_name_equals_every_vector() {
+        for case in vectors("hashKey") {
+            assert_eq!(hash_name(case["input"].as_str().unwrap()), case["hash"].as_str().unwrap(), "{case}");
+        }
+    }
+
+    fn check_storage_key(prefix: &str, name: &str, case: &serde_json::Value, field: &str) {
+        let (limit, reserve) = (case["limit"].as_u64().unwrap(), case["reserve"].as_u64().unwrap());
+        let key = storage_key(prefix, name, limit as usize, reserve as usize);
+        match case[field].as_str() {
+            Some(out) => assert_eq!(key.unwrap(), out, "{case}"),
+            None => assert_eq!(key.unwrap_err().kind(), ErrorKind::InvalidArgument, "{case}"),
+        }
+    }
+
+    #[test]
+    fn storage_key_equals_every_vector() {
+        for case in vectors("makeStorageKey") {
+            check_storage_key(case["prefix"].as_str().unwrap(), case["key"].as_str().unwrap(), &case, "out");
+        }
+        for case in vectors("twoStepFence") {
+            let prefix = case["prefix"].as_str().unwrap();
+            check_storage_key(prefix, case["key"].as_str().unwrap(), &case, "base");
+            let second = format!("fence:{}", case["base"].as_str().unwrap());
+            check_storage_key(prefix, &second, &case, "fence");
+        }
+    }
+
+    #[test]
+    fn names_are_valid_exactly_where_the_vectors_say() {
+        for case in vectors("normalizeAndValidateKey") {
+            match (Name::new(case["key"].as_str().unwrap()), case["ok"].as_bool().unwrap()) {
+                (Ok(name), true) => assert_eq!(name.as_str().len() as u64, case["bytes"].as_u64().unwrap()),
+                (Err(error), false) => assert_eq!(error.kind(), ErrorKind::InvalidArgument),
+                (name, _) => panic!("{case}: {name:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn normal_forms_are_one_name_and_nul_is_allowed() {
+        assert_eq!(Name::new("cafe\u{301}").unwrap(), Name::new("café").unwrap());
+        assert_eq!(Name::new("a\0b").unwrap().as_str(), "a\0b");
+    }
+
+    #[test]
+    fn namespace_and_name_never_meet() {
+        let pairs = [
+            ("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("", "a/b/c"), ("a:b", "c"), ("a", "b:c"), ("a%", "2Fb/c"),
+        ];
+        let stored: std::collections::HashSet<_> =
+            pairs.iter().map(|(ns, n)| Name::within(ns, n).unwrap().stored().to_owned()).collect();
+        assert_eq!(stored.len(), pairs.len());
+    }
+
+    proptest! {
+        #[test]
+        fn stored_form_and_name_are_one_to_one(ns in "[a%/2F5é:\\PC]{0,12}", name in "[a%/2F5é:\\PC]{1,12}") {
+            let made = Name::within(&ns, &name).unwrap();
+            let read = Name::from_stored(made.stored()).unwrap();
+            prop_assert_eq!(&read, &made);
+            prop_assert_eq!(read.namespace(), normalise(&ns));
+            prop_assert_eq!(read.as_str(), normalise(&name));
+            prop_assert!(made.stored().len() <= Name::MAX_STORED_BYTES);
+        }
+
+        #[test]
+        fn any_stored_text_is_read_back_exactly_or_refused(text in "[a%/2F5é]{0,10}") {
+            if let Ok(name) = Name::from_stored(&text) {
+                prop_assert_eq!(name.stored(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! What the workspace's tests share: faulty backends, child processes, names of their own.

@@ -115,7 +115,9 @@ impl Mode {
             (Mode::Permit { limit }, Mode::Permit { limit: other }) => {
                 format!("the name is in use as a semaphore with limit {other}, and this claim says {limit}")
             }
-            (Mode::Permit { .. }, _) => "the name is in use as a mutex or reader-writer lock, not as a semaphore".into(),
+            (Mode::Permit { .. }, _) => {
+                "the name is in use as a mutex or reader-writer lock, not as a semaphore".into()
+            }
             _ => "the name is in use as a semaphore, not as a mutex or reader-writer lock".into(),
         };
         Error::new(ErrorKind::Mismatch, message)
@@ -381,7 +383,7 @@ pub enum Query {
     Name(Name),
     /// The name on which this id holds a lease or waits: one item or none.
     LeaseId(LeaseId),
-    /// All names whose stored form begins with this, in order of the stored form.
+    /// All names in use (held or waited for) whose stored form begins with this, in order of that form.
     Prefix {
         /// The beginning of [`Name::stored`].
         stored: String,
@@ -480,6 +482,16 @@ pub struct Swept {
     pub waiting: u64,
 }
 
+impl std::ops::AddAssign for Swept {
+    fn add_assign(&mut self, other: Swept) {
+        self.expired += other.expired;
+        self.tickets += other.tickets;
+        self.counters += other.counters;
+        self.held += other.held;
+        self.waiting += other.waiting;
+    }
+}
+
 /// How a store lets go of a holder that died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -530,6 +542,8 @@ pub struct Info {
     pub revoke: bool,
     /// Whether a loss can be noticed at all; if not, a guard's lost signal never comes.
     pub detects_loss: bool,
+    /// How often the renewal loop asks whether a lease that has no ttl is still there; `None`: never.
+    pub check_every: Option<Duration>,
     /// Whether names get the client's namespace unless the user says otherwise.
     pub namespaced: bool,
     /// The longest ttl.
@@ -554,6 +568,7 @@ impl Info {
             find_by_id: true,
             revoke: true,
             detects_loss: true,
+            check_every: None,
             namespaced: true,
             max_ttl: Duration::from_secs(24 * 3600),
             min_validity_percent: 0,

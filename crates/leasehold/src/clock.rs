@@ -133,9 +133,13 @@ impl Timer {
     #[cfg(target_os = "linux")]
     pub(crate) fn system() -> Self {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        // Deprecated because a type whose descriptor changes under it could misuse it; an `OwnedFd`
+        // cannot, and the successor needs `unsafe`.
+        #[allow(deprecated)]
+        let register = |fd| tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE);
         timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
             .map_err(std::io::Error::from)
-            .and_then(|fd| tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE))
+            .and_then(register)
             .map_or_else(
                 |error| {
                     tracing::warn!(%error, "no boot-time timer: after a suspend, loss is noticed up to 1 s late");
@@ -179,10 +183,7 @@ async fn fired(fd: &tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>, at: Moment) -
     let nanos = at.as_nanos().max(1);
     let spec = Itimerspec {
         it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-        it_value: Timespec {
-            tv_sec: (nanos / 1_000_000_000) as _,
-            tv_nsec: (nanos % 1_000_000_000) as _,
-        },
+        it_value: Timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ },
     };
     if timerfd_settime(fd.get_ref(), TimerfdTimerFlags::ABSTIME, &spec).is_err() {
         return false;
@@ -217,7 +218,8 @@ mod tests {
             let at = SystemClock.now() + Duration::from_millis(millis);
             // The second sleep replaces the first, which was cancelled.
             let far = SystemClock.now() + Duration::from_secs(60);
-            let cancelled = tokio::time::timeout(Duration::from_millis(1), timer.sleep_until(far, &SystemClock));
+            let cancelled =
+                tokio::time::timeout(Duration::from_millis(1), timer.sleep_until(far, &SystemClock));
             assert!(cancelled.await.is_err());
             timer.sleep_until(at, &SystemClock).await;
             assert!(SystemClock.now() >= at);

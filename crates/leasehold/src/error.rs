@@ -233,8 +233,19 @@ mod tests {
         use ErrorKind::*;
         let retryable = [Unavailable, Busy, NetworkTimeout, RateLimited];
         for kind in [
-            InvalidArgument, Unavailable, Busy, NetworkTimeout, AuthFailed, RateLimited, Timeout, Aborted,
-            Lost, Mismatch, Deadlock, Unsupported, Internal,
+            InvalidArgument,
+            Unavailable,
+            Busy,
+            NetworkTimeout,
+            AuthFailed,
+            RateLimited,
+            Timeout,
+            Aborted,
+            Lost,
+            Mismatch,
+            Deadlock,
+            Unsupported,
+            Internal,
         ] {
             assert_eq!(Error::new(kind, "x").is_retryable(), retryable.contains(&kind), "{kind:?}");
         }

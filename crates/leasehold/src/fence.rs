@@ -61,7 +61,10 @@ impl Fence {
         if next > Fence::MAX {
             return Err(Error::new(
                 ErrorKind::Internal,
-                format!("the fence counter is above its limit of {}; a clock was far in the future", Fence::MAX),
+                format!(
+                    "the fence counter is above its limit of {}; a clock was far in the future",
+                    Fence::MAX
+                ),
             ));
         }
         Ok(next)

@@ -1,15 +1,46 @@
 #![doc = include_str!("../../../README.md")]
 
+mod acquire;
 pub mod backend;
+pub mod backends;
+mod cancel;
+mod cell;
 pub mod clock;
+mod connect;
+mod diagnostics;
 mod error;
 mod fence;
+mod guard;
+mod lease;
 mod lease_id;
+mod locks;
+mod mutex;
 mod name;
+mod options;
+mod plain;
+mod renew;
+mod rwlock;
+mod semaphore;
 pub mod state;
+mod telemetry;
 
 pub use backend::{Backend, Gone, Info, Mode};
+pub use cancel::Cancel;
+pub use cell::{LostReason, State};
+pub use connect::stores;
+pub use diagnostics::LeaseInfo;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
+pub use guard::{Guard, LostSignal};
+pub use lease::Lease;
 pub use lease_id::LeaseId;
+pub use locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
+pub use mutex::Mutex;
 pub use name::{Name, hash_name, storage_key};
+pub use options::{
+    Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
+    Poll, ReleaseFailure, ReleaseSource,
+};
+pub use plain::Leasing;
+pub use rwlock::RwLock;
+pub use semaphore::Semaphore;

@@ -69,7 +69,10 @@ impl Name {
     /// `Internal` if no name has this stored form: something foreign is in the store.
     pub fn from_stored(stored: &str) -> Result<Self> {
         let foreign = || {
-            Error::new(crate::error::ErrorKind::Internal, "the store holds a name that leasehold did not write")
+            Error::new(
+                crate::error::ErrorKind::Internal,
+                "the store holds a name that leasehold did not write",
+            )
         };
         let (namespace, name) = stored.split_once('/').ok_or_else(foreign)?;
         let parsed = Name::within(&unescape(namespace), name).map_err(|e| foreign().with_source(e))?;
@@ -285,7 +288,13 @@ mod tests {
     #[test]
     fn namespace_and_name_never_meet() {
         let pairs = [
-            ("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("", "a/b/c"), ("a:b", "c"), ("a", "b:c"), ("a%", "2Fb/c"),
+            ("a/b", "c"),
+            ("a", "b/c"),
+            ("a%2Fb", "c"),
+            ("", "a/b/c"),
+            ("a:b", "c"),
+            ("a", "b:c"),
+            ("a%", "2Fb/c"),
         ];
         let stored: std::collections::HashSet<_> =
             pairs.iter().map(|(ns, n)| Name::within(ns, n).unwrap().stored().to_owned()).collect();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Release, Released, Renewal, Renewed, Revoked,
-    SPENT_FOR, Swept, WaiterInfo,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Release, Released, Renewal, Renewed,
+    Revoked, SPENT_FOR, Swept, WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -246,6 +246,12 @@ impl State {
             || self.ticket(id).is_some_and(|(_, ticket)| is_live(ticket.lapses, now.expiry))
     }
 
+    /// Whether anybody holds it or waits for it at `now`.
+    pub fn is_in_use(&self, now: Now) -> bool {
+        self.leases.values().any(|lease| is_live(lease.expires, now.expiry))
+            || self.tickets().any(|ticket| is_live(ticket.lapses, now.expiry))
+    }
+
     /// Whether nothing is left but the fence counter.
     pub fn is_at_rest(&self) -> bool {
         self.leases.is_empty()
@@ -328,7 +334,9 @@ impl State {
                 return Ok(Attempt::Gone(Gone::Superseded));
             }
             if ticket.mode != claim.mode {
-                return Err(Error::invalid("this lease id already waits for another mode; ids are never used twice"));
+                return Err(Error::invalid(
+                    "this lease id already waits for another mode; ids are never used twice",
+                ));
             }
             repeated |= ticket.repeated;
         }
@@ -584,7 +592,8 @@ impl State {
 
     fn inside(&self) -> Inside {
         // An exclusive lease is always alone.
-        let exclusive = self.leases.len() == 1 && self.leases.values().any(|lease| lease.mode == Mode::Exclusive);
+        let exclusive =
+            self.leases.len() == 1 && self.leases.values().any(|lease| lease.mode == Mode::Exclusive);
         Inside { exclusive, count: self.leases.len() }
     }
 

@@ -1,0 +1,404 @@
+//! The only wait loop: one claim, from the first attempt to a grant, a limit, or a cancel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Attempt, Claim, Grant, Mode, Release, Wake};
+use crate::cancel::Cancel;
+use crate::cell;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
+use crate::locks::Client;
+use crate::name::Name;
+use crate::options::{Options, Poll, ReleaseSource};
+use crate::renew::ReleaseJob;
+use crate::telemetry;
+
+/// How long a place in a queue is kept without a sign of life. Refreshed at a third of it, so two
+/// refreshes may fail; long enough for an ordinary hiccup, short enough that a dead waiter at the
+/// front does not hold up the rest for long.
+pub(crate) const TICKET_TTL: Duration = Duration::from_secs(10);
+
+/// How long a waiting acquire puts up with a store that does not answer: as long as its place is kept.
+const PATIENCE: Duration = TICKET_TTL;
+
+/// How faults are spaced out.
+const FAULT_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long an acquire may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Limit {
+    /// One attempt.
+    Once,
+    /// No attempt after this.
+    Within(Duration),
+    /// Until granted.
+    Never,
+}
+
+impl Limit {
+    /// No limit is for ever, zero is one attempt.
+    pub(crate) fn from_max_wait(max_wait: Option<Duration>) -> Self {
+        match max_wait {
+            None => Limit::Never,
+            Some(Duration::ZERO) => Limit::Once,
+            Some(wait) => Limit::Within(wait),
+        }
+    }
+}
+
+/// What is asked for.
+pub(crate) struct Request<'a> {
+    pub(crate) client: &'a Arc<Client>,
+    pub(crate) name: Name,
+    pub(crate) mode: Mode,
+    pub(crate) options: &'a Arc<Options>,
+    pub(crate) limit: Limit,
+}
+
+/// A lease, and what its guard has to know.
+#[derive(Debug)]
+pub(crate) struct Acquired {
+    pub(crate) claim: Claim,
+    pub(crate) grant: Grant,
+    pub(crate) sent: Moment,
+    pub(crate) waited: Duration,
+    pub(crate) attempts: u32,
+}
+
+/// How an acquire ended, if not by a fault.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Acquired(Box<Acquired>),
+    /// Not within the limit.
+    Busy {
+        waited: Duration,
+    },
+}
+
+/// Takes back what a claim may have got, unless told that there is nothing: also when the acquire
+/// is dropped at any await. It exists before the first byte is sent.
+struct GiveBack<'a> {
+    client: &'a Arc<Client>,
+    options: &'a Options,
+    claim: Claim,
+    /// The store may have a lease or a place of this claim.
+    pending: bool,
+    /// An attempt has no answer yet: it may still arrive, however late (promise 8).
+    unanswered: bool,
+}
+
+impl GiveBack<'_> {
+    /// Gives back now, and starts over with a new id.
+    fn renew_claim(&mut self) {
+        self.give_back();
+        self.claim.id = LeaseId::random();
+        self.claim.repeat = false;
+    }
+
+    fn give_back(&mut self) {
+        if std::mem::take(&mut self.pending) {
+            let mut release = Release::new(self.claim.name.clone(), self.claim.id);
+            release.unanswered = self.unanswered.then_some(self.claim.ttl);
+            self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));
+        }
+        self.unanswered = false;
+    }
+}
+
+impl Drop for GiveBack<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Runs the loop. Options and name have been checked.
+///
+/// # Cancel safety
+/// Dropped at any point, it leaves no lease, no place in a queue and no task.
+pub(crate) async fn acquire(request: Request<'_>) -> Result<Outcome> {
+    let started = request.client.clock.now();
+    let name = request.name.clone();
+    let client = request.client;
+    let outcome = Loop::new(request, started).run().await.map_err(|error| error.with_name(name.clone()));
+    let waited = client.clock.now().since(started);
+    match &outcome {
+        Ok(Outcome::Acquired(acquired)) => {
+            telemetry::near_fence_limit(&name, acquired.grant.fence);
+            telemetry::acquired("granted", waited);
+        }
+        Ok(Outcome::Busy { .. }) => telemetry::acquired("busy", waited),
+        Err(_) => telemetry::acquired("error", waited),
+    }
+    outcome
+}
+
+struct Loop<'a> {
+    client: &'a Arc<Client>,
+    options: &'a Options,
+    limit: Limit,
+    started: Moment,
+    end: Moment,
+    back: GiveBack<'a>,
+    min_validity: Duration,
+    poll: Poll,
+    attempts: u32,
+    /// Polls and faults in a row, for their pauses.
+    polls: u32,
+    faults: u32,
+    failing_since: Option<Moment>,
+    last: Last,
+    /// A grant that came too late was already measured again.
+    measured_again: bool,
+}
+
+/// The last thing that is known: at the limit, a fault is reported as a fault and never as contention.
+enum Last {
+    Nothing,
+    Busy,
+    Fault(Error),
+}
+
+/// What to do after a step of the loop.
+enum Next {
+    Attempt,
+    Wait(Moment),
+    Done(Outcome),
+}
+
+impl<'a> Loop<'a> {
+    fn new(request: Request<'a>, started: Moment) -> Self {
+        let Request { client, name, mode, options, limit } = request;
+        let info = &client.info;
+        let ttl = options.max_hold.map_or(options.ttl, |hold| options.ttl.min(hold));
+        let mut claim = Claim::new(name, mode, ttl, Arc::clone(&options.owner));
+        claim.metadata.clone_from(&options.metadata);
+        if info.fifo && !matches!(limit, Limit::Once) {
+            claim.queue = Some(TICKET_TTL);
+        }
+        let percent = options.min_validity_percent.unwrap_or(info.min_validity_percent);
+        Loop {
+            client,
+            options,
+            limit,
+            started,
+            end: match limit {
+                Limit::Within(wait) => started + wait,
+                Limit::Once | Limit::Never => Moment::NEVER,
+            },
+            back: GiveBack { client, options, claim, pending: false, unanswered: false },
+            min_validity: ttl / 100 * u32::from(percent),
+            poll: options.poll.unwrap_or_default(),
+            attempts: 0,
+            polls: 0,
+            faults: 0,
+            failing_since: None,
+            last: Last::Nothing,
+            measured_again: false,
+        }
+    }
+
+    async fn run(mut self) -> Result<Outcome> {
+        let cancel = self.options.cancel.clone();
+        let client = self.client;
+        if client.closed.is_cancelled() {
+            return Err(closed());
+        }
+        if cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+            return Err(Error::new(ErrorKind::Aborted, "the acquire was cancelled before anything was sent"));
+        }
+        // One place for both ways to be told to stop: whatever is dropped here cleans up after itself.
+        tokio::select! {
+            biased;
+            outcome = self.go() => outcome,
+            () = cancelled(cancel.as_ref()) => Err(Error::new(ErrorKind::Aborted, "the acquire was cancelled")),
+            () = client.closed.cancelled() => Err(closed()),
+        }
+    }
+
+    async fn go(&mut self) -> Result<Outcome> {
+        let mut next = Next::Attempt;
+        loop {
+            next = match next {
+                Next::Attempt => self.attempt().await?,
+                Next::Wait(until) => self.wait(until).await?,
+                Next::Done(outcome) => return Ok(outcome),
+            };
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Next> {
+        self.attempts = self.attempts.saturating_add(1);
+        let sent = self.client.clock.now();
+        self.back.pending = true;
+        self.back.unanswered = true;
+        let time = self.options.request_timeout.min(self.end.since(sent));
+        let call = self.client.backend.try_acquire(&self.back.claim);
+        let answer = match tokio::time::timeout(time, call).await {
+            Ok(answer) => answer,
+            // The limit came first, and the last word of the store was contention.
+            Err(_) if matches!(self.last, Last::Busy) && self.client.clock.now() >= self.end => {
+                return Ok(self.busy());
+            }
+            Err(_) => {
+                Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer the attempt in time"))
+            }
+        };
+        match answer {
+            Ok(answer) => {
+                self.back.unanswered = false;
+                self.failing_since = None;
+                self.faults = 0;
+                match answer {
+                    Attempt::Granted(grant) => self.granted(sent, grant),
+                    Attempt::Busy(busy) => {
+                        self.last = Last::Busy;
+                        self.back.pending = self.back.claim.queue.is_some();
+                        Ok(self.blocked(busy.retry_in))
+                    }
+                    Attempt::Gone(_) => {
+                        // A repeat came after the lease that its first call had got was over.
+                        self.back.pending = false;
+                        self.back.renew_claim();
+                        self.failed(
+                            sent,
+                            Error::new(ErrorKind::Busy, "the id of this claim is spent; try again"),
+                        )
+                    }
+                }
+            }
+            Err(error) => self.failed(sent, error),
+        }
+    }
+
+    /// Accepts a grant, measures it again, or gives it back.
+    fn granted(&mut self, sent: Moment, grant: Grant) -> Result<Next> {
+        let now = self.client.clock.now();
+        let valid = cell::deadline(sent, &grant)
+            .is_none_or(|deadline| now < deadline && deadline.since(now) >= self.min_validity);
+        if valid {
+            self.back.pending = false;
+            return Ok(Next::Done(Outcome::Acquired(Box::new(Acquired {
+                claim: self.back.claim.clone(),
+                grant,
+                sent,
+                waited: now.since(self.started),
+                attempts: self.attempts,
+            }))));
+        }
+        let single = matches!(self.limit, Limit::Once) || self.used_up();
+        if !single && !std::mem::replace(&mut self.measured_again, true) {
+            return Ok(Next::Attempt);
+        }
+        self.measured_again = false;
+        self.back.renew_claim();
+        let late = Error::new(
+            ErrorKind::NetworkTimeout,
+            "the store granted the lease, but too little of its ttl was left when the answer came",
+        );
+        if single || now >= self.end { Err(late) } else { self.failed(now, late) }
+    }
+
+    /// Somebody else is in the way.
+    fn blocked(&mut self, retry_in: Option<Duration>) -> Next {
+        let now = self.client.clock.now();
+        if matches!(self.limit, Limit::Once) || self.used_up() || now >= self.end {
+            return self.busy();
+        }
+        let pause = if self.client.info.push {
+            retry_in.unwrap_or_else(|| self.poll.delay(u32::MAX))
+        } else {
+            self.polls = self.polls.saturating_add(1);
+            self.poll.delay(self.polls - 1)
+        };
+        // A place in the queue is kept by coming back in time.
+        let refresh = self.back.claim.queue.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
+        Next::Wait(now + pause.min(refresh))
+    }
+
+    /// The attempt, or the wait, failed.
+    fn failed(&mut self, sent: Moment, error: Error) -> Result<Next> {
+        if !error.is_retryable() {
+            // Refused before anything was done, unless the store does not know itself.
+            self.back.unanswered &= matches!(error.kind(), ErrorKind::Internal | ErrorKind::Aborted);
+            self.back.pending = self.back.unanswered || self.back.claim.queue.is_some();
+            return Err(error);
+        }
+        self.back.claim.repeat |= self.back.unanswered;
+        let now = self.client.clock.now();
+        let since = *self.failing_since.get_or_insert(sent);
+        let give_up = matches!(self.limit, Limit::Once)
+            || self.used_up()
+            || now >= self.end
+            || now.since(since) >= PATIENCE;
+        if give_up {
+            return Err(error);
+        }
+        self.last = Last::Fault(error);
+        let pause = Poll::new(FAULT_PAUSE, Duration::from_secs(1)).delay(self.faults);
+        self.faults = self.faults.saturating_add(1);
+        Ok(Next::Wait(now + pause))
+    }
+
+    /// Waits for a wake-up or the moment, whichever is first.
+    async fn wait(&mut self, until: Moment) -> Result<Next> {
+        let sent = self.client.clock.now();
+        let mut sleep = std::pin::pin!(tokio::time::sleep(until.min(self.end).since(sent)));
+        // After a fault there is nothing to be woken by.
+        if !matches!(self.last, Last::Busy) || !self.client.info.push {
+            sleep.await;
+            return self.woken();
+        }
+        let wake = tokio::select! {
+            biased;
+            wake = self.client.backend.wait(&self.back.claim) => wake,
+            () = sleep.as_mut() => Ok(Wake::Retry),
+        };
+        match wake {
+            Ok(Wake::Granted(grant)) => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.granted(sent, grant)
+            }
+            Ok(Wake::Retry) => self.woken(),
+            Err(error) if error.is_retryable() => {
+                // Nothing will be pushed: poll until it is.
+                let pause = self.poll.delay(self.polls);
+                self.polls = self.polls.saturating_add(1);
+                let _ = tokio::time::timeout(pause, sleep).await;
+                self.woken()
+            }
+            Err(error) => self.failed(sent, error),
+        }
+    }
+
+    /// No attempt is made after the limit.
+    fn woken(&mut self) -> Result<Next> {
+        if self.client.clock.now() < self.end {
+            return Ok(Next::Attempt);
+        }
+        match std::mem::replace(&mut self.last, Last::Nothing) {
+            Last::Fault(error) => Err(error),
+            Last::Busy | Last::Nothing => Ok(self.busy()),
+        }
+    }
+
+    fn used_up(&self) -> bool {
+        self.options.max_attempts.is_some_and(|most| self.attempts >= most)
+    }
+
+    fn busy(&self) -> Next {
+        Next::Done(Outcome::Busy { waited: self.client.clock.now().since(self.started) })
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Aborted, "the client is closed")
+}
+
+async fn cancelled(cancel: Option<&Cancel>) {
+    match cancel {
+        Some(cancel) => cancel.cancelled().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,406 @@
+//! `memory:` — the state machine in a sharded map: for tests, and for one process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Attempt, Backend, Claim, Grant, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
+    Revoked, Swept, Wake,
+};
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+use crate::state::{Answer, Now, Op, State};
+
+/// More than cores, so that two tasks on different names rarely meet.
+const SHARDS: usize = 64;
+
+/// Names in a shard below which nobody looks for counters to forget.
+const SWEEP_FROM: usize = 1024;
+
+/// No fence may be forgotten while a lease that was older than it could still be held.
+const MIN_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// The store in memory. Each one is a store of its own; clones are the same store.
+///
+/// Fences rise within one process only. `Query::LeaseId` looks at every name.
+#[derive(Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    clock: Arc<dyn Clock>,
+    retention: Duration,
+}
+
+#[derive(Default)]
+struct Shard {
+    names: HashMap<Arc<str>, Entry>,
+    /// When it has this many names, counters are looked through: so often that it costs nothing, so
+    /// rarely that names nobody uses do not pile up.
+    sweep_at: usize,
+}
+
+#[derive(Default)]
+struct Entry {
+    state: State,
+    /// Who waits in this process, which is everybody. Boxed: most names have none.
+    waiters: Option<Box<HashMap<LeaseId, Waiter>>>,
+}
+
+struct Waiter {
+    claim: Claim,
+    slot: Arc<Mutex<Slot>>,
+}
+
+/// Where a waiter finds what its wake-up brought.
+enum Slot {
+    Waiting(Option<Waker>),
+    /// Woken; with a grant, and when it was measured, if the attempt was made for it.
+    Rung(Option<(Grant, Moment)>),
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new() -> Self {
+        Memory::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store on another clock: for tests.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Memory::build(clock, Fence::RETENTION)
+    }
+
+    /// An empty store that forgets the fence counters of unused names after another time than 7 days.
+    ///
+    /// # Errors
+    /// `InvalidArgument` below a day, the longest ttl: a fence that is still needed could be forgotten.
+    pub fn with_retention(retention: Duration) -> Result<Self> {
+        if retention < MIN_RETENTION {
+            return Err(Error::invalid(format!(
+                "a fence retention of {retention:?} could forget a fence that is still needed; \
+                 it must be at least {MIN_RETENTION:?}"
+            )));
+        }
+        Ok(Memory::build(Arc::new(SystemClock), retention))
+    }
+
+    fn build(clock: Arc<dyn Clock>, retention: Duration) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Memory { inner: Arc::new(Inner { shards, hasher: RandomState::new(), clock, retention }) }
+    }
+
+    fn read_clock(&self) -> (Now, Moment) {
+        let at = self.inner.clock.now();
+        (Now { expiry: at.as_micros(), wall: self.inner.clock.wall_micros() }, at)
+    }
+
+    fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
+        let index = self.inner.hasher.hash_one(name.stored()) as usize % SHARDS;
+        lock(&self.inner.shards[index])
+    }
+
+    /// One verb on one name, and the attempts of those it lets in.
+    fn apply(&self, name: &Name, op: Op<'_>) -> Result<Answer> {
+        let mut shard = self.shard(name);
+        // Read under the lock, so that time never goes back for a name.
+        let (now, at) = self.read_clock();
+        if let Some(entry) = shard.names.get_mut(name.stored()) {
+            return entry.apply(now, at, op);
+        }
+        let mut entry = Entry::default();
+        let answer = entry.apply(now, at, op);
+        // A stray renewal of a name nobody used leaves nothing.
+        if !entry.state.is_at_rest() {
+            shard.make_room(now, at, self.inner.retention);
+            shard.names.insert(Arc::clone(name.stored_arc()), entry);
+        }
+        answer
+    }
+
+    /// Looks at every name, shard by shard.
+    fn scan(&self, mut look: impl FnMut(&Arc<str>, &Entry, Now)) {
+        for shard in &self.inner.shards {
+            let shard = lock(shard);
+            let (now, _) = self.read_clock();
+            shard.names.iter().for_each(|(stored, entry)| look(stored, entry, now));
+        }
+    }
+
+    fn view(&self, name: &Name) -> NameInfo {
+        let shard = self.shard(name);
+        let (now, _) = self.read_clock();
+        match shard.names.get(name.stored()) {
+            Some(entry) => entry.state.view(name, now),
+            None => NameInfo::unused(name.clone()),
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory::new()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("clock", &self.inner.clock).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn info(&self) -> Info {
+        Info::new("memory")
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        match self.apply(&claim.name, Op::Acquire(claim))? {
+            Answer::Acquired(attempt) => Ok(attempt),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        let started = self.inner.clock.now();
+        // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
+        let Some(slot) = self.shard(&claim.name).slot(claim) else { return Ok(Wake::Retry) };
+        match poll_fn(|cx| poll_slot(&slot, cx)).await {
+            None => Ok(Wake::Retry),
+            Some((grant, at)) => Ok(Wake::Granted(Grant { waited: at.since(started), ..grant })),
+        }
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let renew = |renewal: &Renewal| match self.apply(&renewal.name, Op::Renew(renewal))? {
+            Answer::Renewed(renewed) => Ok(renewed),
+            other => Err(unexpected(&other)),
+        };
+        leases.iter().map(renew).collect()
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        match self.apply(&lease.name, Op::Release(lease))? {
+            Answer::Released(released) => Ok(released),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        match self.apply(name, Op::Revoke { now })? {
+            Answer::Revoked(revoked) => Ok(revoked),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let (names, next) = match query {
+            Query::Name(name) => (vec![name.clone()], None),
+            Query::LeaseId(id) => {
+                let mut found = Vec::new();
+                self.scan(|stored, entry, now| {
+                    if entry.state.knows(id, now) {
+                        found.push(Arc::clone(stored));
+                    }
+                });
+                (names(found)?, None)
+            }
+            Query::Prefix { stored: prefix, limit, cursor } => {
+                let mut found = Vec::new();
+                self.scan(|stored, entry, now| {
+                    let after = cursor.as_ref().is_none_or(|cursor| **stored > **cursor);
+                    if after && stored.starts_with(prefix.as_str()) && entry.state.is_in_use(now) {
+                        found.push(Arc::clone(stored));
+                    }
+                });
+                found.sort_unstable();
+                let more = found.len() > *limit;
+                found.truncate(*limit);
+                let next = found.last().filter(|_| more).map(|stored| stored.to_string());
+                (names(found)?, next)
+            }
+        };
+        Ok(Page { items: names.iter().map(|name| self.view(name)).collect(), next })
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        let mut total = Swept::default();
+        for shard in &self.inner.shards {
+            let mut shard = lock(shard);
+            let (now, at) = self.read_clock();
+            total += shard.sweep(now, at, self.inner.retention);
+        }
+        Ok(total)
+    }
+}
+
+fn names(stored: Vec<Arc<str>>) -> Result<Vec<Name>> {
+    stored.iter().map(|stored| Name::from_stored(stored)).collect()
+}
+
+/// The state machine answers each verb in kind.
+fn unexpected(answer: &Answer) -> Error {
+    Error::new(ErrorKind::Internal, format!("the state machine answered out of turn: {answer:?}"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The state machine does not panic; should it ever, the others go on with what is there.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shard {
+    fn slot(&self, claim: &Claim) -> Option<Arc<Mutex<Slot>>> {
+        let waiters = self.names.get(claim.name.stored())?.waiters.as_ref()?;
+        Some(Arc::clone(&waiters.get(&claim.id)?.slot))
+    }
+
+    fn make_room(&mut self, now: Now, at: Moment, retention: Duration) {
+        if self.names.len() >= self.sweep_at.max(SWEEP_FROM) {
+            self.sweep(now, at, retention);
+            self.sweep_at = self.names.len() * 2;
+        }
+    }
+
+    fn sweep(&mut self, now: Now, at: Moment, retention: Duration) -> Swept {
+        let mut total = Swept::default();
+        self.names.retain(|_, entry| {
+            if let Ok(Answer::Swept(swept)) = entry.apply(now, at, Op::Sweep) {
+                total += swept;
+            }
+            let forget =
+                entry.state.is_at_rest() && entry.state.last_fence().is_forgettable(now.wall, retention);
+            total.counters += u64::from(forget);
+            !forget
+        });
+        total
+    }
+}
+
+impl Entry {
+    /// The verb, and then at once the attempts of those it lets in, and of those that these let in.
+    fn apply(&mut self, now: Now, at: Moment, op: Op<'_>) -> Result<Answer> {
+        let mut wake = Vec::new();
+        let answer = self.state.apply(now, op, &mut wake);
+        self.keep_in_step(&op, &answer);
+        let mut next = 0;
+        while let Some(id) = wake.get(next).copied() {
+            next += 1;
+            let Some(waiter) = self.forget_waiter(&id) else { continue };
+            match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
+                Ok(Answer::Acquired(Attempt::Granted(grant))) => ring(&waiter.slot, Some((grant, at))),
+                // An error is the waiter's to hear, from its own attempt.
+                _ => ring(&waiter.slot, None),
+            }
+        }
+        answer
+    }
+
+    /// Keeps the waiters in step with the queue.
+    fn keep_in_step(&mut self, op: &Op<'_>, answer: &Result<Answer>) {
+        match (op, answer) {
+            (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) if claim.queue.is_some() => {
+                self.waiters.get_or_insert_default().entry(claim.id).or_insert_with(|| Waiter {
+                    claim: Claim { first: false, ..Claim::clone(claim) },
+                    slot: Arc::new(Mutex::new(Slot::Waiting(None))),
+                });
+            }
+            (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _) => {
+                if let Some(waiter) = self.forget_waiter(id) {
+                    // Should anybody still wait on it, trying again tells what became of it.
+                    ring(&waiter.slot, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn forget_waiter(&mut self, id: &LeaseId) -> Option<Waiter> {
+        let waiters = self.waiters.as_mut()?;
+        let waiter = waiters.remove(id);
+        if waiters.is_empty() {
+            self.waiters = None;
+        }
+        waiter
+    }
+}
+
+fn ring(slot: &Mutex<Slot>, grant: Option<(Grant, Moment)>) {
+    let was = std::mem::replace(&mut *lock(slot), Slot::Rung(grant));
+    if let Slot::Waiting(Some(waker)) = was {
+        waker.wake();
+    }
+}
+
+fn poll_slot(slot: &Mutex<Slot>, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
+    match &mut *lock(slot) {
+        Slot::Rung(grant) => Poll::Ready(grant.take()),
+        Slot::Waiting(waker) => {
+            *waker = Some(cx.waker().clone());
+            Poll::Pending
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Mode;
+
+    #[test]
+    fn a_retention_that_could_forget_a_needed_fence_is_refused() {
+        let error = Memory::with_retention(Duration::from_secs(3600)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(Memory::with_retention(MIN_RETENTION).is_ok());
+    }
+
+    #[tokio::test]
+    async fn counters_of_names_nobody_uses_are_forgotten_after_the_retention_and_not_before() {
+        #[derive(Debug)]
+        struct Hand(std::sync::atomic::AtomicU64);
+        impl Clock for Hand {
+            fn now(&self) -> Moment {
+                Moment::from_nanos(self.wall_micros() * 1000)
+            }
+            fn wall_micros(&self) -> u64 {
+                self.0.load(std::sync::atomic::Ordering::SeqCst)
+            }
+        }
+        let clock = Arc::new(Hand(1_793_000_000_000_000.into()));
+        let memory = Memory::with_clock(clock.clone());
+        for n in 0..5000 {
+            let name = Name::new(&format!("job-{n}")).unwrap();
+            let claim = Claim::new(name.clone(), Mode::Exclusive, Duration::from_secs(1), "me");
+            assert!(matches!(memory.try_acquire(&claim).await.unwrap(), Attempt::Granted(_)));
+            memory.release(&Release::new(name, claim.id)).await.unwrap();
+        }
+        assert_eq!(memory.sweep().await.unwrap().counters, 0);
+        let retention = Fence::RETENTION.as_micros() as u64;
+        clock.0.fetch_add(retention + 10_000_000, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(memory.sweep().await.unwrap().counters, 5000);
+        // Without a sweep, new names make room for themselves.
+        for round in 0..3 {
+            for n in 0..200_000 / 3 {
+                let name = Name::new(&format!("round-{round}-{n}")).unwrap();
+                let claim = Claim::new(name.clone(), Mode::Exclusive, Duration::from_secs(1), "me");
+                memory.try_acquire(&claim).await.unwrap();
+                memory.release(&Release::new(name, claim.id)).await.unwrap();
+            }
+            clock.0.fetch_add(retention + 10_000_000, std::sync::atomic::Ordering::SeqCst);
+        }
+        let names: usize = memory.inner.shards.iter().map(|shard| lock(shard).names.len()).sum();
+        assert!(names < 2 * 200_000 / 3, "{names} names are kept");
+    }
+}

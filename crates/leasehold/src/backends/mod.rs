@@ -1,0 +1,3 @@
+//! The stores, one file or folder each. `memory` is always there; the others have a feature each.
+
+pub mod memory;

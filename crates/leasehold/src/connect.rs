@@ -1,0 +1,81 @@
+//! From a URL to a client: one match.
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, Info};
+use crate::backends::memory::Memory;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::{Locks, LocksBuilder};
+
+/// Schemes that are known but have no store in this build, with what to do about it.
+const ABSENT: &[(&str, &str)] = &[
+    ("sqlite", "this version has no such store yet"),
+    ("file", "this version has no such store yet"),
+    ("redis", "this version has no such store yet"),
+    ("rediss", "this version has no such store yet"),
+    ("redis-sentinel", "this version has no such store yet"),
+    ("redis-cluster", "this version has no such store yet"),
+    ("postgres", "this version has no such store yet"),
+    ("postgres+advisory", "this version has no such store yet"),
+    ("http", "this version has no such store yet"),
+    ("https", "this version has no such store yet"),
+];
+
+/// What each store that this build can open is and can do.
+pub fn stores() -> Vec<Info> {
+    vec![Memory::new().info()]
+}
+
+impl Locks {
+    /// A client of the store that a URL names.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `memory:` | this process's memory; each connect is a new, empty store |
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL that cannot be one; `Unsupported` for a store that this build does
+    /// not have; faults of the store. The URL itself, which may hold a password, is in no error.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Ok(Locks::connect_builder(url).await?.build())
+    }
+
+    /// As [`connect`](Locks::connect), to be set up further.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Locks::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](Locks::connect).
+    pub async fn connect_builder(url: &str) -> Result<LocksBuilder> {
+        Ok(Locks::builder(open(url).await?))
+    }
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    // Only what looks like a scheme is repeated: a password could be anywhere else.
+    let scheme = scheme.filter(|scheme| {
+        !scheme.is_empty()
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+    });
+    let Some(scheme) = scheme else {
+        return Err(Error::invalid("a store URL begins with a scheme and a colon, for example memory:"));
+    };
+    match scheme.as_str() {
+        "memory" if &url["memory:".len()..] == "" => Ok(Arc::new(Memory::new())),
+        "memory" => Err(Error::invalid(
+            "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
+        )),
+        other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
+            Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
+            None => Error::invalid(format!(
+                "unknown store scheme {other:?}; this build knows {}",
+                stores().iter().map(|info| format!("{}:", info.scheme)).collect::<Vec<_>>().join(", ")
+            )),
+        }),
+    }
+}

@@ -1,0 +1,413 @@
+//! What a caller holds while it holds a lease.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::futures::OwnedNotified;
+
+use crate::acquire::Acquired;
+use crate::backend::{Mode, Release, Released, Renewal, Renewed};
+use crate::cell::{Cell, LostReason, State, Terms};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease::Lease;
+use crate::lease_id::LeaseId;
+use crate::locks::Client;
+use crate::name::Name;
+use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
+use crate::renew::{self, ReleaseJob};
+use crate::telemetry;
+
+/// Proof that a lease was granted; renewed in the background until it is released or dropped.
+///
+/// A guard holds no data. **Before each step that matters, look at [`check`](Guard::check), or do the
+/// work inside [`run`](Guard::run), and pass [`fence`](Guard::fence) to what the lock protects**: a
+/// process can be paused at any point, for longer than the ttl, and a network can be cut for longer
+/// than that. The guard then says `Lost` before the store gives the name to another, and the fence
+/// stops what was already on its way.
+///
+/// Dropping a guard releases it without blocking, from any thread, with or without a runtime.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct Guard {
+    cell: Arc<Cell>,
+    client: Arc<Client>,
+    options: Arc<Options>,
+    waited: Duration,
+    attempts: u32,
+    /// The release was sent and answered, or is somebody else's business.
+    done: bool,
+    source: ReleaseSource,
+}
+
+impl Guard {
+    pub(crate) fn new(client: Arc<Client>, options: Arc<Options>, acquired: Acquired) -> Self {
+        let Acquired { claim, grant, sent, waited, attempts } = acquired;
+        let terms = Terms {
+            name: claim.name,
+            id: claim.id,
+            owner: claim.owner,
+            number: client.renewer.number(),
+            ttl: options.ttl,
+            renew_every: options.renew_every(),
+            max_hold: options.max_hold,
+        };
+        let cell = Arc::new(Cell::new(terms, sent, &grant, client.info.check_every));
+        client.renewer.schedule(&cell);
+        Guard { cell, client, options, waited, attempts, done: false, source: ReleaseSource::Drop }
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.client.clock
+    }
+
+    /// What is locked.
+    pub fn name(&self) -> &Name {
+        &self.cell.name
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.cell.mode()
+    }
+
+    /// The fencing token: pass it along with every write to what the lock protects.
+    pub fn fence(&self) -> Fence {
+        self.cell.fence()
+    }
+
+    /// The id of the lease: a secret.
+    pub fn lease_id(&self) -> LeaseId {
+        self.cell.id
+    }
+
+    /// The owner label.
+    pub fn owner(&self) -> &str {
+        &self.cell.owner
+    }
+
+    /// How long the acquire took.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// In how many attempts it was granted.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// What is known about the lease now, without asking the store.
+    pub fn state(&self) -> State {
+        self.cell.state(self.clock())
+    }
+
+    /// How long the lease may be relied on unless it is renewed, without asking the store. Zero when
+    /// it is not held; `None` for session locks, which have no ttl.
+    pub fn valid_for(&self) -> Option<Duration> {
+        self.cell.valid_for(self.clock())
+    }
+
+    /// Whether the lock may be relied on at this moment, without asking the store.
+    ///
+    /// # Errors
+    /// `Lost` if not.
+    pub fn check(&self) -> Result<()> {
+        match self.cell.lost_reason(self.clock()) {
+            Some(reason) => Err(self.lost_error(reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn lost_error(&self, reason: LostReason) -> Error {
+        Error::new(ErrorKind::Lost, reason.as_str())
+            .with_name(self.cell.name.clone())
+            .with_lease_id(self.cell.id)
+    }
+
+    /// A future that resolves when the lease is lost, with the reason; at once if it is lost
+    /// already. A release never resolves it. It does not keep the lease.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing; it can be cloned and awaited any number of times.
+    pub fn lost(&self) -> LostSignal {
+        LostSignal { cell: Arc::clone(&self.cell), clock: Arc::clone(&self.client.clock), bell: None }
+    }
+
+    /// Runs a future for as long as the lease is held: when it is lost the work is dropped.
+    ///
+    /// The deadline is looked at before every poll, so after a pause no step runs that should not.
+    /// The guard is still held afterwards.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work.
+    ///
+    /// # Errors
+    /// `Lost`, with the work dropped wherever it was.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let mut lost = pin!(self.lost());
+        let mut work = pin!(work);
+        poll_fn(|cx| match lost.as_mut().poll(cx) {
+            Poll::Ready(reason) => Poll::Ready(Err(self.lost_error(reason))),
+            Poll::Pending => work.as_mut().poll(cx).map(Ok),
+        })
+        .await
+    }
+
+    /// Renews now, to last at least this long from now. Never shortens. Automatic renewal goes on.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have renewed; the local deadline moves only when the store has
+    /// confirmed.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is gone; `InvalidArgument` for a bad ttl; faults of the store, which leave the
+    /// guard `AtRisk`.
+    pub async fn renew_for(&self, ttl: Duration) -> Result<()> {
+        check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
+        self.ask(self.renewal(ttl)).await
+    }
+
+    /// Lets the lease end this soon unless renewed, and renews it for no longer from here on.
+    ///
+    /// The local deadline drops before the store is asked, and the store does nothing if a renewal
+    /// came in between.
+    ///
+    /// # Cancel safety
+    /// Dropped, the local deadline has dropped; the store may or may not have followed.
+    ///
+    /// # Errors
+    /// As [`renew_for`](Guard::renew_for).
+    pub async fn shorten_to(&self, ttl: Duration) -> Result<()> {
+        check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
+        self.check()?;
+        let mut renewal = self.renewal(ttl);
+        renewal.shorten = Some(self.cell.renewals());
+        let renew_every = self.options.renew_every.unwrap_or(ttl / 3).min(ttl / 3);
+        self.cell.shorten(ttl, renew_every, self.clock());
+        self.client.renewer.schedule(&self.cell);
+        self.ask(renewal).await
+    }
+
+    /// Turns an exclusive lease into a shared one, with nobody in between. Readers that wait enter.
+    ///
+    /// From the call on the guard is only shared, whatever the store answers. Downgrading a shared
+    /// guard does nothing.
+    ///
+    /// # Cancel safety
+    /// Dropped, the guard is shared; the store may or may not have followed.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is gone; `Mismatch` for a permit; `Unsupported` where the store cannot;
+    /// faults of the store.
+    pub async fn downgrade(&self) -> Result<()> {
+        match self.mode() {
+            Mode::Shared => return self.check(),
+            Mode::Exclusive if self.client.info.downgrade => {}
+            Mode::Exclusive => {
+                let scheme = self.client.info.scheme;
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{scheme}: cannot downgrade without a gap"),
+                ));
+            }
+            Mode::Permit { .. } => {
+                return Err(Error::new(ErrorKind::Mismatch, "a permit cannot be downgraded"));
+            }
+        }
+        self.cell.downgrade();
+        let mut renewal = self.renewal(self.cell.ttl());
+        renewal.mode = Some(Mode::Shared);
+        self.ask(renewal).await
+    }
+
+    fn renewal(&self, ttl: Duration) -> Renewal {
+        let mut renewal = Renewal::new(self.cell.name.clone(), self.cell.id, ttl);
+        renewal.fence = Some(self.cell.fence());
+        renewal
+    }
+
+    /// Sends one renewal and believes what its answer says.
+    async fn ask(&self, renewal: Renewal) -> Result<()> {
+        self.check()?;
+        let sent = self.cell.sent(self.clock());
+        let call = self.client.backend.renew(std::slice::from_ref(&renewal));
+        let answer = match tokio::time::timeout(self.options.request_timeout, call).await {
+            Ok(mut answers) => answers.pop(),
+            Err(_) => Some(Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))),
+        };
+        match answer {
+            Some(Ok(Renewed::Held(grant))) => {
+                self.cell.confirm(sent, &grant, self.clock());
+                self.client.renewer.schedule(&self.cell);
+                self.check()
+            }
+            Some(Ok(Renewed::Gone(gone))) => {
+                self.cell.refuse(gone, self.clock());
+                self.check()
+            }
+            Some(Err(error)) => {
+                if error.is_retryable() {
+                    self.cell.fail(sent, &error, self.clock());
+                }
+                Err(error)
+            }
+            None => Err(Error::new(ErrorKind::Internal, "the backend gave no answer")),
+        }
+    }
+
+    /// Gives up the guard but not the lease: as plain data it can go to another process, or become a
+    /// guard again with [`Locks::adopt`](crate::Locks::adopt). Nothing renews it from here on.
+    pub fn into_lease(mut self) -> Lease {
+        self.done = true;
+        self.client.renewer.forget(&self.cell);
+        let valid = self.valid_for();
+        self.cell.release(self.clock());
+        let expires = valid.map(|valid| self.clock().wall_micros() / 1000 + valid.as_millis() as u64);
+        Lease {
+            name: self.cell.name.clone(),
+            id: self.cell.id,
+            mode: self.cell.mode(),
+            fence: self.cell.fence(),
+            owner: Arc::clone(&self.cell.owner),
+            ttl: self.cell.ttl(),
+            expires_at_ms: expires,
+        }
+    }
+
+    /// Releases and waits for the answer: `Released`, or `Lost` if the store no longer had the lease.
+    ///
+    /// Also sent for a guard that is `Lost`: it acts only on this very lease. If the store does not
+    /// answer it is tried again for [`Options::release_timeout`]; a lease that is gone after an
+    /// unanswered try counts as released.
+    ///
+    /// # Cancel safety
+    /// Dropped, the release is sent in the background.
+    ///
+    /// # Errors
+    /// Faults of the store. The lease then ends when its ttl passes.
+    pub async fn release(mut self) -> Result<State> {
+        self.end();
+        let release = self.release_request();
+        let Options { request_timeout, release_timeout, .. } = *self.options;
+        let backend = &*self.client.backend;
+        let answer = renew::release(backend, self.clock(), &release, request_timeout, release_timeout).await;
+        self.done = true;
+        let (result, state) = match answer {
+            Ok(Released::Done) => ("released", Ok(State::Released)),
+            Ok(Released::Gone(_)) => ("gone", Ok(State::Lost)),
+            Err(error) => ("error", Err(error)),
+        };
+        telemetry::released(result, self.clock().now().since(self.cell.since));
+        state
+    }
+
+    /// Releases at the end of a `with_…` helper: a failure is reported, not returned.
+    pub(crate) async fn release_after_work(mut self) {
+        self.source = ReleaseSource::With;
+        let job = ReleaseJob::new(self.release_request(), &self.options, ReleaseSource::With);
+        if let Err(error) = self.release().await {
+            renew::report(&error, &job);
+        }
+    }
+
+    fn end(&self) {
+        self.cell.release(self.clock());
+        self.client.renewer.forget(&self.cell);
+    }
+
+    fn release_request(&self) -> Release {
+        let mut release = Release::new(self.cell.name.clone(), self.cell.id);
+        release.fence = Some(self.cell.fence());
+        release
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.done {
+            self.end();
+            let job = ReleaseJob::new(self.release_request(), &self.options, self.source);
+            self.client.renewer.send_release(job);
+            telemetry::released("background", self.clock().now().since(self.cell.since));
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.cell.name)
+            .field("mode", &self.mode())
+            .field("fence", &self.fence())
+            .field("state", &self.state())
+            .field("valid_for", &self.valid_for())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs `work` under `guard` and releases it whatever happens; the work's own error is kept.
+pub(crate) async fn with<T, E, W>(guard: Guard, work: W) -> std::result::Result<T, E>
+where
+    E: From<Error>,
+    W: AsyncFnOnce(&Guard) -> std::result::Result<T, E>,
+{
+    let result = guard.run(work(&guard)).await;
+    guard.release_after_work().await;
+    result?
+}
+
+/// Resolves when a lease is lost. See [`Guard::lost`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct LostSignal {
+    cell: Arc<Cell>,
+    clock: Arc<dyn Clock>,
+    bell: Option<Pin<Box<OwnedNotified>>>,
+}
+
+impl LostSignal {
+    /// The reason, if it is lost by now.
+    pub fn now(&self) -> Option<LostReason> {
+        self.cell.lost_reason(&*self.clock)
+    }
+}
+
+impl Future for LostSignal {
+    type Output = LostReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
+        loop {
+            // Look first: the deadline counts, not whether a timer has noticed it.
+            if let Some(reason) = self.now() {
+                return Poll::Ready(reason);
+            }
+            match &mut self.bell {
+                Some(bell) => {
+                    ready!(bell.as_mut().poll(cx));
+                    self.bell = None;
+                }
+                // Subscribed first, looked at second, on the next turn: nothing rings in between unheard.
+                None => {
+                    let mut bell = Box::pin(self.cell.lost_bell().notified_owned());
+                    bell.as_mut().enable();
+                    self.bell = Some(bell);
+                }
+            }
+        }
+    }
+}
+
+impl Clone for LostSignal {
+    fn clone(&self) -> Self {
+        LostSignal { cell: Arc::clone(&self.cell), clock: Arc::clone(&self.clock), bell: None }
+    }
+}
+
+impl fmt::Debug for LostSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LostSignal").field(&self.now()).finish()
+    }
+}

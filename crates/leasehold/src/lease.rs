@@ -1,0 +1,113 @@
+//! A lease as plain data, for callers that renew by themselves or pass leases between processes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Claim, Grant, Mode, Release, Renewal};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+
+/// A granted claim, as plain data: nothing renews it, and dropping it releases nothing.
+///
+/// Whoever has it can renew and release the lease, also in another process: it holds the lease id,
+/// so treat it as a secret. `Debug` hides the id. With the feature `serde` it survives JSON
+/// unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "Wire", try_from = "Wire")
+)]
+#[non_exhaustive]
+pub struct Lease {
+    /// What is locked.
+    pub name: Name,
+    /// The proof of holding it.
+    pub id: LeaseId,
+    /// How it is shared.
+    pub mode: Mode,
+    /// The fencing token.
+    pub fence: Fence,
+    /// Who holds it.
+    pub owner: Arc<str>,
+    /// How long a renewal makes it last.
+    pub ttl: Duration,
+    /// When it expires, milliseconds since 1970 by the store's wall clock: for display. `None` for session locks.
+    pub expires_at_ms: Option<u64>,
+}
+
+impl Lease {
+    pub(crate) fn granted(claim: Claim, grant: &Grant) -> Self {
+        Lease {
+            name: claim.name,
+            id: claim.id,
+            mode: grant.mode,
+            fence: grant.fence,
+            owner: claim.owner,
+            ttl: claim.ttl,
+            expires_at_ms: grant.expires_at_ms,
+        }
+    }
+
+    pub(crate) fn renewal(&self) -> Renewal {
+        let mut renewal = Renewal::new(self.name.clone(), self.id, self.ttl);
+        renewal.fence = Some(self.fence);
+        renewal
+    }
+
+    pub(crate) fn release(&self) -> Release {
+        let mut release = Release::new(self.name.clone(), self.id);
+        release.fence = Some(self.fence);
+        release
+    }
+}
+
+/// The form in JSON.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Wire {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    namespace: String,
+    name: String,
+    lease_id: LeaseId,
+    mode: Mode,
+    fence: Fence,
+    owner: Arc<str>,
+    ttl_ms: u64,
+    #[serde(default)]
+    expires_at_ms: Option<u64>,
+}
+
+#[cfg(feature = "serde")]
+impl From<Lease> for Wire {
+    fn from(lease: Lease) -> Wire {
+        Wire {
+            namespace: lease.name.namespace().into_owned(),
+            name: lease.name.as_str().to_owned(),
+            lease_id: lease.id,
+            mode: lease.mode,
+            fence: lease.fence,
+            owner: lease.owner,
+            ttl_ms: u64::try_from(lease.ttl.as_millis()).unwrap_or(u64::MAX),
+            expires_at_ms: lease.expires_at_ms,
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Wire> for Lease {
+    type Error = crate::error::Error;
+
+    fn try_from(wire: Wire) -> Result<Lease, Self::Error> {
+        Ok(Lease {
+            name: Name::within(&wire.namespace, &wire.name)?,
+            id: wire.lease_id,
+            mode: wire.mode,
+            fence: wire.fence,
+            owner: wire.owner,
+            ttl: Duration::from_millis(wire.ttl_ms),
+            expires_at_ms: wire.expires_at_ms,
+        })
+    }
+}

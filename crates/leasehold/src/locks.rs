@@ -1,0 +1,505 @@
+//! The client: one store, the defaults of its locks, and the background work they share.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::acquire::{self, Acquired, Limit, Outcome, Request};
+use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::cancel::Cancel;
+use crate::clock::{Clock, SystemClock, Timer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Guard;
+use crate::lease::Lease;
+use crate::lease_id::LeaseId;
+use crate::mutex::Mutex;
+use crate::name::Name;
+use crate::options::{MIN_GUARD_TTL, MIN_TTL, Options, Poll, check_ttl, option_setters};
+use crate::plain::Leasing;
+use crate::renew::{self, Renewer};
+use crate::rwlock::RwLock;
+use crate::semaphore::Semaphore;
+
+/// The namespace of names unless another is set.
+pub const DEFAULT_NAMESPACE: &str = "leasehold";
+
+/// A client of one store: makes mutexes, reader-writer locks and semaphores by name.
+///
+/// Cheap to clone; clones are the same client. It has one background thread, started with the first
+/// acquire, that renews what is held and sends the releases of dropped guards. The thread ends when
+/// the last clone and the last guard are gone; call [`close`](Locks::close) before the process ends,
+/// so that the releases of guards dropped just before are still sent.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Locks::connect("memory:").await?;
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// println!("fence {}", guard.fence());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) client: Arc<Client>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) options: Arc<Options>,
+}
+
+/// What all clones, locks and guards of a client share.
+pub(crate) struct Client {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) info: Info,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) renewer: Arc<Renewer>,
+    /// No more acquires.
+    pub(crate) closed: Cancel,
+    home: Home,
+}
+
+/// Where the background work runs.
+enum Home {
+    Thread(OnceLock<Result<Handle>>),
+    Runtime(Handle, OnceLock<()>),
+}
+
+impl Client {
+    /// Starts the background work if it does not run yet.
+    pub(crate) fn start(&self) -> Result<&Handle> {
+        match &self.home {
+            Home::Runtime(handle, started) => {
+                started.get_or_init(|| {
+                    handle.spawn(Arc::clone(&self.renewer).run(Timer::Naps));
+                });
+                Ok(handle)
+            }
+            Home::Thread(handle) => handle
+                .get_or_init(|| start_thread(Arc::clone(&self.renewer)))
+                .as_ref()
+                .map_err(Error::duplicate),
+        }
+    }
+
+    /// Whether the background work was ever needed.
+    fn is_started(&self) -> bool {
+        match &self.home {
+            Home::Runtime(_, started) => started.get().is_some(),
+            Home::Thread(handle) => matches!(handle.get(), Some(Ok(_))),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.renewer.end();
+    }
+}
+
+fn start_thread(renewer: Arc<Renewer>) -> Result<Handle> {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, "the background thread could not be started").with_source(error)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("leasehold".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                let timer = Timer::system();
+                renewer.run(timer).await;
+            });
+        })
+        .map_err(failed)?;
+    Ok(handle)
+}
+
+/// Sets up a [`Locks`].
+#[derive(Debug)]
+#[must_use = "call build()"]
+pub struct LocksBuilder {
+    backend: Arc<dyn Backend>,
+    namespace: Option<Arc<str>>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    runtime: Option<Handle>,
+}
+
+impl LocksBuilder {
+    /// Sets the namespace of all names. `leasehold` unless set; for stores whose names are shared
+    /// with other systems, none.
+    pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Sets the clock by which deadlines are judged: for tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Runs the background work on this runtime instead of a thread of its own: for tests in paused
+    /// time. A runtime that is blocked or shut down then loses what is held, and releases of guards
+    /// dropped later are not sent.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    option_setters!();
+
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// The client. Nothing is sent; bad options show at the first acquire.
+    pub fn build(self) -> Locks {
+        let info = self.backend.info();
+        let namespace =
+            self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
+        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&self.clock)));
+        let home = match self.runtime {
+            Some(handle) => Home::Runtime(handle, OnceLock::new()),
+            None => Home::Thread(OnceLock::new()),
+        };
+        let client =
+            Client { backend: self.backend, info, clock: self.clock, renewer, closed: Cancel::new(), home };
+        Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
+    }
+}
+
+impl Locks {
+    /// A client of a backend, with the default options.
+    pub fn new(backend: impl Backend) -> Self {
+        Locks::builder(Arc::new(backend)).build()
+    }
+
+    /// A client of a backend, to be set up.
+    pub fn builder(backend: Arc<dyn Backend>) -> LocksBuilder {
+        LocksBuilder {
+            backend,
+            namespace: None,
+            options: Options::default(),
+            clock: Arc::new(SystemClock),
+            runtime: None,
+        }
+    }
+
+    /// The same client with other defaults. Locks made before keep theirs.
+    #[must_use]
+    pub fn with_options(&self, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::clone(&self.options);
+        change(&mut options);
+        Locks { options: Arc::new(options), ..self.clone() }
+    }
+
+    /// The same client with names in another namespace.
+    #[must_use]
+    pub fn with_namespace(&self, namespace: impl Into<Arc<str>>) -> Self {
+        Locks { namespace: namespace.into(), ..self.clone() }
+    }
+
+    /// What the store is and can do.
+    pub fn info(&self) -> Info {
+        self.client.info
+    }
+
+    /// The store itself.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.client.backend
+    }
+
+    /// The defaults of this client's locks.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// A name in this client's namespace.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, as [`Name::within`].
+    pub fn name(&self, name: impl AsRef<str>) -> Result<Name> {
+        Name::within(&self.namespace, name.as_ref())
+    }
+
+    /// A mutex: one holder at a time. It is the write side of the [`rwlock`](Locks::rwlock) of that name.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex { lock: Lock::new(self, name.as_ref()) }
+    }
+
+    /// A reader-writer lock: many readers, or one writer.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock { lock: Lock::new(self, name.as_ref()) }
+    }
+
+    /// A semaphore: at most `max_count` holders at a time. All users of the name must say the same number.
+    pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
+        Semaphore { lock: Lock::new(self, name.as_ref()), max_count }
+    }
+
+    /// Leases as plain data, for callers that renew by themselves. Exclusive unless told otherwise.
+    pub fn leasing(&self, name: impl AsRef<str>) -> Leasing {
+        Leasing { lock: Lock::new(self, name.as_ref()), mode: Mode::Exclusive }
+    }
+
+    /// Renews a plain lease for its ttl.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have renewed; renewing again is harmless.
+    ///
+    /// # Errors
+    /// Faults of the store. That the lease is gone is an answer.
+    pub async fn renew(&self, lease: &Lease) -> Result<Renewed> {
+        check_ttl(lease.ttl, MIN_TTL, self.client.info.max_ttl)?;
+        self.renew_one(lease.renewal()).await
+    }
+
+    /// Renews a lease of which only the id is known, on stores that can find it.
+    ///
+    /// # Cancel safety
+    /// As [`renew`](Locks::renew).
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    pub async fn renew_by_id(&self, id: LeaseId, ttl: Duration) -> Result<Renewed> {
+        check_ttl(ttl, MIN_TTL, self.client.info.max_ttl)?;
+        match self.find(id).await? {
+            // Name and id are compared again in the same step as the renewal; ids are never reused.
+            Some(found) => self.renew_one(Renewal::new(found.name, id, ttl)).await,
+            None => Ok(Renewed::Gone(crate::Gone::NotFound)),
+        }
+    }
+
+    pub(crate) async fn renew_one(&self, renewal: Renewal) -> Result<Renewed> {
+        let call = self.client.backend.renew(std::slice::from_ref(&renewal));
+        let mut answers = self.within(self.options.request_timeout, call).await?;
+        answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the backend gave no answer")))
+    }
+
+    /// Releases a plain lease.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have released; releasing again is harmless.
+    ///
+    /// # Errors
+    /// Faults of the store. That the lease is gone is an answer.
+    pub async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.release_one(lease.release()).await
+    }
+
+    /// Releases a lease of which only the id is known, on stores that can find it.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Locks::release).
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    pub async fn release_by_id(&self, id: LeaseId) -> Result<Released> {
+        match self.find(id).await? {
+            Some(found) => self.release_one(Release::new(found.name, id)).await,
+            None => Ok(Released::Gone(crate::Gone::NotFound)),
+        }
+    }
+
+    async fn release_one(&self, release: Release) -> Result<Released> {
+        let Client { backend, clock, .. } = &*self.client;
+        let Options { request_timeout, release_timeout, .. } = *self.options;
+        renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await
+    }
+
+    /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`].
+    ///
+    /// It is renewed first, and the guard's deadline comes from that answer only.
+    ///
+    /// # Cancel safety
+    /// Dropped, the lease stays as it was or is renewed once; it is not released.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); faults of the store.
+    pub async fn adopt(&self, lease: Lease) -> Result<Guard> {
+        if self.client.closed.is_cancelled() {
+            return Err(Error::new(ErrorKind::Aborted, "the client is closed"));
+        }
+        if self.client.info.liveness == crate::backend::Liveness::Ttl {
+            check_ttl(lease.ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
+        }
+        self.client.start()?;
+        let sent = self.client.clock.now();
+        match self.renew_one(lease.renewal()).await? {
+            Renewed::Held(grant) => {
+                let mut options = Options::clone(&self.options);
+                options.ttl = lease.ttl;
+                options.owner = Arc::clone(&lease.owner);
+                options.renew_every = options.renew_every.filter(|every| *every <= lease.ttl / 2);
+                let mut claim = crate::backend::Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
+                claim.id = lease.id;
+                let acquired = Acquired { claim, grant, sent, waited: Duration::ZERO, attempts: 1 };
+                let guard = Guard::new(Arc::clone(&self.client), Arc::new(options), acquired);
+                guard.check()?;
+                Ok(guard)
+            }
+            Renewed::Gone(gone) => {
+                Err(Error::new(ErrorKind::Lost, format!("the lease cannot be adopted: {}", gone.as_str()))
+                    .with_name(lease.name)
+                    .with_lease_id(lease.id))
+            }
+        }
+    }
+
+    /// Refuses all renewals of a name's leases, so that it passes on when they expire; with `now`
+    /// frees it at once and relies on fences to stop the old holders.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have happened.
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where leases cannot be revoked.
+    pub async fn revoke(&self, name: impl AsRef<str>, now: bool) -> Result<Revoked> {
+        let name = self.name(name)?;
+        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now)).await?
+    }
+
+    /// Drops what has expired. Never needed for correctness.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may be half done, which harms nothing.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    pub async fn sweep(&self) -> Result<Swept> {
+        self.client.backend.sweep().await
+    }
+
+    /// Ends the client: waiting and new acquires are `Aborted`, and when this resolves every release
+    /// of a dropped guard has been sent or has failed. Held guards stay renewed until they are released.
+    ///
+    /// # Cancel safety
+    /// Dropped, the client is closed all the same.
+    pub async fn close(&self) {
+        self.client.closed.cancel();
+        if self.client.is_started() {
+            self.client.renewer.settled().await;
+        }
+    }
+
+    pub(crate) async fn within<T>(&self, time: Duration, call: impl Future<Output = T>) -> Result<T> {
+        tokio::time::timeout(time, call)
+            .await
+            .map_err(|_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("scheme", &self.client.info.scheme)
+            .field("namespace", &self.namespace)
+            .field("options", &self.options)
+            .finish()
+    }
+}
+
+/// What every face is made of: a client, a name, options.
+#[derive(Clone)]
+pub(crate) struct Lock {
+    locks: Locks,
+    /// Faces are made without a result; a bad name shows at the first acquire.
+    name: std::result::Result<Name, Arc<str>>,
+    /// As it was given, for `name()`.
+    given: Arc<str>,
+}
+
+impl Lock {
+    fn new(locks: &Locks, given: &str) -> Self {
+        let name = locks.name(given).map_err(|error| error.message().into());
+        let given = name.as_ref().map_or_else(|_| given.into(), |name| name.as_str().into());
+        Lock { locks: locks.clone(), name, given }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.given
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.locks.options
+    }
+
+    pub(crate) fn options_mut(&mut self) -> &mut Options {
+        Arc::make_mut(&mut self.locks.options)
+    }
+
+    /// Checks everything, then runs the wait loop.
+    async fn acquire(&self, mode: Mode, limit: Limit, renewing: bool) -> Result<Outcome> {
+        let client = &self.locks.client;
+        let name = self.name.clone().map_err(|message| Error::invalid(message.to_string()))?;
+        self.locks.options.check(&client.info, mode, renewing)?;
+        client.start()?;
+        acquire::acquire(Request { client, name, mode, options: &self.locks.options, limit }).await
+    }
+
+    fn guard(&self, acquired: Acquired) -> Guard {
+        Guard::new(Arc::clone(&self.locks.client), Arc::clone(&self.locks.options), acquired)
+    }
+
+    /// Waits up to `max_wait`, for ever if there is none.
+    pub(crate) async fn wait(&self, mode: Mode) -> Result<Guard> {
+        let limit = Limit::from_max_wait(self.options().max_wait);
+        match self.acquire(mode, limit, true).await? {
+            Outcome::Acquired(acquired) => Ok(self.guard(*acquired)),
+            Outcome::Busy { waited } => Err(self.timed_out(waited)),
+        }
+    }
+
+    /// One attempt.
+    pub(crate) async fn once(&self, mode: Mode) -> Result<Option<Guard>> {
+        self.within(mode, Duration::ZERO).await
+    }
+
+    /// Waits up to `timeout`.
+    pub(crate) async fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
+        match self.acquire(mode, Limit::from_max_wait(Some(timeout)), true).await? {
+            Outcome::Acquired(acquired) => Ok(Some(self.guard(*acquired))),
+            Outcome::Busy { .. } => Ok(None),
+        }
+    }
+
+    /// A plain lease, or how long was waited in vain.
+    pub(crate) async fn lease(&self, mode: Mode, limit: Limit) -> Result<Result<Lease, Duration>> {
+        match self.acquire(mode, limit, false).await? {
+            Outcome::Acquired(acquired) => Ok(Ok(Lease::granted(acquired.claim, &acquired.grant))),
+            Outcome::Busy { waited } => Ok(Err(waited)),
+        }
+    }
+
+    /// The lock as the `with_…` helpers use it: where it has to poll, and nobody said how long,
+    /// with an end in sight.
+    pub(crate) fn bounded(&self) -> Lock {
+        let mut lock = self.clone();
+        let Options { max_wait, max_attempts, poll, .. } = *lock.options();
+        if !lock.locks.client.info.push && max_wait.is_none() && max_attempts.is_none() && poll.is_none() {
+            let options = lock.options_mut();
+            options.max_wait = Some(Duration::from_secs(5));
+            options.max_attempts = Some(11);
+            options.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
+        }
+        lock
+    }
+
+    pub(crate) fn timed_out(&self, waited: Duration) -> Error {
+        let error =
+            Error::new(ErrorKind::Timeout, format!("not acquired within {waited:?}")).with_waited(waited);
+        match &self.name {
+            Ok(name) => error.with_name(name.clone()),
+            Err(_) => error,
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("name", &self.given).field("locks", &self.locks).finish()
+    }
+}

@@ -1,0 +1,315 @@
+//! The only renewal loop: one per client, which also sends the releases nobody awaits.
+//!
+//! It runs on a thread of the library's own, so that a caller that blocks its runtime keeps its
+//! locks. What is due is taken from one ordered queue, in batches; batches run side by side, so one
+//! that hangs never delays another lease.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::Notify;
+
+use crate::backend::{Backend, Release, Released, Renewal, Renewed};
+use crate::cell::{Cell, Sent, Task};
+use crate::clock::{Clock, Moment, Timer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{OnReleaseError, Options, Poll, ReleaseFailure, ReleaseSource};
+use crate::telemetry;
+
+/// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
+/// answer is not long in coming.
+const BATCH: usize = 512;
+
+/// How a release is tried again: at once-ish at first, then about every second.
+const RELEASE_RETRY: Duration = Duration::from_millis(20);
+
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug)]
+pub(crate) struct Renewer {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    queue: Mutex<Queue>,
+    bell: Notify,
+    numbers: AtomicU64,
+    /// Releases that are to be sent or under way; `idle` rings when there are none.
+    outstanding: AtomicU64,
+    idle: Notify,
+}
+
+#[derive(Debug)]
+struct Queue {
+    due: BTreeMap<(Moment, u64), Arc<Cell>>,
+    /// The loop sleeps until then; something due earlier has to ring.
+    armed: Moment,
+    releases: Vec<ReleaseJob>,
+    /// The client is gone: finish what is left, then end.
+    ended: bool,
+}
+
+/// A release that nobody awaits.
+pub(crate) struct ReleaseJob {
+    pub(crate) release: Release,
+    pub(crate) request_timeout: Duration,
+    pub(crate) release_timeout: Duration,
+    pub(crate) source: ReleaseSource,
+    pub(crate) on_error: Option<OnReleaseError>,
+}
+
+impl std::fmt::Debug for ReleaseJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReleaseJob").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl ReleaseJob {
+    pub(crate) fn new(release: Release, options: &Options, source: ReleaseSource) -> Self {
+        ReleaseJob {
+            release,
+            request_timeout: options.request_timeout,
+            release_timeout: options.release_timeout,
+            source,
+            on_error: options.on_release_error.clone(),
+        }
+    }
+}
+
+impl Renewer {
+    pub(crate) fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Self {
+        Renewer {
+            backend,
+            clock,
+            queue: Mutex::new(Queue {
+                due: BTreeMap::new(),
+                armed: Moment::NEVER,
+                releases: Vec::new(),
+                ended: false,
+            }),
+            bell: Notify::new(),
+            numbers: AtomicU64::new(0),
+            outstanding: AtomicU64::new(0),
+            idle: Notify::new(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new cell.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Puts a cell where it belongs in the queue: when it is new, and whenever its times changed.
+    pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
+        let mut queue = self.queue();
+        let (had, due) = cell.schedule();
+        if had == due {
+            return;
+        }
+        queue.due.remove(&(had, cell.number));
+        if due != Moment::NEVER {
+            queue.due.insert((due, cell.number), Arc::clone(cell));
+        }
+        let ring = due < queue.armed;
+        drop(queue);
+        if ring {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Takes a cell out of the queue.
+    pub(crate) fn forget(&self, cell: &Cell) {
+        let mut queue = self.queue();
+        queue.due.remove(&(cell.due(), cell.number));
+    }
+
+    /// Sends a release in the background.
+    pub(crate) fn send_release(&self, job: ReleaseJob) {
+        self.outstanding.fetch_add(1, Ordering::SeqCst);
+        self.queue().releases.push(job);
+        self.bell.notify_one();
+    }
+
+    /// Resolves when no release is outstanding.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.outstanding.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Lets the loop end when nothing is left to do.
+    pub(crate) fn end(&self) {
+        self.queue().ended = true;
+        self.bell.notify_one();
+    }
+
+    /// The loop.
+    pub(crate) async fn run(self: Arc<Self>, mut timer: Timer) {
+        let mut work = FuturesUnordered::<Job>::new();
+        while let Some(next) = self.start_due(&mut work) {
+            tokio::select! {
+                biased;
+                Some(()) = work.next(), if !work.is_empty() => {}
+                () = self.bell.notified() => {}
+                () = timer.sleep_until(next, &*self.clock) => {}
+            }
+        }
+    }
+
+    /// Starts everything that is due, and says when to look again; `None` when all is over.
+    fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
+        loop {
+            let now = self.clock.now();
+            let mut batch = Vec::new();
+            let mut queue = self.queue();
+            for job in std::mem::take(&mut queue.releases) {
+                work.push(Box::pin(Arc::clone(self).send(job)));
+            }
+            let mut looked = 0;
+            // Not too many at a time: those who acquire and release wait for this lock.
+            while looked < BATCH {
+                let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
+                looked += 1;
+                let cell = entry.remove();
+                match cell.task(&*self.clock) {
+                    Task::Renew(renewal, sent) => batch.push((Arc::clone(&cell), *renewal, sent)),
+                    Task::Wait => {}
+                    Task::Forget => continue,
+                    Task::End => {
+                        let release = Release::new(cell.name.clone(), cell.id);
+                        let job = ReleaseJob::new(release, &Options::default(), ReleaseSource::Drop);
+                        self.outstanding.fetch_add(1, Ordering::SeqCst);
+                        work.push(Box::pin(Arc::clone(self).send(job)));
+                        continue;
+                    }
+                }
+                let (_, due) = cell.schedule();
+                if due != Moment::NEVER {
+                    queue.due.insert((due, cell.number), cell);
+                }
+            }
+            if !batch.is_empty() {
+                work.push(Box::pin(Arc::clone(self).renew(batch)));
+            }
+            if looked == BATCH {
+                continue;
+            }
+            if queue.ended && work.is_empty() && queue.due.is_empty() {
+                return None;
+            }
+            queue.armed = queue.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+            return Some(queue.armed);
+        }
+    }
+
+    /// Renews one batch and tells each cell its answer.
+    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Cell>, Renewal, Sent)>) {
+        let mut cells = Vec::with_capacity(batch.len());
+        let mut renewals = Vec::with_capacity(batch.len());
+        for (cell, renewal, sent) in batch {
+            cells.push((cell, sent));
+            renewals.push(renewal);
+        }
+        // Each lease gives up on its own when its own time is over; the call is kept for the last.
+        let timeout = cells.iter().map(|(cell, _)| cell.renewal_timeout()).max().unwrap_or_default();
+        let call = AssertUnwindSafe(self.backend.renew(&renewals)).catch_unwind();
+        let mut answers = match tokio::time::timeout(timeout, call).await {
+            Ok(Ok(answers)) => answers.into_iter(),
+            Ok(Err(_)) => Vec::new().into_iter(),
+            Err(_) => return, // the cells have noticed by themselves
+        };
+        for (cell, sent) in cells {
+            match answers.next() {
+                Some(Ok(Renewed::Held(grant))) => {
+                    telemetry::renewed("ok");
+                    cell.confirm(sent, &grant, &*self.clock);
+                }
+                Some(Ok(Renewed::Gone(gone))) => {
+                    telemetry::renewed("gone");
+                    cell.refuse(gone, &*self.clock);
+                }
+                Some(Err(error)) => {
+                    telemetry::renewed("error");
+                    cell.fail(sent, &error, &*self.clock);
+                }
+                None => {
+                    telemetry::renewed("error");
+                    cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock);
+                }
+            }
+            self.schedule(&cell);
+        }
+    }
+
+    /// Sends one release and reports a failure.
+    async fn send(self: Arc<Self>, job: ReleaseJob) {
+        let call =
+            release(&*self.backend, &*self.clock, &job.release, job.request_timeout, job.release_timeout);
+        let answer = AssertUnwindSafe(call)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the backend panicked")));
+        if let Err(error) = answer {
+            report(&error, &job);
+        }
+        if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+}
+
+/// Tells of a release that failed: the callback, or the log, which holds no names.
+pub(crate) fn report(error: &Error, job: &ReleaseJob) {
+    telemetry::release_failed(&job.release.name, job.source, error);
+    if let Some(callback) = &job.on_error {
+        let failure =
+            ReleaseFailure { name: &job.release.name, lease_id: job.release.id, source: job.source };
+        // A callback that panics must not end the renewals of everybody else.
+        let _ = catch_unwind(AssertUnwindSafe(|| callback(error, &failure)));
+    }
+}
+
+/// Releases, and tries again while the store does not answer, for at most `release_timeout`.
+///
+/// Gone after an unanswered try counts as done: that try may have been the one.
+pub(crate) async fn release(
+    backend: &dyn Backend,
+    clock: &dyn Clock,
+    release: &Release,
+    request_timeout: Duration,
+    release_timeout: Duration,
+) -> Result<Released> {
+    let end = clock.now() + release_timeout;
+    let pauses = Poll::new(RELEASE_RETRY, Duration::from_secs(1));
+    let mut tries = 0;
+    loop {
+        let left = end.since(clock.now());
+        let answer = tokio::time::timeout(request_timeout.min(left), backend.release(release)).await;
+        let error = match answer {
+            Ok(Ok(Released::Gone(_))) if tries > 0 => return Ok(Released::Done),
+            Ok(Ok(released)) => return Ok(released),
+            Ok(Err(error)) if !error.is_retryable() => return Err(error),
+            Ok(Err(error)) => error,
+            Err(_) => Error::new(ErrorKind::NetworkTimeout, "the store did not answer the release in time"),
+        };
+        let pause = pauses.delay(tries);
+        tries += 1;
+        if clock.now() + pause >= end {
+            return Err(error.with_name(release.name.clone()).with_lease_id(release.id));
+        }
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,40 @@
+//! The three faces on the memory store, as a user sees them.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Locks, Mode, State};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[tokio::test]
+async fn two_mutex_objects_of_one_name_exclude_each_other() {
+    let locks = Locks::connect("memory:").await.unwrap();
+    let (a, b) = (locks.mutex("x").owner("a"), locks.mutex("x").owner("b"));
+    let guard = a.try_lock().await.unwrap().unwrap();
+    assert!(b.try_lock().await.unwrap().is_none());
+    assert_eq!(
+        (guard.state(), guard.mode(), guard.owner(), guard.attempts()),
+        (State::Held, Mode::Exclusive, "a", 1)
+    );
+    let waiting = tokio::spawn(async move { b.lock().await });
+    tokio::time::sleep(ms(20)).await;
+    assert!(!waiting.is_finished());
+    let first = guard.fence();
+    drop(guard);
+    let second = waiting.await.unwrap().unwrap();
+    assert!(second.fence() > first);
+    assert!(second.waited() >= ms(15) && second.attempts() >= 2);
+    assert_eq!(second.release().await.unwrap(), State::Released);
+}
+
+#[tokio::test]
+async fn lock_with_max_wait_times_out_and_says_how_long_it_waited() {
+    let locks = Locks::connect("memory:").await.unwrap();
+    let _held = locks.mutex("x").lock().await.unwrap();
+    let error = locks.mutex("x").max_wait(ms(30)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.waited().unwrap() >= ms(30));
+    assert!(locks.mutex("x").try_lock_for(ms(10)).await.unwrap().is_none());
+}

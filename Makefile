@@ -1,0 +1,29 @@
+# The commands of daily work. `make test` is the one that decides; longer logic is in scripts/.
+
+# Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
+.NOTPARALLEL:
+.PHONY: help test check bench deny doc fmt clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+test: ## Everything: tools, format, lints, every feature alone, tests, documentation, dependencies
+	@scripts/test.sh
+
+check: ## The quick one for daily work: format, lints, tests
+	@scripts/check.sh
+
+bench: ## Run the library's benchmarks
+	cargo bench --locked -p leasehold
+
+deny: ## Check licences, sources, versions and advisories of the dependencies
+	@scripts/deny.sh
+
+doc: ## Build the documentation; a warning is an error
+	RUSTDOCFLAGS="$$RUSTDOCFLAGS -D warnings" cargo doc --locked --workspace --no-deps --all-features
+
+fmt: ## Format the code
+	cargo fmt --all
+
+clean: ## Remove everything that was built, the tools too
+	cargo clean --locked

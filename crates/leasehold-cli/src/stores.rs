@@ -1,0 +1,140 @@
+//! `leasehold stores`: what this build can open, and what each store can do.
+
+use leasehold::Info;
+use leasehold::backend::{Liveness, TimeAuthority};
+use serde::Serialize;
+
+use crate::args::{Output, Stores};
+use crate::report::Failure;
+
+/// The stores of this build.
+fn stores() -> Vec<Info> {
+    vec![Info::new("memory")]
+}
+
+/// One store, in the words of the documentation. The field names are those of the JSON output.
+#[derive(Debug, Serialize)]
+struct Row {
+    scheme: &'static str,
+    url: String,
+    liveness: &'static str,
+    clock: &'static str,
+    fenced: bool,
+    fifo: bool,
+    push: bool,
+    shared: bool,
+    max_permits: u32,
+    downgrade: bool,
+}
+
+impl From<Info> for Row {
+    fn from(info: Info) -> Self {
+        Row {
+            scheme: info.scheme,
+            url: url_form(info.scheme),
+            // A newer library may know more than this program has words for.
+            liveness: match info.liveness {
+                Liveness::Ttl => "ttl",
+                Liveness::Session => "session",
+                _ => "other",
+            },
+            clock: match info.time {
+                TimeAuthority::Store => "store",
+                TimeAuthority::Client => "client",
+                TimeAuthority::None => "none",
+                _ => "other",
+            },
+            fenced: info.fenced,
+            fifo: info.fifo,
+            push: info.push,
+            shared: info.shared,
+            max_permits: info.max_permits,
+            downgrade: info.downgrade,
+        }
+    }
+}
+
+fn url_form(scheme: &str) -> String {
+    match scheme {
+        "memory" => "memory:".into(),
+        other => format!("{other}:…"),
+    }
+}
+
+/// Runs the command and returns what it prints.
+pub(crate) fn run(args: &Stores) -> Result<String, Failure> {
+    let rows: Vec<Row> = stores().into_iter().map(Row::from).collect();
+    Ok(match args.output {
+        Output::Table => table(&rows),
+        Output::Json => serde_json::to_string_pretty(&rows).map_err(std::io::Error::from)? + "\n",
+    })
+}
+
+fn table(rows: &[Row]) -> String {
+    const HEAD: [&str; 9] =
+        ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE"];
+    let mut lines = vec![HEAD.map(String::from)];
+    lines.extend(rows.iter().map(|row| {
+        [
+            row.url.clone(),
+            row.liveness.into(),
+            row.clock.into(),
+            yes(row.fenced),
+            yes(row.fifo),
+            yes(row.push),
+            yes(row.shared),
+            permits(row.max_permits),
+            yes(row.downgrade),
+        ]
+    }));
+    let widths: Vec<usize> = (0..HEAD.len())
+        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut out = String::new();
+    for line in &lines {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn yes(able: bool) -> String {
+    if able { "yes" } else { "no" }.into()
+}
+
+fn permits(max: u32) -> String {
+    match max {
+        0 => "no".into(),
+        u32::MAX => "yes".into(),
+        max => format!("up to {max}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_aligns_its_columns_and_says_what_a_store_cannot_do() {
+        let able = Info::new("memory");
+        let mut unable = Info::new("some-other-store");
+        unable.liveness = Liveness::Session;
+        unable.time = TimeAuthority::None;
+        unable.fifo = false;
+        unable.max_permits = 0;
+        let mut few = Info::new("few");
+        few.max_permits = 8;
+        let rows: Vec<Row> = [able, unable, few].map(Row::from).into();
+        assert_eq!(
+            table(&rows),
+            "\
+URL                 LIVENESS  CLOCK  FENCED  FIFO  PUSH  SHARED  PERMITS  DOWNGRADE
+memory:             ttl       store  yes     yes   yes   yes     yes      yes
+some-other-store:…  session   none   yes     no    yes   yes     no       yes
+few:…               ttl       store  yes     yes   yes   yes     up to 8  yes
+"
+        );
+    }
+}

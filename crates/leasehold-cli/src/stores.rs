@@ -7,11 +7,6 @@ use serde::Serialize;
 use crate::args::{Output, Stores};
 use crate::report::Failure;
 
-/// The stores of this build.
-fn stores() -> Vec<Info> {
-    vec![Info::new("memory")]
-}
-
 /// One store, in the words of the documentation. The field names are those of the JSON output.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -63,7 +58,7 @@ fn url_form(scheme: &str) -> String {
 
 /// Runs the command and returns what it prints.
 pub(crate) fn run(args: &Stores) -> Result<String, Failure> {
-    let rows: Vec<Row> = stores().into_iter().map(Row::from).collect();
+    let rows: Vec<Row> = leasehold::stores().into_iter().map(Row::from).collect();
     Ok(match args.output {
         Output::Table => table(&rows),
         Output::Json => serde_json::to_string_pretty(&rows).map_err(std::io::Error::from)? + "\n",

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
+use criterion::{
+    BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
+};
 use leasehold::Locks;
 use tokio::runtime::{Builder, Runtime};
 

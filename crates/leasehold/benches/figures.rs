@@ -29,25 +29,42 @@ fn report() {
     println!("|---|---|---|---|---|");
     let mut row = |name: &str, ok: bool, measured: String, goal: &str, tokio: Option<(f64, f64)>| {
         reached &= ok;
-        let (tokio, ratio) = tokio.map_or_else(Default::default, |(value, ratio)| {
-            (format!("{value:.0}/s"), format!("{ratio:.3}"))
-        });
+        let (tokio, ratio) = tokio
+            .map_or_else(Default::default, |(value, ratio)| (format!("{value:.0}/s"), format!("{ratio:.3}")));
         let mark = if ok { "" } else { " **not reached**" };
         println!("| {name} | {measured}{mark} | {goal} | {tokio} | {ratio} |");
     };
 
     let (ours, tokio) = alternate(uncontended, uncontended_tokio);
-    row("uncontended pairs, 1 task", ours >= 300_000.0, format!("{ours:.0}/s"), "≥ 300 000/s", Some((tokio, ours / tokio)));
+    row(
+        "uncontended pairs, 1 task",
+        ours >= 300_000.0,
+        format!("{ours:.0}/s"),
+        "≥ 300 000/s",
+        Some((tokio, ours / tokio)),
+    );
 
     let (ours, tokio) = alternate(|| hand_overs(16), || hand_overs_tokio(16));
-    row("hand-overs, 16 tasks on one name", ours >= 150_000.0, format!("{ours:.0}/s"), "≥ 150 000/s", Some((tokio, ours / tokio)));
+    row(
+        "hand-overs, 16 tasks on one name",
+        ours >= 150_000.0,
+        format!("{ours:.0}/s"),
+        "≥ 150 000/s",
+        Some((tokio, ours / tokio)),
+    );
 
     let (few, many) = alternate(|| hand_overs(10), || hand_overs(1000));
     let ratio = few / many;
     row("cost of a hand-over, 1 000 waiters to 10", ratio <= 1.5, format!("{ratio:.2}×"), "≤ 1.5×", None);
 
     let bytes = in_own_process("memory");
-    row("process memory per held guard, 100 000 guards", bytes < 1024.0, format!("{bytes:.0} B"), "< 1 024 B", None);
+    row(
+        "process memory per held guard, 100 000 guards",
+        bytes < 1024.0,
+        format!("{bytes:.0} B"),
+        "< 1 024 B",
+        None,
+    );
 
     let share = in_own_process("renewals");
     row("renewing 100 000 leases of 30 s", share < 10.0, format!("{share:.1} % of a core"), "< 10 %", None);
@@ -124,7 +141,8 @@ async fn run_tasks<F: Future<Output = ()> + Send + 'static>(
 ) -> f64 {
     let count = Arc::new(Count::default());
     let started = Instant::now();
-    let running: Vec<_> = (1..=tasks).map(|task| tokio::spawn(start(task, Arc::clone(&count), started))).collect();
+    let running: Vec<_> =
+        (1..=tasks).map(|task| tokio::spawn(start(task, Arc::clone(&count), started))).collect();
     for task in running {
         task.await.unwrap();
     }

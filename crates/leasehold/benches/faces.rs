@@ -1,5 +1,7 @@
 //! The groups every store runs: acquire and release through each face, beside `tokio::sync` in the same run.
 
+#![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
+
 use std::sync::Arc;
 
 use criterion::{

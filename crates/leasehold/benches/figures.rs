@@ -3,6 +3,8 @@
 //! Rates are from one thread. Each is measured in several rounds, alternating with the same thing on
 //! `tokio::sync`, and the median is shown. Memory and renewals are measured in a process of their own.
 
+#![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -55,6 +55,8 @@ pub(crate) struct Request<'a> {
     pub(crate) mode: Mode,
     pub(crate) options: &'a Arc<Options>,
     pub(crate) limit: Limit,
+    /// For a guard, which needs a margin before the lease ends; a plain lease only has to be there.
+    pub(crate) guarded: bool,
 }
 
 /// A lease, and what its guard has to know.
@@ -144,6 +146,7 @@ struct Loop<'a> {
     end: Moment,
     back: GiveBack<'a>,
     min_validity: Duration,
+    guarded: bool,
     poll: Poll,
     attempts: u32,
     /// Polls and faults in a row, for their pauses.
@@ -171,7 +174,7 @@ enum Next {
 
 impl<'a> Loop<'a> {
     fn new(request: Request<'a>, started: Moment) -> Self {
-        let Request { client, name, mode, options, limit } = request;
+        let Request { client, name, mode, options, limit, guarded } = request;
         let info = &client.info;
         let ttl = options.max_hold.map_or(options.ttl, |hold| options.ttl.min(hold));
         let mut claim = Claim::new(name, mode, ttl, Arc::clone(&options.owner));
@@ -191,6 +194,7 @@ impl<'a> Loop<'a> {
             },
             back: GiveBack { client, options, claim, pending: false, unanswered: false },
             min_validity: ttl / 100 * u32::from(percent),
+            guarded,
             poll: options.poll.unwrap_or_default(),
             attempts: 0,
             polls: 0,
@@ -277,8 +281,11 @@ impl<'a> Loop<'a> {
     /// Accepts a grant, measures it again, or gives it back.
     fn granted(&mut self, sent: Moment, grant: Grant) -> Result<Next> {
         let now = self.client.clock.now();
-        let valid = cell::deadline(sent, &grant)
-            .is_none_or(|deadline| now < deadline && deadline.since(now) >= self.min_validity);
+        let end = match grant.left {
+            Some(left) if !self.guarded => Some(sent + grant.waited.saturating_add(left)),
+            _ => cell::deadline(sent, &grant),
+        };
+        let valid = end.is_none_or(|end| now < end && end.since(now) >= self.min_validity);
         if valid {
             self.back.pending = false;
             return Ok(Next::Done(Outcome::Acquired(Box::new(Acquired {

@@ -66,7 +66,7 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         return Err(Error::invalid("a store URL begins with a scheme and a colon, for example memory:"));
     };
     match scheme.as_str() {
-        "memory" if &url["memory:".len()..] == "" => Ok(Arc::new(Memory::new())),
+        "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())),
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),

@@ -53,7 +53,7 @@ impl Guard {
             owner: claim.owner,
             number: client.renewer.number(),
             ttl: options.ttl,
-            renew_every: options.renew_every(),
+            renew_every: options.renewal_interval(),
             max_hold: options.max_hold,
         };
         let cell = Arc::new(Cell::new(terms, sent, &grant, client.info.check_every));

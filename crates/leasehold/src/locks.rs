@@ -118,7 +118,6 @@ fn start_thread(renewer: Arc<Renewer>) -> Result<Handle> {
 
 /// Sets up a [`Locks`].
 #[derive(Debug)]
-#[must_use = "call build()"]
 pub struct LocksBuilder {
     backend: Arc<dyn Backend>,
     namespace: Option<Arc<str>>,
@@ -130,12 +129,14 @@ pub struct LocksBuilder {
 impl LocksBuilder {
     /// Sets the namespace of all names. `leasehold` unless set; for stores whose names are shared
     /// with other systems, none.
+    #[must_use]
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
     /// Sets the clock by which deadlines are judged: for tests.
+    #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
@@ -144,6 +145,7 @@ impl LocksBuilder {
     /// Runs the background work on this runtime instead of a thread of its own: for tests in paused
     /// time. A runtime that is blocked or shut down then loses what is held, and releases of guards
     /// dropped later are not sent.
+    #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -432,12 +434,12 @@ impl Lock {
     }
 
     /// Checks everything, then runs the wait loop.
-    async fn acquire(&self, mode: Mode, limit: Limit, renewing: bool) -> Result<Outcome> {
+    async fn acquire(&self, mode: Mode, limit: Limit, guarded: bool) -> Result<Outcome> {
         let client = &self.locks.client;
         let name = self.name.clone().map_err(|message| Error::invalid(message.to_string()))?;
-        self.locks.options.check(&client.info, mode, renewing)?;
+        self.locks.options.check(&client.info, mode, guarded)?;
         client.start()?;
-        acquire::acquire(Request { client, name, mode, options: &self.locks.options, limit }).await
+        acquire::acquire(Request { client, name, mode, options: &self.locks.options, limit, guarded }).await
     }
 
     fn guard(&self, acquired: Acquired) -> Guard {

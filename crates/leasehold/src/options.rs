@@ -106,9 +106,9 @@ impl fmt::Debug for Options {
 
 impl Options {
     /// Checks everything a store would trip over, before anything is sent.
-    pub(crate) fn check(&self, info: &Info, mode: Mode, renewing: bool) -> Result<()> {
+    pub(crate) fn check(&self, info: &Info, mode: Mode, guarded: bool) -> Result<()> {
         if info.liveness == Liveness::Ttl {
-            let least = if renewing { MIN_GUARD_TTL } else { MIN_TTL };
+            let least = if guarded { MIN_GUARD_TTL } else { MIN_TTL };
             check_ttl(self.ttl, least, info.max_ttl)?;
         }
         if self.owner.is_empty() {
@@ -172,7 +172,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn renew_every(&self) -> Duration {
+    pub(crate) fn renewal_interval(&self) -> Duration {
         self.renew_every.unwrap_or(self.ttl / 3)
     }
 }

@@ -56,8 +56,8 @@ struct Shard {
 #[derive(Default)]
 struct Entry {
     state: State,
-    /// Who waits in this process, which is everybody. Boxed: most names have none.
-    waiters: Option<Box<HashMap<LeaseId, Waiter>>>,
+    /// Who waits in this process, which is everybody.
+    waiters: HashMap<LeaseId, Waiter>,
 }
 
 struct Waiter {
@@ -263,8 +263,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shard {
     fn slot(&self, claim: &Claim) -> Option<Arc<Mutex<Slot>>> {
-        let waiters = self.names.get(claim.name.stored())?.waiters.as_ref()?;
-        Some(Arc::clone(&waiters.get(&claim.id)?.slot))
+        let entry = self.names.get(claim.name.stored())?;
+        Some(Arc::clone(&entry.waiters.get(&claim.id)?.slot))
     }
 
     fn make_room(&mut self, now: Now, at: Moment, retention: Duration) {
@@ -298,7 +298,7 @@ impl Entry {
         let mut next = 0;
         while let Some(id) = wake.get(next).copied() {
             next += 1;
-            let Some(waiter) = self.forget_waiter(&id) else { continue };
+            let Some(waiter) = self.waiters.remove(&id) else { continue };
             match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => ring(&waiter.slot, Some((grant, at))),
                 // An error is the waiter's to hear, from its own attempt.
@@ -312,28 +312,19 @@ impl Entry {
     fn keep_in_step(&mut self, op: &Op<'_>, answer: &Result<Answer>) {
         match (op, answer) {
             (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) if claim.queue.is_some() => {
-                self.waiters.get_or_insert_default().entry(claim.id).or_insert_with(|| Waiter {
+                self.waiters.entry(claim.id).or_insert_with(|| Waiter {
                     claim: Claim { first: false, ..Claim::clone(claim) },
                     slot: Arc::new(Mutex::new(Slot::Waiting(None))),
                 });
             }
             (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _) => {
-                if let Some(waiter) = self.forget_waiter(id) {
+                if let Some(waiter) = self.waiters.remove(id) {
                     // Should anybody still wait on it, trying again tells what became of it.
                     ring(&waiter.slot, None);
                 }
             }
             _ => {}
         }
-    }
-
-    fn forget_waiter(&mut self, id: &LeaseId) -> Option<Waiter> {
-        let waiters = self.waiters.as_mut()?;
-        let waiter = waiters.remove(id);
-        if waiters.is_empty() {
-            self.waiters = None;
-        }
-        waiter
     }
 }
 

@@ -96,7 +96,7 @@ impl GiveBack<'_> {
     fn renew_claim(&mut self) {
         self.give_back();
         self.claim.id = LeaseId::random();
-        self.claim.repeat = false;
+        (self.claim.first, self.claim.repeat) = (true, false);
     }
 
     fn give_back(&mut self) {
@@ -254,6 +254,7 @@ impl<'a> Loop<'a> {
         match answer {
             Ok(answer) => {
                 self.back.unanswered = false;
+                self.back.claim.first = false;
                 self.failing_since = None;
                 self.faults = 0;
                 match answer {

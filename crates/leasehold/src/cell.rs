@@ -2,6 +2,7 @@
 //!
 //! Shared by the guard, the renewal loop and the lost signals. No I/O; the clock is passed in.
 
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -93,6 +94,8 @@ struct Belief {
     state: State,
     reason: Option<LostReason>,
     mode: Mode,
+    /// The store has not confirmed yet that it is only shared.
+    downgrading: bool,
     fence: Fence,
     /// `None`: a session lock, which has none.
     deadline: Option<Moment>,
@@ -109,7 +112,7 @@ struct Belief {
     in_flight: Option<Moment>,
     /// When to renew, or to give up on the renewal under way.
     next: Moment,
-    /// Where the renewal loop has it in its queue.
+    /// Where the renewal loop has it in its queue; `NEVER` if it has not.
     due: Moment,
 }
 
@@ -127,12 +130,10 @@ pub(crate) struct Terms {
 
 /// What the renewal loop has to do about a cell.
 pub(crate) enum Task {
-    /// Nothing before it is due again.
-    Wait,
-    /// Forget it: lost or released.
-    Forget,
-    /// A session lock that was held too long: forget it and release it.
-    End,
+    /// Nothing, until it is due again, if ever.
+    Nothing,
+    /// A session lock was held too long: release it.
+    Release,
     /// Send this.
     Renew(Box<Renewal>, Sent),
 }
@@ -151,7 +152,7 @@ impl Cell {
         // Without a ttl there is nothing to renew, only to ask.
         let renew_every = if deadline.is_some() { Some(terms.renew_every) } else { check_every };
         let next = renew_every.map_or(Moment::NEVER, |every| sent + every);
-        let capped = terms.max_hold.is_some_and(|hold| hold <= terms.ttl);
+        let capped = deadline.is_some() && terms.max_hold.is_some_and(|hold| hold <= terms.ttl);
         Cell {
             name: terms.name,
             id: terms.id,
@@ -162,6 +163,7 @@ impl Cell {
                 state: State::Held,
                 reason: None,
                 mode: grant.mode,
+                downgrading: false,
                 fence: grant.fence,
                 deadline,
                 ttl: terms.ttl,
@@ -183,31 +185,49 @@ impl Cell {
         self.belief.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state at this moment: a deadline that has passed is a loss, whether or not anybody was
-    /// there to notice.
-    pub(crate) fn state(&self, clock: &dyn Clock) -> State {
-        self.look(clock).state
-    }
-
-    fn look(&self, clock: &dyn Clock) -> MutexGuard<'_, Belief> {
+    /// The only way to change the belief. It looks at the deadline first: one that has passed is a
+    /// loss, whether or not anybody was there to notice. Then it changes what is to be changed, and
+    /// tells of it when the lock is free again.
+    fn update<T>(
+        &self,
+        clock: &dyn Clock,
+        why: &dyn Display,
+        change: impl FnOnce(&mut Belief, Moment) -> T,
+    ) -> T {
         let mut belief = self.belief();
-        if belief.is_alive() && belief.deadline.is_some_and(|deadline| clock.now() >= deadline) {
+        let before = belief.state;
+        let now = clock.now();
+        if belief.deadline.is_some_and(|deadline| now >= deadline) {
             let reason = if belief.capped { LostReason::MaxHold } else { LostReason::DeadlinePassed };
-            self.lose(&mut belief, reason);
+            belief.lose(reason);
         }
-        belief
+        let result = change(&mut belief, now);
+        let (after, reason, fence) = (belief.state, belief.reason, belief.fence);
+        drop(belief);
+        match (before, after) {
+            (State::Held, State::AtRisk) => telemetry::at_risk(&self.name, fence, why),
+            (State::AtRisk, State::Held) => telemetry::held_again(&self.name, fence),
+            (State::Held | State::AtRisk, State::Lost) => {
+                self.lost.notify_waiters();
+                telemetry::lost(&self.name, fence, reason);
+            }
+            _ => {}
+        }
+        result
     }
 
-    fn lose(&self, belief: &mut Belief, reason: LostReason) {
-        belief.state = State::Lost;
-        belief.reason = Some(reason);
-        telemetry::lost(&self.name, belief.fence, reason);
-        self.lost.notify_waiters();
+    fn look<T>(&self, clock: &dyn Clock, at: impl FnOnce(&mut Belief, Moment) -> T) -> T {
+        self.update(clock, &"", at)
+    }
+
+    /// The state at this moment.
+    pub(crate) fn state(&self, clock: &dyn Clock) -> State {
+        self.look(clock, |belief, _| belief.state)
     }
 
     /// Why it was lost, if it was.
     pub(crate) fn lost_reason(&self, clock: &dyn Clock) -> Option<LostReason> {
-        self.look(clock).reason
+        self.look(clock, |belief, _| belief.reason)
     }
 
     /// Rings when it is lost; look at the reason after subscribing.
@@ -227,133 +247,129 @@ impl Cell {
         self.belief().ttl
     }
 
-    pub(crate) fn renewals(&self) -> u64 {
-        self.belief().renewals
-    }
-
     /// Time left by the local deadline; zero when it is not held, `None` for session locks.
     pub(crate) fn valid_for(&self, clock: &dyn Clock) -> Option<Duration> {
-        let belief = self.look(clock);
-        if !belief.is_alive() {
-            return Some(Duration::ZERO);
+        self.look(clock, |belief, now| {
+            if !belief.is_alive() {
+                return Some(Duration::ZERO);
+            }
+            belief.deadline.map(|deadline| deadline.since(now))
+        })
+    }
+
+    /// The holder gives it up.
+    pub(crate) fn release(&self, clock: &dyn Clock) {
+        self.look(clock, |belief, _| {
+            if belief.is_alive() {
+                belief.state = State::Released;
+            }
+        });
+    }
+
+    /// From here on it is only shared, whatever the store will answer; every renewal asks for that until
+    /// the store has confirmed it. False if it has already.
+    pub(crate) fn downgrade(&self) -> bool {
+        let mut belief = self.belief();
+        if belief.mode != Mode::Shared {
+            belief.mode = Mode::Shared;
+            belief.downgrading = true;
         }
-        belief.deadline.map(|deadline| deadline.since(clock.now()))
+        belief.downgrading
     }
 
-    /// The holder gives it up. What the state was until now.
-    pub(crate) fn release(&self, clock: &dyn Clock) -> State {
-        let mut belief = self.look(clock);
-        let was = belief.state;
-        if belief.is_alive() {
-            belief.state = State::Released;
-        }
-        was
+    /// Lets the deadline drop to at most `ttl` from now, before that is asked of the store, and renews
+    /// for no longer than that from here on. How often it was renewed until now.
+    pub(crate) fn shorten(&self, ttl: Duration, renew_every: Duration, clock: &dyn Clock) -> u64 {
+        self.look(clock, |belief, now| {
+            let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
+            belief.deadline = belief.deadline.min(deadline(now, &grant));
+            belief.epoch += 1;
+            belief.ttl = ttl;
+            belief.renew_every = renew_every;
+            belief.next = belief.next.min(now + renew_every);
+            belief.renewals
+        })
     }
 
-    /// From here on it is only shared, whatever the store will answer.
-    pub(crate) fn downgrade(&self) {
-        self.belief().mode = Mode::Shared;
+    /// A renewal to send now for `ttl`, and what its answer is to be judged by.
+    pub(crate) fn renewal(&self, ttl: Duration, clock: &dyn Clock) -> (Renewal, Sent) {
+        self.look(clock, |belief, now| (self.ask(belief, ttl), Sent { at: now, epoch: belief.epoch }))
     }
 
-    /// Lets the deadline drop to at most `ttl` from now, before that is asked of the store, and
-    /// renews for no longer than that from here on.
-    pub(crate) fn shorten(&self, ttl: Duration, renew_every: Duration, clock: &dyn Clock) {
-        let mut belief = self.look(clock);
-        let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
-        belief.deadline = belief.deadline.min(deadline(clock.now(), &grant));
-        belief.epoch += 1;
-        belief.ttl = ttl;
-        belief.renew_every = renew_every;
-        belief.next = belief.next.min(clock.now() + renew_every);
+    fn ask(&self, belief: &Belief, ttl: Duration) -> Renewal {
+        let mut renewal = Renewal::new(self.name.clone(), self.id, ttl);
+        renewal.fence = Some(belief.fence);
+        renewal.mode = belief.downgrading.then_some(Mode::Shared);
+        renewal
     }
 
-    /// What a renewal sent now is to be judged by.
-    pub(crate) fn sent(&self, clock: &dyn Clock) -> Sent {
-        Sent { at: clock.now(), epoch: self.belief().epoch }
-    }
-
-    /// The store confirmed a renewal.
-    pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) -> State {
-        // A confirmation that comes after the deadline is too late: looking has lost it.
-        let mut belief = self.look(clock);
-        if !belief.is_alive() {
-            return belief.state;
-        }
-        belief.renewals = grant.renewals;
-        if sent.epoch == belief.epoch {
-            // Both are true bounds unless it was shortened in between; the later one is the better.
-            belief.deadline = belief.deadline.max(deadline(sent.at, grant));
-            belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };
-        }
-        // Also if a later one is under way: the store is there.
-        belief.in_flight = None;
-        if belief.state == State::AtRisk {
+    /// The store confirmed a renewal. One that comes after the deadline is too late.
+    pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) {
+        self.look(clock, |belief, _| {
+            if !belief.is_alive() {
+                return;
+            }
+            belief.renewals = belief.renewals.max(grant.renewals);
+            belief.downgrading &= grant.mode != Mode::Shared;
+            if sent.epoch == belief.epoch {
+                // Both are true bounds unless it was shortened in between; the later one is the better.
+                belief.deadline = belief.deadline.max(deadline(sent.at, grant));
+                belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };
+            }
+            // Also if a later one is under way: the store is there.
+            belief.in_flight = None;
             belief.state = State::Held;
-            telemetry::held_again(&self.name, belief.fence);
-        }
-        belief.state
+        });
     }
 
     /// The store refused a renewal: it is gone.
     pub(crate) fn refuse(&self, gone: Gone, clock: &dyn Clock) {
-        let mut belief = self.look(clock);
-        if belief.is_alive() {
-            self.lose(&mut belief, LostReason::Refused(gone));
-        }
+        self.look(clock, |belief, _| belief.lose(LostReason::Refused(gone)));
     }
 
-    /// A renewal failed, or got no answer.
-    pub(crate) fn fail(&self, sent: Sent, why: &dyn std::fmt::Display, clock: &dyn Clock) {
-        let mut belief = self.look(clock);
-        if belief.is_alive() {
-            // A later one may be under way already.
-            if belief.answered(sent) {
-                belief.next = clock.now() + retry_after(belief.ttl);
+    /// A renewal failed.
+    pub(crate) fn fail(&self, sent: Sent, why: &dyn Display, clock: &dyn Clock) {
+        self.update(clock, why, |belief, now| {
+            // Unless a later one is under way already.
+            if belief.in_flight.is_none_or(|at| at == sent.at) {
+                belief.in_flight = None;
+                belief.next = now + retry_after(belief.ttl);
             }
-            self.at_risk(&mut belief, why);
-        }
-    }
-
-    fn at_risk(&self, belief: &mut Belief, why: &dyn std::fmt::Display) {
-        if belief.state == State::Held {
-            belief.state = State::AtRisk;
-            telemetry::at_risk(&self.name, belief.fence, why);
-        }
+            belief.risk();
+        });
     }
 
     /// What to do now that it is due.
     pub(crate) fn task(&self, clock: &dyn Clock) -> Task {
-        let mut belief = self.look(clock);
-        let now = clock.now();
-        if !belief.is_alive() {
-            return Task::Forget;
-        }
-        if belief.deadline.is_none() && now >= belief.hold_until {
-            self.lose(&mut belief, LostReason::MaxHold);
-            return Task::End;
-        }
-        if now < belief.next {
-            return Task::Wait;
-        }
-        if belief.in_flight.take().is_some() {
-            self.at_risk(&mut belief, &"the store does not answer");
-        }
-        let left = belief.hold_until.since(now);
-        belief.capped = belief.deadline.is_some() && left <= belief.ttl;
-        let mut renewal = Renewal::new(self.name.clone(), self.id, belief.ttl.min(left));
-        renewal.fence = Some(belief.fence);
-        let sent = Sent { at: now, epoch: belief.epoch };
-        belief.in_flight = Some(now);
-        belief.next = now + renewal_timeout(belief.ttl);
-        Task::Renew(Box::new(renewal), sent)
+        self.update(clock, &"the store does not answer", |belief, now| {
+            if !belief.is_alive() {
+                return Task::Nothing;
+            }
+            if belief.deadline.is_none() && now >= belief.hold_until {
+                belief.lose(LostReason::MaxHold);
+                return Task::Release;
+            }
+            if now < belief.next {
+                return Task::Nothing;
+            }
+            if belief.in_flight.take().is_some() {
+                belief.risk();
+            }
+            let left = belief.hold_until.since(now);
+            belief.capped = belief.deadline.is_some() && left <= belief.ttl;
+            belief.in_flight = Some(now);
+            belief.next = now + renewal_timeout(belief.ttl);
+            let renewal = self.ask(belief, belief.ttl.min(left));
+            Task::Renew(Box::new(renewal), Sent { at: now, epoch: belief.epoch })
+        })
     }
 
-    /// How long the renewal that was just sent may take.
+    /// How long a renewal may take.
     pub(crate) fn renewal_timeout(&self) -> Duration {
         renewal_timeout(self.belief().ttl)
     }
 
-    /// When the loop has to look again, which it now has in its queue; and when it had before.
+    /// When the loop has to look again, which is where it is put in its queue; and where it was before.
     pub(crate) fn schedule(&self) -> (Moment, Moment) {
         let mut belief = self.belief();
         let had = belief.due;
@@ -362,9 +378,9 @@ impl Cell {
         (had, belief.due)
     }
 
-    /// Where the loop has it in its queue.
-    pub(crate) fn due(&self) -> Moment {
-        self.belief().due
+    /// It is no longer in the loop's queue. Where it was.
+    pub(crate) fn unschedule(&self) -> Moment {
+        std::mem::replace(&mut self.belief().due, Moment::NEVER)
     }
 }
 
@@ -373,13 +389,17 @@ impl Belief {
         matches!(self.state, State::Held | State::AtRisk)
     }
 
-    /// Notes that the renewal sent then has its answer; false if another is under way by now.
-    fn answered(&mut self, sent: Sent) -> bool {
-        let latest = self.in_flight.is_none_or(|at| at == sent.at);
-        if latest {
-            self.in_flight = None;
+    fn lose(&mut self, reason: LostReason) {
+        if self.is_alive() {
+            self.state = State::Lost;
+            self.reason = Some(reason);
         }
-        latest
+    }
+
+    fn risk(&mut self) {
+        if self.is_alive() {
+            self.state = State::AtRisk;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::acquire::Acquired;
 use crate::backend::{Mode, Release, Released, Renewal, Renewed};
-use crate::cell::{Cell, LostReason, State, Terms};
+use crate::cell::{Cell, LostReason, Sent, State, Terms};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -168,7 +168,8 @@ impl Guard {
     /// guard `AtRisk`.
     pub async fn renew_for(&self, ttl: Duration) -> Result<()> {
         check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
-        self.ask(self.renewal(ttl)).await
+        let (renewal, sent) = self.cell.renewal(ttl, self.clock());
+        self.ask(renewal, sent).await
     }
 
     /// Lets the lease end this soon unless renewed, and renews it for no longer from here on.
@@ -184,18 +185,18 @@ impl Guard {
     pub async fn shorten_to(&self, ttl: Duration) -> Result<()> {
         check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
         self.check()?;
-        let mut renewal = self.renewal(ttl);
-        renewal.shorten = Some(self.cell.renewals());
         let renew_every = self.options.renew_every.unwrap_or(ttl / 3).min(ttl / 3);
-        self.cell.shorten(ttl, renew_every, self.clock());
+        let renewals = self.cell.shorten(ttl, renew_every, self.clock());
         self.client.renewer.schedule(&self.cell);
-        self.ask(renewal).await
+        let (mut renewal, sent) = self.cell.renewal(ttl, self.clock());
+        renewal.shorten = Some(renewals);
+        self.ask(renewal, sent).await
     }
 
     /// Turns an exclusive lease into a shared one, with nobody in between. Readers that wait enter.
     ///
-    /// From the call on the guard is only shared, whatever the store answers. Downgrading a shared
-    /// guard does nothing.
+    /// From the call on the guard is only shared, whatever the store answers; where it does not, the next
+    /// renewals ask again. Downgrading a shared guard does nothing.
     ///
     /// # Cancel safety
     /// Dropped, the guard is shared; the store may or may not have followed.
@@ -205,7 +206,7 @@ impl Guard {
     /// faults of the store.
     pub async fn downgrade(&self) -> Result<()> {
         match self.mode() {
-            Mode::Shared => return self.check(),
+            Mode::Shared => {}
             Mode::Exclusive if self.client.info.downgrade => {}
             Mode::Exclusive => {
                 let scheme = self.client.info.scheme;
@@ -218,22 +219,17 @@ impl Guard {
                 return Err(Error::new(ErrorKind::Mismatch, "a permit cannot be downgraded"));
             }
         }
-        self.cell.downgrade();
-        let mut renewal = self.renewal(self.cell.ttl());
-        renewal.mode = Some(Mode::Shared);
-        self.ask(renewal).await
-    }
-
-    fn renewal(&self, ttl: Duration) -> Renewal {
-        let mut renewal = Renewal::new(self.cell.name.clone(), self.cell.id, ttl);
-        renewal.fence = Some(self.cell.fence());
-        renewal
+        self.check()?;
+        if !self.cell.downgrade() {
+            return Ok(());
+        }
+        let (renewal, sent) = self.cell.renewal(self.cell.ttl(), self.clock());
+        self.ask(renewal, sent).await
     }
 
     /// Sends one renewal and believes what its answer says.
-    async fn ask(&self, renewal: Renewal) -> Result<()> {
+    async fn ask(&self, renewal: Renewal, sent: Sent) -> Result<()> {
         self.check()?;
-        let sent = self.cell.sent(self.clock());
         let call = self.client.backend.renew(std::slice::from_ref(&renewal));
         let answer = match tokio::time::timeout(self.options.request_timeout, call).await {
             Ok(mut answers) => answers.pop(),
@@ -252,6 +248,7 @@ impl Guard {
             Some(Err(error)) => {
                 if error.is_retryable() {
                     self.cell.fail(sent, &error, self.clock());
+                    self.client.renewer.schedule(&self.cell);
                 }
                 Err(error)
             }

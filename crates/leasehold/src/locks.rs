@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
 use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
 use crate::cancel::Cancel;
+use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
@@ -331,6 +332,15 @@ impl Locks {
         self.client.start()?;
         let sent = self.client.clock.now();
         match self.renew_one(lease.renewal()).await? {
+            Renewed::Held(grant)
+                if cell::deadline(sent, &grant).is_some_and(|end| self.client.clock.now() >= end) =>
+            {
+                // No guard: dropping it would release a lease that may still be of use to somebody.
+                Err(Error::new(
+                    ErrorKind::NetworkTimeout,
+                    "the store renewed the lease, but answered too late",
+                ))
+            }
             Renewed::Held(grant) => {
                 let mut options = Options::clone(&self.options);
                 options.ttl = lease.ttl;
@@ -339,9 +349,7 @@ impl Locks {
                 let mut claim = crate::backend::Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
                 claim.id = lease.id;
                 let acquired = Acquired { claim, grant, sent, waited: Duration::ZERO, attempts: 1 };
-                let guard = Guard::new(Arc::clone(&self.client), Arc::new(options), acquired);
-                guard.check()?;
-                Ok(guard)
+                Ok(Guard::new(Arc::clone(&self.client), Arc::new(options), acquired))
             }
             Renewed::Gone(gone) => {
                 Err(Error::new(ErrorKind::Lost, format!("the lease cannot be adopted: {}", gone.as_str()))

@@ -128,7 +128,7 @@ impl Renewer {
     /// Takes a cell out of the queue.
     pub(crate) fn forget(&self, cell: &Cell) {
         let mut queue = self.queue();
-        queue.due.remove(&(cell.due(), cell.number));
+        queue.due.remove(&(cell.unschedule(), cell.number));
     }
 
     /// Sends a release in the background.
@@ -172,46 +172,43 @@ impl Renewer {
     /// Starts everything that is due, and says when to look again; `None` when all is over.
     fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
         loop {
-            let now = self.clock.now();
-            let mut batch = Vec::new();
             let mut queue = self.queue();
-            for job in std::mem::take(&mut queue.releases) {
+            let now = self.clock.now();
+            let releases = std::mem::take(&mut queue.releases);
+            let mut cells = Vec::new();
+            // Not too many at a time: those who acquire and release wait for this lock.
+            while cells.len() < BATCH {
+                let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
+                let cell = entry.remove();
+                cell.unschedule();
+                cells.push(cell);
+            }
+            if releases.is_empty() && cells.is_empty() {
+                if queue.ended && work.is_empty() && queue.due.is_empty() {
+                    return None;
+                }
+                queue.armed = queue.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+                return Some(queue.armed);
+            }
+            drop(queue);
+            for job in releases {
                 work.push(Box::pin(Arc::clone(self).send(job)));
             }
-            let mut looked = 0;
-            // Not too many at a time: those who acquire and release wait for this lock.
-            while looked < BATCH {
-                let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
-                looked += 1;
-                let cell = entry.remove();
+            let mut batch = Vec::new();
+            for cell in cells {
                 match cell.task(&*self.clock) {
                     Task::Renew(renewal, sent) => batch.push((Arc::clone(&cell), *renewal, sent)),
-                    Task::Wait => {}
-                    Task::Forget => continue,
-                    Task::End => {
+                    Task::Release => {
                         let release = Release::new(cell.name.clone(), cell.id);
-                        let job = ReleaseJob::new(release, &Options::default(), ReleaseSource::Drop);
-                        self.outstanding.fetch_add(1, Ordering::SeqCst);
-                        work.push(Box::pin(Arc::clone(self).send(job)));
-                        continue;
+                        self.send_release(ReleaseJob::new(release, &Options::default(), ReleaseSource::Drop));
                     }
+                    Task::Nothing => {}
                 }
-                let (_, due) = cell.schedule();
-                if due != Moment::NEVER {
-                    queue.due.insert((due, cell.number), cell);
-                }
+                self.schedule(&cell);
             }
             if !batch.is_empty() {
                 work.push(Box::pin(Arc::clone(self).renew(batch)));
             }
-            if looked == BATCH {
-                continue;
-            }
-            if queue.ended && work.is_empty() && queue.due.is_empty() {
-                return None;
-            }
-            queue.armed = queue.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
-            return Some(queue.armed);
         }
     }
 

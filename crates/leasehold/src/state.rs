@@ -617,7 +617,13 @@ impl State {
         self.crowd.as_ref()?.spent.get(id)
     }
 
-    fn queue_length(&self) -> u64 {
+    /// Whether this id has a ticket, live or not.
+    pub fn is_queued(&self, id: &LeaseId) -> bool {
+        self.ticket(id).is_some()
+    }
+
+    /// How many tickets there are, live or not.
+    pub fn queue_length(&self) -> u64 {
         self.crowd.as_ref().map_or(0, |crowd| crowd.queue.len() as u64)
     }
 }

@@ -61,9 +61,9 @@ pub(crate) fn held_again(name: &Name, fence: Fence) {
     tracing::info!(name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
 }
 
-pub(crate) fn lost(name: &Name, fence: Fence, reason: LostReason) {
+pub(crate) fn lost(name: &Name, fence: Fence, reason: Option<LostReason>) {
     measure::count("leasehold_state_total", "state", "lost");
-    tracing::warn!(name_hash = name.hash(), %fence, reason = reason.as_str(), "lease lost");
+    tracing::warn!(name_hash = name.hash(), %fence, reason = reason.map(LostReason::as_str), "lease lost");
 }
 
 pub(crate) fn release_failed(name: &Name, source: ReleaseSource, error: &Error) {

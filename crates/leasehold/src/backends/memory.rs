@@ -1,6 +1,6 @@
 //! `memory:` — the state machine in a sharded map: for tests, and for one process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::fmt;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
@@ -308,22 +308,43 @@ impl Entry {
         answer
     }
 
-    /// Keeps the waiters in step with the queue.
+    /// Keeps the waiters in step with the queue. Whoever waits in vain is told to try again, and so
+    /// learns what became of its claim.
     fn keep_in_step(&mut self, op: &Op<'_>, answer: &Result<Answer>) {
         match (op, answer) {
             (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) if claim.queue.is_some() => {
-                self.waiters.entry(claim.id).or_insert_with(|| Waiter {
+                let waiter = || Waiter {
                     claim: Claim { first: false, ..Claim::clone(claim) },
                     slot: Arc::new(Mutex::new(Slot::Waiting(None))),
-                });
-            }
-            (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _) => {
-                if let Some(waiter) = self.waiters.remove(id) {
-                    // Should anybody still wait on it, trying again tells what became of it.
-                    ring(&waiter.slot, None);
+                };
+                match self.waiters.entry(claim.id) {
+                    // A newer attempt with the same id takes over from the older one.
+                    hash_map::Entry::Occupied(mut entry) if entry.get().claim.nonce != claim.nonce => {
+                        ring(&entry.insert(waiter()).slot, None);
+                    }
+                    hash_map::Entry::Occupied(_) => {}
+                    hash_map::Entry::Vacant(entry) => {
+                        entry.insert(waiter());
+                    }
                 }
             }
+            (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _)
+                if !self.state.is_queued(id) =>
+            {
+                self.waiters.remove(id).inspect(|waiter| ring(&waiter.slot, None));
+            }
             _ => {}
+        }
+        // Settling drops the places of those who did not come back.
+        if self.waiters.len() as u64 > self.state.queue_length() {
+            let state = &self.state;
+            self.waiters.retain(|id, waiter| {
+                let queued = state.is_queued(id);
+                if !queued {
+                    ring(&waiter.slot, None);
+                }
+                queued
+            });
         }
     }
 }

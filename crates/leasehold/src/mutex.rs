@@ -43,7 +43,7 @@ impl Mutex {
     /// # Errors
     /// `Timeout` after `max_wait`, with [`Error::waited`](crate::Error::waited); `InvalidArgument`
     /// before anything was sent; `Aborted` by a [`Cancel`](crate::Cancel) or a closed client; faults of the
-    /// store, after a bounded number of tries.
+    /// store, which is given 10 s to recover.
     pub async fn lock(&self) -> Result<Guard> {
         self.lock.wait(Mode::Exclusive).await
     }

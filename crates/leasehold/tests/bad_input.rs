@@ -1,5 +1,7 @@
 //! Bad input gets a clear error that names the offending part, before anything is touched.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -430,9 +430,12 @@ impl State {
                 woken: false,
             });
             ticket.lapses = lapses;
+        }
+        if let (Some(number), Some(crowd)) = (arrival, &mut self.crowd)
+            && let Some(ticket) = crowd.queue.get_mut(&number)
+        {
             ticket.nonce = claim.nonce; // a later call's is the same, or it was refused
             ticket.repeated |= claim.repeat;
-            ticket.woken = false;
         }
 
         let (place, queue_length, lapse) = match &self.crowd {

@@ -344,17 +344,19 @@ impl Spec {
                 self.rule("try_acquire 6: keeps its place");
                 for ticket in self.tickets.iter_mut().filter(|t| t.id == claim.id) {
                     ticket.lapses = lapses;
-                    if claim.first {
-                        ticket.nonce = claim.nonce;
-                    }
-                    if claim.repeat {
-                        ticket.repeated = true;
-                    }
-                    ticket.woken = false;
                 }
                 if self.wrong(Planted::RefreshLosesThePlace) {
                     self.tickets.sort_by_key(|t| t.id == claim.id);
                 }
+            }
+        }
+        // In both cases a first call sets the ticket's nonce, and `repeat` its mark.
+        for ticket in self.tickets.iter_mut().filter(|t| t.id == claim.id) {
+            if claim.first {
+                ticket.nonce = claim.nonce;
+            }
+            if claim.repeat {
+                ticket.repeated = true;
             }
         }
         // The owner of one lease: for a permit the one that expires first, otherwise the one that expires last.

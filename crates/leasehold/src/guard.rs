@@ -65,6 +65,10 @@ impl Guard {
         &*self.client.clock
     }
 
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// What is locked.
     pub fn name(&self) -> &Name {
         &self.cell.name

@@ -3,6 +3,7 @@
 mod acquire;
 pub mod backend;
 pub mod backends;
+pub mod blocking;
 mod cancel;
 mod cell;
 pub mod clock;

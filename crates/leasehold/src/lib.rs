@@ -12,6 +12,7 @@ mod diagnostics;
 mod error;
 mod fence;
 mod guard;
+pub mod layers;
 mod lease;
 mod lease_id;
 mod locks;

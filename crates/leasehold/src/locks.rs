@@ -172,6 +172,14 @@ impl LocksBuilder {
         self
     }
 
+    /// Puts a layer around the store, for example
+    /// [`Telemetry`](crate::layers::telemetry::Telemetry). The last one is outermost.
+    #[must_use]
+    pub fn layer(mut self, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        self.backend = wrap(self.backend);
+        self
+    }
+
     /// Sets the clock by which deadlines are judged: for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold::backends::memory::Memory;
 use leasehold::blocking::Locks;
+use leasehold::layers::telemetry::Telemetry;
 
 /// The threads of this process that have this name.
 fn threads(name: &str) -> usize {
@@ -26,7 +28,7 @@ fn soon(name: &str, number: usize) {
 #[test]
 fn the_threads_of_a_client_end_with_it() {
     // A client that never acquires has no thread.
-    let unused = leasehold::Locks::new(leasehold::backends::memory::Memory::new());
+    let unused = leasehold::Locks::new(Memory::new());
     Locks::from(unused).close();
     assert_eq!(threads("leasehold"), 0);
 
@@ -44,5 +46,13 @@ fn the_threads_of_a_client_end_with_it() {
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(threads("leasehold"), 1);
     drop(guard);
+    soon("leasehold", 0);
+
+    // A layer of telemetry. The system cuts names of threads at 15 bytes.
+    let locks = Locks::new(Telemetry::new(Memory::new(), |_| ()));
+    drop(locks.mutex("x").lock().unwrap());
+    soon("leasehold-event", 1);
+    drop(locks);
+    soon("leasehold-event", 0);
     soon("leasehold", 0);
 }

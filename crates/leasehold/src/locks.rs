@@ -24,6 +24,7 @@ use crate::plain::Leasing;
 use crate::renew::{self, Renewer};
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::telemetry;
 
 /// The namespace of names unless another is set.
 pub const DEFAULT_NAMESPACE: &str = "leasehold";
@@ -204,6 +205,7 @@ impl LocksBuilder {
 
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
+        telemetry::describe();
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
@@ -323,9 +325,7 @@ impl Locks {
     }
 
     pub(crate) async fn renew_one(&self, renewal: Renewal) -> Result<Renewed> {
-        let call = self.client.backend.renew(std::slice::from_ref(&renewal));
-        let mut answers = self.within(self.options.request_timeout, call).await?;
-        answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the backend gave no answer")))
+        renew::renew_one(&*self.client.backend, &renewal, self.options.request_timeout).await
     }
 
     /// Releases a plain lease.
@@ -356,7 +356,9 @@ impl Locks {
     async fn release_one(&self, release: Release) -> Result<Released> {
         let Client { backend, clock, .. } = &*self.client;
         let Options { request_timeout, release_timeout, .. } = *self.options;
-        renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await
+        let answer = renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await;
+        telemetry::released(&release.name, &answer, None);
+        answer
     }
 
     /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`].

@@ -1,5 +1,7 @@
 //! The telemetry layer: an event for everything, and a sink that can never get in the way.
 
+#![allow(clippy::unwrap_used)] // also in helpers of tests
+
 mod fake;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -81,14 +83,14 @@ fn every_kind_of_operation_is_told_of_when_it_succeeds() {
 #[test]
 fn every_kind_of_operation_is_told_of_with_the_reason_when_it_does_not() {
     let (locks, telemetry, events) = watched(Memory::new());
-    let lease = locks.leasing("x").ttl(ms(20)).try_acquire().unwrap().unwrap();
+    let lease = locks.leasing("x").ttl(ms(300)).try_acquire().unwrap().unwrap();
     events.recv_timeout(LONG).unwrap();
     assert!(locks.mutex("x").try_lock().unwrap().is_none());
     let event = events.recv_timeout(LONG).unwrap();
     assert_eq!((event.kind, event.reason), (EventKind::Acquire, Some(Reason::Locked)));
     assert_ne!(event.lease_id_hash, Some(hash_name(lease.id.expose())), "the id of the one who tried");
 
-    thread::sleep(ms(40));
+    thread::sleep(ms(320));
     locks.renew(&lease).unwrap();
     expect(&events, EventKind::Renew, Some(Reason::Expired), Some("x"), Some(lease.id));
     locks.release(&lease).unwrap();
@@ -188,7 +190,7 @@ fn a_call_whose_answer_nobody_waited_for_is_told_of_too() {
 #[test]
 fn what_guards_do_in_the_background_is_seen() {
     let (locks, _, events) = watched(Memory::new());
-    let guard = locks.mutex("x").ttl(ms(150)).lock().unwrap();
+    let guard = locks.mutex("x").ttl(Duration::from_secs(3)).renew_every(ms(30)).lock().unwrap();
     let id = Some(guard.lease_id());
     expect(&events, EventKind::Acquire, None, Some("x"), id);
     expect(&events, EventKind::Renew, None, Some("x"), id);
@@ -293,7 +295,7 @@ fn a_slow_sink_delays_no_lock() {
     let telemetry = Telemetry::new(Memory::new(), |_: &Event| thread::sleep(ms(50)));
     let took = pairs(&Locks::new(telemetry), 1000);
     // The sink would take 100 s for them.
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The library's own threads end with whatever needed them. One test: it counts the threads of its process.
 
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // also in helpers of tests
 
 use std::time::{Duration, Instant};
 

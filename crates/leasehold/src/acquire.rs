@@ -104,7 +104,8 @@ impl GiveBack<'_> {
     fn give_back(&mut self) {
         if std::mem::take(&mut self.pending) {
             let mut release = Release::new(self.claim.name.clone(), self.claim.id);
-            release.unanswered = self.unanswered.then_some(self.claim.ttl);
+            // A repeat may have its answer while what it repeated is still on its way.
+            release.unanswered = (self.unanswered || self.claim.repeat).then_some(self.claim.ttl);
             self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));
         }
         self.unanswered = false;
@@ -147,6 +148,8 @@ struct Loop<'a> {
     /// Polls and faults in a row, for their pauses.
     polls: u32,
     faults: u32,
+    /// Wake-ups in a row that came as soon as they were waited for.
+    early: u32,
     failing_since: Option<Moment>,
     last: Last,
     /// A grant that came too late was already measured again.
@@ -194,6 +197,7 @@ impl<'a> Loop<'a> {
             attempts: 0,
             polls: 0,
             faults: 0,
+            early: 0,
             failing_since: None,
             last: Last::Nothing,
             measured_again: false,
@@ -250,13 +254,13 @@ impl<'a> Loop<'a> {
             Ok(answer) => {
                 self.back.unanswered = false;
                 self.back.claim.first = false;
-                self.failing_since = None;
-                self.faults = 0;
                 match answer {
                     Attempt::Granted(grant) => self.granted(sent, grant),
                     Attempt::Busy(busy) => {
                         self.last = Last::Busy;
-                        self.back.pending = self.back.claim.queue.is_some();
+                        self.failing_since = None;
+                        self.faults = 0;
+                        self.back.pending = self.back.claim.queue.is_some() || self.back.claim.repeat;
                         Ok(self.blocked(busy.retry_in))
                     }
                     Attempt::Gone(_) => {
@@ -293,7 +297,7 @@ impl<'a> Loop<'a> {
             }))));
         }
         let single = matches!(self.limit, Limit::Once) || self.used_up();
-        if !single && !std::mem::replace(&mut self.measured_again, true) {
+        if !single && now < self.end && !std::mem::replace(&mut self.measured_again, true) {
             return Ok(Next::Attempt);
         }
         self.measured_again = false;
@@ -327,7 +331,8 @@ impl<'a> Loop<'a> {
         if !error.is_retryable() {
             // Refused before anything was done, unless the store does not know itself.
             self.back.unanswered &= matches!(error.kind(), ErrorKind::Internal | ErrorKind::Aborted);
-            self.back.pending = self.back.unanswered || self.back.claim.queue.is_some();
+            let GiveBack { claim, unanswered, .. } = &self.back;
+            self.back.pending = *unanswered || claim.repeat || claim.queue.is_some();
             return Err(error);
         }
         self.back.claim.repeat |= self.back.unanswered;
@@ -358,14 +363,23 @@ impl<'a> Loop<'a> {
         let wake = tokio::select! {
             biased;
             wake = self.client.backend.wait(&self.back.claim) => wake,
-            () = sleep.as_mut() => Ok(Wake::Retry),
+            () = sleep.as_mut() => return self.woken(),
         };
         match wake {
             Ok(Wake::Granted(grant)) => {
                 self.attempts = self.attempts.saturating_add(1);
                 self.granted(sent, grant)
             }
-            Ok(Wake::Retry) => self.woken(),
+            Ok(Wake::Retry) => {
+                // A hint may be wrong. One that comes at once, again and again, must not become a storm.
+                let pauses = Poll::default();
+                let early = self.client.clock.now().since(sent) < pauses.min;
+                self.early = if early { self.early.saturating_add(1) } else { 0 };
+                if self.early > 1 {
+                    let _ = tokio::time::timeout(pauses.delay(self.early - 2), sleep).await;
+                }
+                self.woken()
+            }
             Err(error) if error.is_retryable() => {
                 // Nothing will be pushed: poll until it is.
                 let pause = self.poll.delay(self.polls);

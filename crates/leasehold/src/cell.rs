@@ -103,7 +103,7 @@ struct Belief {
     renew_every: Duration,
     /// Renewals do not reach past this.
     hold_until: Moment,
-    /// The last renewal asked for less than a ttl because of `hold_until`.
+    /// What was confirmed last was cut short by `hold_until`: there is nothing more to ask for.
     capped: bool,
     renewals: u64,
     /// Counts shortenings: what was sent before one must not move the deadline after it.
@@ -138,19 +138,20 @@ pub(crate) enum Task {
     Renew(Box<Renewal>, Sent),
 }
 
-/// When, and in which epoch, a renewal was sent.
+/// When, and in which epoch, a renewal was sent, and whether `hold_until` cut it short.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     at: Moment,
     epoch: u32,
+    capped: bool,
 }
 
 impl Cell {
     pub(crate) fn new(terms: Terms, sent: Moment, grant: &Grant, check_every: Option<Duration>) -> Self {
-        let deadline = deadline(sent, grant);
         // Where the store itself waited, holding began after that.
         let since = sent + grant.waited;
         let hold_until = terms.max_hold.map_or(Moment::NEVER, |hold| since + hold);
+        let deadline = deadline(sent, grant).map(|deadline| deadline.min(hold_until));
         // Without a ttl there is nothing to renew, only to ask.
         let renew_every = if deadline.is_some() { Some(terms.renew_every) } else { check_every };
         // A repeated claim gets what is left of its lease: that has to be renewed sooner.
@@ -202,8 +203,8 @@ impl Cell {
         let before = belief.state;
         let now = clock.now();
         if belief.deadline.is_some_and(|deadline| now >= deadline) {
-            let reason = if belief.capped { LostReason::MaxHold } else { LostReason::DeadlinePassed };
-            belief.lose(reason);
+            let ended = belief.capped || now >= belief.hold_until;
+            belief.lose(if ended { LostReason::MaxHold } else { LostReason::DeadlinePassed });
         }
         let result = change(&mut belief, now);
         let (after, reason, fence) = (belief.state, belief.reason, belief.fence);
@@ -261,13 +262,15 @@ impl Cell {
         })
     }
 
-    /// The holder gives it up.
-    pub(crate) fn release(&self, clock: &dyn Clock) {
+    /// The holder gives it up. Whether it was held until now.
+    pub(crate) fn release(&self, clock: &dyn Clock) -> bool {
         self.look(clock, |belief, _| {
-            if belief.is_alive() {
+            let held = belief.is_alive();
+            if held {
                 belief.state = State::Released;
             }
-        });
+            held
+        })
     }
 
     /// From here on it is only shared, whatever the store will answer; every renewal asks for that until
@@ -285,26 +288,31 @@ impl Cell {
     /// for no longer than that from here on. How often it was renewed until now.
     pub(crate) fn shorten(&self, ttl: Duration, renew_every: Duration, clock: &dyn Clock) -> u64 {
         self.look(clock, |belief, now| {
-            let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
-            belief.deadline = belief.deadline.min(deadline(now, &grant));
-            belief.epoch += 1;
-            belief.ttl = ttl;
-            belief.renew_every = renew_every;
-            belief.next = belief.next.min(now + renew_every);
+            // A session lock has no ttl to shorten, and is looked at as often as before.
+            if belief.deadline.is_some() {
+                let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
+                belief.deadline = belief.deadline.min(deadline(now, &grant));
+                belief.epoch += 1;
+                belief.ttl = ttl;
+                belief.renew_every = renew_every;
+                belief.next = belief.next.min(now + renew_every);
+            }
             belief.renewals
         })
     }
 
     /// A renewal to send now for `ttl`, and what its answer is to be judged by.
     pub(crate) fn renewal(&self, ttl: Duration, clock: &dyn Clock) -> (Renewal, Sent) {
-        self.look(clock, |belief, now| (self.ask(belief, ttl), Sent { at: now, epoch: belief.epoch }))
+        self.look(clock, |belief, now| self.ask(belief, ttl, now))
     }
 
-    fn ask(&self, belief: &Belief, ttl: Duration) -> Renewal {
-        let mut renewal = Renewal::new(self.name.clone(), self.id, ttl);
+    fn ask(&self, belief: &Belief, ttl: Duration, now: Moment) -> (Renewal, Sent) {
+        let left = belief.hold_until.since(now);
+        let mut renewal = Renewal::new(self.name.clone(), self.id, ttl.min(left));
         renewal.fence = Some(belief.fence);
         renewal.mode = belief.downgrading.then_some(Mode::Shared);
-        renewal
+        let capped = belief.deadline.is_some() && left <= ttl;
+        (renewal, Sent { at: now, epoch: belief.epoch, capped })
     }
 
     /// The store confirmed a renewal. One that comes after the deadline is too late.
@@ -313,11 +321,14 @@ impl Cell {
             if !belief.is_alive() {
                 return;
             }
+            // Answers may come in another order than they were given.
             belief.renewals = belief.renewals.max(grant.renewals);
             belief.downgrading &= grant.mode != Mode::Shared;
             if sent.epoch == belief.epoch {
                 // Both are true bounds unless it was shortened in between; the later one is the better.
-                belief.deadline = belief.deadline.max(deadline(sent.at, grant));
+                let confirmed = deadline(sent.at, grant).map(|deadline| deadline.min(belief.hold_until));
+                belief.deadline = belief.deadline.max(confirmed);
+                belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };
             }
             // Also if a later one is under way: the store is there.
@@ -337,7 +348,7 @@ impl Cell {
             // Unless a later one is under way already.
             if belief.in_flight.is_none_or(|at| at == sent.at) {
                 belief.in_flight = None;
-                belief.next = now + retry_after(belief.ttl);
+                belief.next = now + retry_after(belief.pace());
             }
             belief.risk();
         });
@@ -359,18 +370,16 @@ impl Cell {
             if belief.in_flight.take().is_some() {
                 belief.risk();
             }
-            let left = belief.hold_until.since(now);
-            belief.capped = belief.deadline.is_some() && left <= belief.ttl;
             belief.in_flight = Some(now);
-            belief.next = now + renewal_timeout(belief.ttl);
-            let renewal = self.ask(belief, belief.ttl.min(left));
-            Task::Renew(Box::new(renewal), Sent { at: now, epoch: belief.epoch })
+            belief.next = now + renewal_timeout(belief.pace());
+            let (renewal, sent) = self.ask(belief, belief.ttl, now);
+            Task::Renew(Box::new(renewal), sent)
         })
     }
 
     /// How long a renewal may take.
     pub(crate) fn renewal_timeout(&self) -> Duration {
-        renewal_timeout(self.belief().ttl)
+        renewal_timeout(self.belief().pace())
     }
 
     /// When the loop has to look again, which is where it is put in its queue; and where it was before.
@@ -391,6 +400,12 @@ impl Cell {
 impl Belief {
     fn is_alive(&self) -> bool {
         matches!(self.state, State::Held | State::AtRisk)
+    }
+
+    /// What its timeouts and pauses are a part of: its ttl, or what comes closest for a session lock,
+    /// whose ttl means nothing.
+    fn pace(&self) -> Duration {
+        if self.deadline.is_some() { self.ttl } else { self.renew_every.saturating_mul(3) }
     }
 
     fn lose(&mut self, reason: LostReason) {

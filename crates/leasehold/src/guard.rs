@@ -259,9 +259,8 @@ impl Guard {
     /// guard again with [`Locks::adopt`](crate::Locks::adopt). Nothing renews it from here on.
     pub fn into_lease(mut self) -> Lease {
         self.done = true;
-        self.client.renewer.forget(&self.cell);
         let valid = self.valid_for();
-        self.cell.release(self.clock());
+        self.end();
         let expires = valid.map(|valid| self.clock().wall_micros() / 1000 + valid.as_millis() as u64);
         Lease {
             name: self.cell.name.clone(),
@@ -286,13 +285,11 @@ impl Guard {
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
     pub async fn release(mut self) -> Result<State> {
-        let held = self.end();
-        let release = self.release_request();
-        let Options { request_timeout, release_timeout, .. } = *self.options;
-        let backend = &*self.client.backend;
-        let answer = renew::release(backend, self.clock(), &release, request_timeout, release_timeout).await;
+        let (held, held_for) = self.end();
+        let job = ReleaseJob { held, ..self.release_job() };
+        let answer = renew::release(&*self.client.backend, self.clock(), &job).await;
         self.done = true;
-        telemetry::released(&release.name, &answer, Some(held));
+        telemetry::released(&job.release.name, &answer, Some(held_for));
         match answer? {
             Released::Done => Ok(State::Released),
             Released::Gone(_) => Ok(State::Lost),
@@ -302,33 +299,32 @@ impl Guard {
     /// Releases at the end of a `with_…` helper: a failure is reported, not returned.
     pub(crate) async fn release_after_work(mut self) {
         self.source = ReleaseSource::With;
-        let job = ReleaseJob::new(self.release_request(), &self.options, ReleaseSource::With);
+        let job = self.release_job();
         if let Err(error) = self.release().await {
             renew::report(&error, &job);
         }
     }
 
-    /// Neither held nor renewed from here on. How long it was.
-    fn end(&self) -> Duration {
-        self.cell.release(self.clock());
+    /// Neither held nor renewed from here on. Whether it was held until now, and how long.
+    fn end(&self) -> (bool, Duration) {
+        let held = self.cell.release(self.clock());
         self.client.renewer.forget(&self.cell);
-        self.clock().now().since(self.cell.since)
+        (held, self.clock().now().since(self.cell.since))
     }
 
-    fn release_request(&self) -> Release {
+    fn release_job(&self) -> ReleaseJob {
         let mut release = Release::new(self.cell.name.clone(), self.cell.id);
         release.fence = Some(self.cell.fence());
-        release
+        ReleaseJob::new(release, &self.options, self.source)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.done {
-            let held = self.end();
-            let mut job = ReleaseJob::new(self.release_request(), &self.options, self.source);
+            let (held, held_for) = self.end();
             // Counted when it is answered.
-            job.held = Some(held);
+            let job = ReleaseJob { held, held_for: Some(held_for), ..self.release_job() };
             self.client.renewer.send_release(job);
         }
     }

@@ -46,3 +46,8 @@ pub use options::{
 pub use plain::Leasing;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+
+/// Compiles and runs the recipes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/recipes.md")]
+struct Recipes;

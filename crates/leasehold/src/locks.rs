@@ -19,9 +19,9 @@ use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::mutex::Mutex;
 use crate::name::Name;
-use crate::options::{MIN_GUARD_TTL, MIN_TTL, Options, Poll, check_ttl, option_setters};
+use crate::options::{MIN_TTL, Options, Poll, ReleaseSource, check_ttl, option_setters};
 use crate::plain::Leasing;
-use crate::renew::{self, Renewer};
+use crate::renew::{self, ReleaseJob, Renewer};
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::telemetry;
@@ -355,9 +355,9 @@ impl Locks {
 
     async fn release_one(&self, release: Release) -> Result<Released> {
         let Client { backend, clock, .. } = &*self.client;
-        let Options { request_timeout, release_timeout, .. } = *self.options;
-        let answer = renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await;
-        telemetry::released(&release.name, &answer, None);
+        let job = ReleaseJob::new(release, &self.options, ReleaseSource::Drop);
+        let answer = renew::release(&**backend, &**clock, &job).await;
+        telemetry::released(&job.release.name, &answer, None);
         answer
     }
 
@@ -369,17 +369,22 @@ impl Locks {
     /// Dropped, the lease stays as it was or is renewed once; it is not released.
     ///
     /// # Errors
-    /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); faults of the store.
+    /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); `InvalidArgument` for options
+    /// that no acquire would accept; faults of the store.
     pub async fn adopt(&self, lease: Lease) -> Result<Guard> {
         if self.client.closed.is_cancelled() {
             return Err(Error::new(ErrorKind::Aborted, "the client is closed"));
         }
-        if self.client.info.liveness == crate::backend::Liveness::Ttl {
-            check_ttl(lease.ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
-        }
+        let mut options = Options::clone(&self.options);
+        options.ttl = lease.ttl;
+        options.owner = Arc::clone(&lease.owner);
+        options.renew_every = options.renew_every.filter(|every| *every <= lease.ttl / 2);
+        options.check(&self.client.info, lease.mode, true)?;
         self.client.start()?;
+        let mut renewal = lease.renewal();
+        renewal.ttl = options.max_hold.map_or(lease.ttl, |hold| lease.ttl.min(hold));
         let sent = self.client.clock.now();
-        match self.renew_one(lease.renewal()).await? {
+        match self.renew_one(renewal).await? {
             Renewed::Held(grant)
                 if cell::deadline(sent, &grant).is_some_and(|end| self.client.clock.now() >= end) =>
             {
@@ -390,10 +395,6 @@ impl Locks {
                 ))
             }
             Renewed::Held(grant) => {
-                let mut options = Options::clone(&self.options);
-                options.ttl = lease.ttl;
-                options.owner = Arc::clone(&lease.owner);
-                options.renew_every = options.renew_every.filter(|every| *every <= lease.ttl / 2);
                 let mut claim = crate::backend::Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
                 claim.id = lease.id;
                 let acquired = Acquired { claim, grant, sent, waited: Duration::ZERO, attempts: 1 };

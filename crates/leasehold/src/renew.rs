@@ -60,8 +60,10 @@ pub(crate) struct ReleaseJob {
     pub(crate) release_timeout: Duration,
     pub(crate) source: ReleaseSource,
     pub(crate) on_error: Option<OnReleaseError>,
+    /// Whether it was held until now, as far as is known.
+    pub(crate) held: bool,
     /// How long a guard had held it; `None` if there was none.
-    pub(crate) held: Option<Duration>,
+    pub(crate) held_for: Option<Duration>,
 }
 
 impl std::fmt::Debug for ReleaseJob {
@@ -78,7 +80,8 @@ impl ReleaseJob {
             release_timeout: options.release_timeout,
             source,
             on_error: options.on_release_error.clone(),
-            held: None,
+            held: true,
+            held_for: None,
         }
     }
 }
@@ -225,7 +228,8 @@ impl Renewer {
         }
         // Each lease gives up on its own when its own time is over; the call is kept for the last.
         let timeout = cells.iter().map(|(cell, _)| cell.renewal_timeout()).max().unwrap_or_default();
-        let call = AssertUnwindSafe(self.backend.renew(&renewals)).catch_unwind();
+        // Also the making of the future may panic.
+        let call = AssertUnwindSafe(async { self.backend.renew(&renewals).await }).catch_unwind();
         let mut answers = match tokio::time::timeout(timeout, call).await {
             Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(_)) => Vec::new().into_iter(),
@@ -247,14 +251,13 @@ impl Renewer {
 
     /// Sends one release and reports a failure.
     async fn send(self: Arc<Self>, job: ReleaseJob) {
-        let call =
-            release(&*self.backend, &*self.clock, &job.release, job.request_timeout, job.release_timeout);
+        let call = release(&*self.backend, &*self.clock, &job);
         let answer = AssertUnwindSafe(call)
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the backend panicked")));
-        if job.held.is_some() {
-            telemetry::released(&job.release.name, &answer, job.held);
+        if job.held_for.is_some() {
+            telemetry::released(&job.release.name, &answer, job.held_for);
         }
         if let Err(error) = answer {
             report(&error, &job);
@@ -295,31 +298,27 @@ pub(crate) async fn renew_one(
 
 /// Releases, and tries again while the store does not answer, for at most `release_timeout`.
 ///
-/// Gone after an unanswered try counts as done: that try may have been the one.
-pub(crate) async fn release(
-    backend: &dyn Backend,
-    clock: &dyn Clock,
-    release: &Release,
-    request_timeout: Duration,
-    release_timeout: Duration,
-) -> Result<Released> {
-    let end = clock.now() + release_timeout;
+/// Gone after an unanswered try counts as done if it was held until now: that try may have been the one.
+pub(crate) async fn release(backend: &dyn Backend, clock: &dyn Clock, job: &ReleaseJob) -> Result<Released> {
+    let end = clock.now() + job.release_timeout;
     let pauses = Poll::new(RELEASE_RETRY, Duration::from_secs(1));
     let mut tries = 0;
+    let mut unanswered = false;
     loop {
-        let left = end.since(clock.now());
-        let answer = tokio::time::timeout(request_timeout.min(left), backend.release(release)).await;
-        let error = match answer {
-            Ok(Ok(Released::Gone(_))) if tries > 0 => return Ok(Released::Done),
+        let time = job.request_timeout.min(end.since(clock.now()));
+        let error = match tokio::time::timeout(time, backend.release(&job.release)).await {
+            Ok(Ok(Released::Gone(_))) if job.held && unanswered => return Ok(Released::Done),
             Ok(Ok(released)) => return Ok(released),
             Ok(Err(error)) if !error.is_retryable() => return Err(error),
             Ok(Err(error)) => error,
             Err(_) => Error::new(ErrorKind::NetworkTimeout, "the store did not answer the release in time"),
         };
+        // A store that is busy has answered: it did nothing.
+        unanswered |= matches!(error.kind(), ErrorKind::NetworkTimeout | ErrorKind::Unavailable);
         let pause = pauses.delay(tries);
         tries += 1;
         if clock.now() + pause >= end {
-            return Err(error.with_name(release.name.clone()).with_lease_id(release.id));
+            return Err(error.with_name(job.release.name.clone()).with_lease_id(job.release.id));
         }
         tokio::time::sleep(pause).await;
     }

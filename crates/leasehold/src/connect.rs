@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, Info};
+#[cfg(all(feature = "file", unix))]
+use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, LocksBuilder};
@@ -10,7 +12,10 @@ use crate::locks::{Locks, LocksBuilder};
 /// Schemes that are known but have no store in this build, with what to do about it.
 const ABSENT: &[(&str, &str)] = &[
     ("sqlite", "this version has no such store yet"),
-    ("file", "this version has no such store yet"),
+    #[cfg(not(feature = "file"))]
+    ("file", "this build has no such store; it comes with the feature `file`"),
+    #[cfg(all(feature = "file", not(unix)))]
+    ("file", "this store needs a Unix system"),
     ("redis", "this version has no such store yet"),
     ("rediss", "this version has no such store yet"),
     ("redis-sentinel", "this version has no such store yet"),
@@ -23,7 +28,11 @@ const ABSENT: &[(&str, &str)] = &[
 
 /// What each store that this build can open is and can do.
 pub fn stores() -> Vec<Info> {
-    vec![Memory::new().info()]
+    vec![
+        Memory::new().info(),
+        #[cfg(all(feature = "file", unix))]
+        Directory::abilities(),
+    ]
 }
 
 impl Locks {
@@ -32,6 +41,7 @@ impl Locks {
     /// | URL | store |
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
+    /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -70,6 +80,8 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),
+        #[cfg(all(feature = "file", unix))]
+        "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

@@ -1,0 +1,8 @@
+//! `file:` with real processes and real files.
+#![cfg(all(feature = "file", unix))]
+
+mod files;
+mod hot;
+mod local;
+mod process;
+mod processes;

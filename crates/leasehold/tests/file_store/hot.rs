@@ -15,13 +15,12 @@ use crate::process::{Other, TempDir};
 const LOOPS: usize = 10_000;
 
 /// The body of one process: `count` leases, each checked from inside.
-pub fn run(dir: &Path, mode: &str, count: usize) {
+pub(crate) fn run(dir: &Path, mode: &str, count: usize) {
     let store = Directory::open(dir).unwrap();
     let mode =
         if mode == "exclusive" { Mode::Exclusive } else { Mode::Permit { limit: mode.parse().unwrap() } };
     let name = Name::new("hot").unwrap();
     let (inside, last) = (dir.with_extension("inside"), dir.with_extension("last"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut fences = Vec::with_capacity(count);
     let work = async {
         while fences.len() < count {
@@ -45,7 +44,8 @@ pub fn run(dir: &Path, mode: &str, count: usize) {
             store.release(&Release::new(name.clone(), claim.id)).await.unwrap();
         }
     };
-    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap());
+    // Polled on this thread; what blocks runs on the runtime this is called from.
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work));
     let mut out = std::io::stdout().lock();
     for fence in fences {
         writeln!(out, "@{fence}").unwrap();
@@ -53,7 +53,7 @@ pub fn run(dir: &Path, mode: &str, count: usize) {
 }
 
 /// A cleaner that keeps to the rule and no more: it removes a lock file only while it has it locked.
-pub fn clean(dir: &Path) {
+pub(crate) fn clean(dir: &Path) {
     use rustix::fs::{FlockOperation, flock};
     use std::os::unix::fs::MetadataExt as _;
     println!("@cleaning");

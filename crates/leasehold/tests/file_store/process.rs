@@ -10,15 +10,15 @@ use leasehold::backends::file::Directory;
 use leasehold::{Guard, Locks};
 
 /// A directory of its own, removed when dropped.
-pub struct TempDir(PathBuf);
+pub(crate) struct TempDir(PathBuf);
 
 impl TempDir {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         TempDir::below(&std::env::temp_dir())
     }
 
     /// In memory where the system has that: for tests that would wait for the disk thousands of times.
-    pub fn fast() -> Self {
+    pub(crate) fn fast() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { TempDir::below(memory) } else { TempDir::new() }
     }
@@ -32,11 +32,11 @@ impl TempDir {
     }
 
     /// The directory for the locks; not made yet.
-    pub fn locks(&self) -> PathBuf {
+    pub(crate) fn locks(&self) -> PathBuf {
         self.0.join("locks")
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -47,18 +47,18 @@ impl Drop for TempDir {
     }
 }
 
-pub fn open(dir: &Path) -> Locks {
+pub(crate) fn open(dir: &Path) -> Locks {
     Locks::new(Directory::open(dir).unwrap())
 }
 
 /// Another process in a role of [`play`]. Killed when dropped.
-pub struct Other {
+pub(crate) struct Other {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Other {
-    pub fn start(role: &[&str], dir: &Path) -> Self {
+    pub(crate) fn start(role: &[&str], dir: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "process::play", "--nocapture", "--test-threads=1"])
             .env("LEASEHOLD_TEST_ROLE", role.join("\t"))
@@ -72,7 +72,7 @@ impl Other {
     }
 
     /// What it says next.
-    pub fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         loop {
             let line = self.lines.next().expect("the other process goes on").unwrap();
             // The harness prints its own, also at the beginning of a line.
@@ -82,26 +82,31 @@ impl Other {
         }
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Waits for its end, which must be a good one.
-    pub fn end(mut self) {
-        assert!(self.child.wait().unwrap().success());
+    pub(crate) fn end(mut self) {
+        assert!(self.wait().success());
     }
 }
 
@@ -116,7 +121,7 @@ fn say(what: impl std::fmt::Display) {
     println!("@{what}");
 }
 
-pub async fn take(locks: &Locks, mode: &str, name: &str, wait: Option<Duration>) -> Option<Guard> {
+pub(crate) async fn take(locks: &Locks, mode: &str, name: &str, wait: Option<Duration>) -> Option<Guard> {
     let wait = wait.unwrap_or(Duration::MAX);
     match mode {
         "exclusive" => locks.mutex(name).try_lock_for(wait).await,

@@ -15,7 +15,7 @@ use super::text::{Content, Kind, read_fence};
 
 /// Pauses between looks at a meta file that is locked: what is done under it takes some microseconds, or
 /// as long as writing the counter to disk.
-const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(300));
 
 /// The names of the files of a name.
 #[derive(Debug, Clone)]

@@ -289,3 +289,8 @@ macro_rules! checks {
     };
 }
 use checks as check_list;
+
+/// The page for those who write a backend: its code is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/adding-a-backend.md")]
+struct AddingABackend;

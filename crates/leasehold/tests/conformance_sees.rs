@@ -86,8 +86,7 @@ bugs! {
 
     TimeLeftIsNotSaid: a_grant_says_how_long_it_lasts;
     KeepsLessThanItSays: the_next_takes_over_at_expiry_without_a_sweep_and_not_before,
-        a_renewed_lease_passes_on_no_earlier_than_the_renewal_said, a_waiting_acquire_takes_over_when_the_holder_dies,
-        holders_that_exclude_each_other_never_believe_at_the_same_time;
+        a_renewed_lease_passes_on_no_earlier_than_the_renewal_said, a_waiting_acquire_takes_over_when_the_holder_dies;
     LeasesNeverExpire: the_next_takes_over_at_expiry_without_a_sweep_and_not_before,
         the_permit_of_a_holder_that_died_comes_back, the_queue_moves_on_when_a_lease_expires,
         a_waiting_acquire_takes_over_when_the_holder_dies, a_guard_is_lost_by_the_end_of_max_hold;

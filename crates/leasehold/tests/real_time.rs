@@ -300,6 +300,8 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
             }
             let mut child = Child::spawn(TEST, "works");
             assert_eq!(child.line(), "working");
+            // It is to be stopped between two steps, not in the middle of one.
+            std::thread::sleep(ms(200));
             stopped(&mut child);
             assert_eq!(child.line(), "lost after 1 step");
         }
@@ -339,6 +341,7 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
                 let work = async {
                     steps.fetch_add(1, Ordering::SeqCst);
                     process::say("working");
+                    tokio::task::yield_now().await;
                     let _ = go.await;
                     steps.fetch_add(1, Ordering::SeqCst);
                 };

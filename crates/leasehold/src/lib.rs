@@ -7,6 +7,8 @@ pub mod blocking;
 mod cancel;
 mod cell;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod connect;
 mod diagnostics;
 mod error;

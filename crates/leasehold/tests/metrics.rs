@@ -151,6 +151,7 @@ fn an_acquire_is_counted_once_by_how_it_ended() {
     assert!(locks.mutex("").lock().is_err());
     recorder.look().counted("acquire", &[]);
 
+    until("the place of the aborted one is given up", || locks.inspect("x").unwrap().queue_length == 0);
     let mutex = locks.mutex("x");
     let waiting = thread::spawn(move || mutex.lock().unwrap().release().unwrap());
     until("it waits", || locks.inspect("x").unwrap().queue_length == 1);

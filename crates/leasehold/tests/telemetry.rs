@@ -293,8 +293,8 @@ fn pairs(locks: &Locks, count: u32) -> Duration {
 #[test]
 fn a_slow_sink_delays_no_lock() {
     let telemetry = Telemetry::new(Memory::new(), |_: &Event| thread::sleep(ms(50)));
-    let took = pairs(&Locks::new(telemetry), 1000);
-    // The sink would take 100 s for them.
+    // More events than can wait; the sink would take 300 s for them.
+    let took = pairs(&Locks::new(telemetry), 3000);
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
@@ -339,7 +339,10 @@ fn events_beyond_what_can_wait_are_dropped_and_counted() {
         let _ = gate.recv();
         sender.send(event.kind).unwrap();
     });
-    pairs(&Locks::new(telemetry.clone()), 5_000);
+    let (done, over) = mpsc::channel();
+    let locks = Locks::new(telemetry.clone());
+    thread::spawn(move || done.send(pairs(&locks, 5_000)));
+    over.recv_timeout(LONG).expect("a sink that is stuck holds up nobody");
     let dropped = telemetry.dropped();
     // 4096 wait, and the sink has at most one.
     assert!((10_000 - 4_097..=10_000 - 4_096).contains(&dropped), "{dropped}");

@@ -15,8 +15,8 @@ use crate::options::{Options, option_setters};
 ///
 /// # Examples
 ///
-/// A scheduler on many nodes, of which one runs the job of each tick. The lease is keyed on the tick
-/// and left to expire, so that a node whose clock is a little late finds it taken:
+/// A scheduler on many nodes, of which one runs the job of each tick. The lease is named after
+/// the tick and left to expire, so that a node whose clock is a little late finds it taken:
 ///
 /// ```
 /// use std::time::Duration;

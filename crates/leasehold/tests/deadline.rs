@@ -1,0 +1,177 @@
+//! The local deadline as arithmetic, over random histories: a guard never believes past the end of its
+//! lease, and its deadline moves only when a renewal is confirmed.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use leasehold::clock::Moment;
+use leasehold::{ErrorKind, State};
+use proptest::collection::vec;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
+use testkit::faulty::{Act, Verb};
+use testkit::paused::Paused;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// What happens to a lease: how it was granted, what its renewals meet, and what its holder asks for.
+#[derive(Debug, Clone)]
+struct History {
+    ttl: u64,
+    granted: Act,
+    renewals: Vec<Act>,
+    /// When, which ttl, and whether it may become shorter.
+    asked: Vec<(u64, u64, bool)>,
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    (60..1500u64).prop_flat_map(|ttl| {
+        let delay = 0..ttl + 50;
+        let act = prop_oneof![
+            3 => Just(Act::Pass),
+            2 => Just(Act::Fail(ErrorKind::Unavailable)),
+            1 => Just(Act::Fail(ErrorKind::Internal)),
+            3 => delay.clone().prop_map(|d| Act::Slow(ms(d))),
+            3 => delay.clone().prop_map(|d| Act::SlowBefore(ms(d))),
+            1 => Just(Act::Never),
+            1 => Just(Act::NeverAfter),
+            1 => Just(Act::LostAfter(ErrorKind::NetworkTimeout)),
+            1 => delay.clone().prop_map(|d| Act::Late(ms(d))),
+            1 => Just(Act::Only(0)),
+        ];
+        let granted = prop_oneof![
+            Just(Act::Pass),
+            delay.clone().prop_map(|d| Act::Slow(ms(d))),
+            delay.prop_map(|d| Act::SlowBefore(ms(d)))
+        ];
+        let asked = (0..4 * ttl, 50..2 * ttl + 50, any::<bool>());
+        (Just(ttl), granted, vec(act, 0..20), vec(asked, 0..4))
+            .prop_map(|(ttl, granted, renewals, asked)| History { ttl, granted, renewals, asked })
+    })
+}
+
+/// The local deadline, computed from the log alone: what promise 7 says, and nothing else.
+struct Oracle {
+    world: Paused,
+    deadline: Moment,
+    /// Calls before this do not count: a shortening came after them.
+    from: usize,
+    /// Which calls have been taken into account.
+    seen: Vec<bool>,
+    lost: bool,
+}
+
+impl Oracle {
+    fn believe(sent: Moment, left: Duration) -> Moment {
+        sent + left - left / 100 - ms(2)
+    }
+
+    fn new(world: &Paused) -> Self {
+        let log = world.store.log();
+        let call = log.iter().rfind(|call| !call.grants().is_empty()).unwrap();
+        let deadline = Oracle::believe(call.at, call.grants()[0].left.unwrap());
+        Oracle { world: world.clone(), deadline, from: 0, seen: vec![true; log.len()], lost: false }
+    }
+
+    fn shorten(&mut self, ttl: Duration) {
+        self.look();
+        self.deadline = self.deadline.min(Oracle::believe(self.world.clock.now(), ttl));
+        self.from = self.world.store.log().len();
+    }
+
+    /// The deadline by now; `None` if it has passed.
+    fn look(&mut self) -> Option<Moment> {
+        let now = self.world.clock.now();
+        let log = self.world.store.log();
+        self.seen.resize(log.len(), false);
+        for (index, call) in log.iter().enumerate() {
+            let Some((answered, _)) = call.answer.as_ref().filter(|_| !self.seen[index]) else { continue };
+            self.seen[index] = true;
+            // Nobody looked at this moment before, so the deadline is judged first.
+            self.lost |= *answered >= self.deadline;
+            for grant in call.grants() {
+                if !self.lost && index >= self.from {
+                    self.deadline = self.deadline.max(Oracle::believe(call.at, grant.left.unwrap()));
+                }
+            }
+        }
+        self.lost |= now >= self.deadline;
+        (!self.lost).then_some(self.deadline)
+    }
+}
+
+async fn live_through(history: History) {
+    let world = Paused::new();
+    let mutex = world.locks.mutex("x").ttl(ms(history.ttl)).request_timeout(ms(5000));
+    world.store.plan(Verb::TryAcquire, [history.granted]);
+    let guard = Arc::new(mutex.lock().await.unwrap());
+    world.store.plan(Verb::Renew, history.renewals.clone());
+    let mut oracle = Oracle::new(&world);
+    let start = world.elapsed();
+    let mut asked = history.asked.clone();
+    asked.sort_unstable();
+    asked.reverse();
+    let mut asking = tokio::task::JoinSet::new();
+    let end = start + ms(6 * history.ttl);
+    // Often enough to meet every step, and rarely enough to live through many.
+    let step = ms((history.ttl / 50).max(1));
+    while world.elapsed() < end {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        let now = world.clock.now();
+        let expected = oracle.look();
+        let believed = guard.valid_for().unwrap();
+        match expected {
+            Some(deadline) => {
+                assert!(matches!(guard.state(), State::Held | State::AtRisk), "a false alarm at {now:?}");
+                assert_eq!(now + believed, deadline, "the deadline moved by itself");
+                // The store keeps it for longer than that.
+                let info = world.look("x").await;
+                assert_eq!(info.holders[0].id, guard.lease_id());
+                assert!(info.holders[0].grant.left.unwrap() > believed, "believed past its end");
+            }
+            None => {
+                assert_eq!(
+                    (guard.state(), believed),
+                    (State::Lost, Duration::ZERO),
+                    "believed after {now:?}"
+                );
+                assert!(guard.check().is_err());
+            }
+        }
+        while let Some((_, ttl, shorter)) = asked.pop_if(|(at, ..)| start + ms(*at) <= world.elapsed()) {
+            if shorter && guard.check().is_ok() {
+                oracle.shorten(ms(ttl));
+            }
+            let guard = Arc::clone(&guard);
+            let mut call = Box::pin(async move {
+                let _ =
+                    if shorter { guard.shorten_to(ms(ttl)).await } else { guard.renew_for(ms(ttl)).await };
+            });
+            // Sent now, and answered whenever.
+            if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                asking.spawn(call);
+            }
+        }
+        tokio::time::sleep(step).await;
+    }
+    asking.abort_all();
+}
+
+#[test]
+fn no_history_lets_a_guard_believe_past_the_end_or_moves_its_deadline_without_a_confirmation() {
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(history in histories())| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(live_through(history));
+    });
+}

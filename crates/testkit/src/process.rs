@@ -1,0 +1,168 @@
+//! Child processes: the running test binary once more, in a role of its own, to be stopped and killed.
+//!
+//! A test that has roles begins with `if let Some(role) = process::role() { … }`; the parent starts it
+//! by its own name with [`Child::spawn`], reads what it [`say`]s, and tells it what it [`hear`]s.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Selects the role of a child.
+const ROLE: &str = "LEASEHOLD_TEST_ROLE";
+
+/// Tells what a child says from what its test harness prints.
+const MARK: &str = "child says: ";
+
+/// Long enough for the slowest machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The role this process was started in, if it is a child.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// As a child: says a line to the parent.
+///
+/// # Panics
+/// If the parent is gone.
+pub fn say(line: &str) {
+    // The harness may have begun a line of its own.
+    let mut out = std::io::stdout().lock();
+    write!(out, "\n{MARK}{line}\n").and_then(|()| out.flush()).expect("the parent listens");
+}
+
+/// As a child: the next line that the parent told it. The process ends when the parent is gone.
+pub fn hear() -> String {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line) {
+        Ok(read) if read > 0 => line.trim_end().to_owned(),
+        _ => std::process::exit(0),
+    }
+}
+
+/// A child process, killed on drop.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Child {
+    /// Starts this test binary with only the test of that name, in that role.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn spawn(test: &str, role: &str) -> Self {
+        let binary = std::env::current_exe().expect("a test binary has a path");
+        let mut process = Command::new(binary)
+            .args([test, "--exact", "--nocapture"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the test binary can be started");
+        let stdin = process.stdin.take().expect("stdin is a pipe");
+        let stdout = process.stdout.take().expect("stdout is a pipe");
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let said = line.strip_prefix(MARK).map(str::to_owned);
+                if said.is_some_and(|said| send.send(said).is_err()) {
+                    return;
+                }
+            }
+        });
+        Child { process, stdin, lines }
+    }
+
+    /// The next line it says.
+    ///
+    /// # Panics
+    /// If it ended, or says nothing for two minutes.
+    pub fn line(&self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => panic!("the child has ended"),
+            Err(RecvTimeoutError::Timeout) => panic!("the child says nothing"),
+        }
+    }
+
+    /// Tells it a line.
+    ///
+    /// # Panics
+    /// If it ended.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush()).expect("the child listens");
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it ended.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, signal).expect("the child is there");
+    }
+
+    /// Stops it with SIGSTOP, and returns when every one of its threads stands still.
+    ///
+    /// # Panics
+    /// If it ended, or does not stop within two minutes.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let started = Instant::now();
+        while !self.is_stopped() {
+            assert!(started.elapsed() < PATIENCE, "the child does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on with SIGCONT.
+    ///
+    /// # Panics
+    /// If it ended.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn is_stopped(&self) -> bool {
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("the child is there");
+        tasks.flatten().all(|task| {
+            // `pid (name) state …`; a thread that has just ended does not run either.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+        })
+    }
+
+    /// Waits until it ends by itself; whether its test passed.
+    ///
+    /// # Panics
+    /// If it does not end within two minutes.
+    pub fn ended_well(mut self) -> bool {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().expect("the child can be waited for") {
+                return status.success();
+            }
+            assert!(started.elapsed() < PATIENCE, "the child does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -36,7 +36,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// How often the first local waiter looks whether another process has let go: quickly at first, for
 /// locks held for a moment, and then so rarely that it costs next to nothing.
-const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
 /// How long a waiter waits at a time; well before the wait loop's own timer, at which it would lose its
 /// place.
@@ -164,9 +164,13 @@ impl Directory {
     async fn run<T: Send + 'static>(&self, verb: impl FnOnce(&Store) -> T + Send + 'static) -> Result<T> {
         let store = Arc::clone(&self.store);
         tokio::task::spawn_blocking(move || verb(&store)).await.map_err(|error| {
-            // The runtime is shutting down, and it may or may not have run.
-            Error::new(ErrorKind::NetworkTimeout, "the runtime ended before the files were done with")
-                .with_source(error)
+            let (kind, what) = if error.is_panic() {
+                (ErrorKind::Internal, "the store panicked")
+            } else {
+                // It may or may not have run.
+                (ErrorKind::NetworkTimeout, "the runtime ended before the files were done with")
+            };
+            Error::new(kind, what).with_source(error)
         })
     }
 }

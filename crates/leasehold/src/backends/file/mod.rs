@@ -231,7 +231,7 @@ impl Backend for Directory {
     }
 
     async fn revoke(&self, _: &Name, _: bool) -> Result<Revoked> {
-        Err(Error::new(ErrorKind::Unsupported, "file: cannot revoke: only the holder can unlock its file"))
+        Err(Error::new(ErrorKind::Unsupported, "file: cannot revoke: only the holder can let go of its file"))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

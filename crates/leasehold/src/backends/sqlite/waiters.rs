@@ -113,7 +113,7 @@ impl Waiters {
                     hash_map::Entry::Occupied(mut entry) if entry.get().claim.nonce != claim.nonce => {
                         vain.push(entry.insert(waiter()).slot);
                     }
-                    hash_map::Entry::Occupied(_) => {}
+                    hash_map::Entry::Occupied(mut entry) => entry.get_mut().claim = waiter().claim,
                     hash_map::Entry::Vacant(entry) => {
                         entry.insert(waiter());
                     }

@@ -145,6 +145,10 @@ impl Writer {
         // Without what takes room, what makes room may still be written.
         let (mut failed, mut rest) = (requests, Vec::new());
         if outcome == Outcome::Undone && fault::is_full(&fault) {
+            // A log that is written back begins anew, in the room it has already.
+            if let Err(fault) = checkpoint(&self.db) {
+                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
+            }
             (failed, rest) = failed.into_iter().partition(|request| matches!(request.job, Job::Acquire(_)));
             if failed.is_empty() {
                 std::mem::swap(&mut failed, &mut rest);
@@ -234,6 +238,11 @@ fn execute(db: &Connection, sql: &str) -> Result<(), Fault> {
     db.prepare_cached(sql)?.execute([]).map(drop)
 }
 
+/// Writes the log back into the file, as far as nobody is in the way.
+fn checkpoint(db: &Connection) -> Result<(), Fault> {
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
 /// Changes whenever another connection, here or in another process, has committed.
 fn data_version(db: &Connection) -> Result<i64, Fault> {
     db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
@@ -289,8 +298,12 @@ impl Turn<'_> {
             let Writer { db, book, .. } = &mut *self.writer;
             let grant = match book.apply(db, name, self.now, Op::Acquire(&waiter.claim), wake)? {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => Some(grant),
-                // An error is the waiter's to hear, from its own attempt.
-                _ => None,
+                // An error is the waiter's to hear, from its own attempt. And if the claim goes on in
+                // another process, that one is to be woken.
+                _ => {
+                    self.after.elsewhere = true;
+                    None
+                }
             };
             self.after.ring.push((waiter.slot, grant));
         }

@@ -129,7 +129,7 @@ async fn a_damaged_file_is_an_internal_error_and_grants_nothing() {
 }
 
 /// Lets go of a store and waits until its thread has closed the file.
-pub async fn close(store: Sqlite, path: &std::path::Path) {
+pub(crate) async fn close(store: Sqlite, path: &std::path::Path) {
     drop(store);
     let log = path.with_extension("db-wal");
     for _ in 0..2000 {

@@ -91,6 +91,24 @@ async fn a_wake_up_that_was_not_announced_is_found_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let ttl = Duration::from_millis(300);
+    let (first, second) = (claim("x", LONG), claim("x", ttl).queued(TICKET));
+    granted(&a, &first).await;
+    assert!(matches!(a.try_acquire(&second).await.unwrap(), Attempt::Busy(_)));
+    let third = claim("x", LONG).queued(TICKET);
+    assert!(matches!(b.try_acquire(&third).await.unwrap(), Attempt::Busy(_)));
+    // The second gets the lease at once and is never heard of again. Nobody tells the third.
+    a.release(&Release::new(name("x"), first.id)).await.unwrap();
+    let started = Instant::now();
+    let wake = tokio::time::timeout(ttl + Duration::from_secs(1), b.wait(&third)).await.expect("in time");
+    assert!(matches!(wake.unwrap(), Wake::Granted(_)));
+    assert!(started.elapsed() >= ttl - Duration::from_millis(50), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn what_another_store_wrote_is_seen_by_the_next_call() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());

@@ -11,12 +11,12 @@ use leasehold::clock::{Clock, Moment};
 use leasehold::{Fence, Name};
 
 /// A directory of its own, and a path of a database in it.
-pub struct Place {
-    pub directory: tempfile::TempDir,
-    pub path: PathBuf,
+pub(crate) struct Place {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) path: PathBuf,
 }
 
-pub fn place() -> Place {
+pub(crate) fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("locks.db");
     Place { directory, path }
@@ -24,30 +24,30 @@ pub fn place() -> Place {
 
 /// A clock that moves by hand.
 #[derive(Debug)]
-pub struct HandClock {
+pub(crate) struct HandClock {
     micros: AtomicU64,
     wall: AtomicU64,
 }
 
 impl HandClock {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(HandClock { micros: 3_600_000_000.into(), wall: 1_793_000_000_000_000.into() })
     }
 
-    pub fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         self.micros.fetch_add(by.as_micros() as u64, Ordering::SeqCst);
         self.wall.fetch_add(by.as_micros() as u64, Ordering::SeqCst);
     }
 
-    pub fn jump_wall(&self, by: i64) {
+    pub(crate) fn jump_wall(&self, by: i64) {
         self.wall.fetch_add(by as u64, Ordering::SeqCst);
     }
 
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         self.micros.store(1_000_000, Ordering::SeqCst);
     }
 
-    pub fn micros(&self) -> u64 {
+    pub(crate) fn micros(&self) -> u64 {
         self.micros.load(Ordering::SeqCst)
     }
 }
@@ -62,28 +62,28 @@ impl Clock for HandClock {
     }
 }
 
-pub fn name(name: &str) -> Name {
+pub(crate) fn name(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
-pub fn claim(on: &str, ttl: Duration) -> Claim {
+pub(crate) fn claim(on: &str, ttl: Duration) -> Claim {
     Claim::new(name(on), Mode::Exclusive, ttl, "test")
 }
 
-pub const LONG: Duration = Duration::from_secs(30);
-pub const TICKET: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
-pub async fn granted(store: &Sqlite, claim: &Claim) -> Grant {
+pub(crate) async fn granted(store: &Sqlite, claim: &Claim) -> Grant {
     match store.try_acquire(claim).await.unwrap() {
         Attempt::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub async fn look(store: &Sqlite, on: &str) -> NameInfo {
+pub(crate) async fn look(store: &Sqlite, on: &str) -> NameInfo {
     store.inspect(&Query::Name(name(on))).await.unwrap().items.remove(0)
 }
 
-pub async fn last_fence(store: &Sqlite, on: &str) -> Fence {
+pub(crate) async fn last_fence(store: &Sqlite, on: &str) -> Fence {
     look(store, on).await.last_fence
 }

@@ -21,7 +21,7 @@ fn name(child: &str, task: usize) -> Name {
 
 /// The child: takes and gives back without end, and writes down each answer after it came, and each
 /// release before it is sent.
-pub fn load() {
+pub(crate) fn load() {
     let (child, directory) = told();
     let log = std::sync::Arc::new(Log::append(&directory.join(format!("log-{child}"))));
     runtime().block_on(async {
@@ -34,9 +34,13 @@ pub fn load() {
                         let claim = Claim::new(name.clone(), Mode::Exclusive, TTL, "load");
                         let id = claim.id.expose();
                         match store.try_acquire(&claim).await.unwrap() {
-                            Attempt::Granted(grant) => log.line(&format!("granted {task} {id} {}", grant.fence)),
+                            Attempt::Granted(grant) => {
+                                log.line(&format!("granted {task} {id} {}", grant.fence))
+                            }
                             other => panic!("{other:?}"),
                         }
+                        // Long enough to be killed with something in hand.
+                        tokio::time::sleep(Duration::from_micros(random(4_000))).await;
                         log.line(&format!("releasing {task} {id}"));
                         let release = Release::new(name.clone(), claim.id);
                         assert_eq!(store.release(&release).await.unwrap(), Released::Done);

@@ -2,6 +2,8 @@
 //!
 //! Each test starts this binary again as its children, which are told by the environment what to do.
 
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
 mod contention;
 mod kill;
 mod room;

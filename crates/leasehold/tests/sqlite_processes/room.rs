@@ -31,7 +31,7 @@ fn claim(n: usize) -> Claim {
     Claim::new(name, Mode::Exclusive, Duration::from_secs(3600), "room")
 }
 
-pub fn short_of_room() {
+pub(crate) fn short_of_room() {
     let (_, directory) = told();
     runtime().block_on(async {
         let path = directory.join("locks.db");
@@ -66,7 +66,10 @@ pub fn short_of_room() {
             held.push(claim);
         }
         for claim in &held {
-            assert!(matches!(store.try_acquire(claim).await.unwrap(), Attempt::Granted(_)), "a grant was lost");
+            assert!(
+                matches!(store.try_acquire(claim).await.unwrap(), Attempt::Granted(_)),
+                "a grant was lost"
+            );
         }
         check(&path, held.len());
         for claim in held {

@@ -8,14 +8,14 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A child that is killed when dropped.
-pub struct Process(pub Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -29,7 +29,7 @@ impl Drop for Process {
 }
 
 /// This binary again, as a child with a role, an argument, and a directory to work in.
-pub fn command(role: &str, argument: &str, directory: &Path) -> Command {
+pub(crate) fn command(role: &str, argument: &str, directory: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
@@ -41,43 +41,43 @@ pub fn command(role: &str, argument: &str, directory: &Path) -> Command {
     command
 }
 
-pub fn start(role: &str, argument: &str, directory: &Path) -> Process {
+pub(crate) fn start(role: &str, argument: &str, directory: &Path) -> Process {
     Process(command(role, argument, directory).spawn().unwrap())
 }
 
 /// What a child was told.
-pub fn told() -> (String, PathBuf) {
+pub(crate) fn told() -> (String, PathBuf) {
     let var = |name: &str| std::env::var(name).unwrap();
     (var("LEASEHOLD_TEST_ARGUMENT"), var("LEASEHOLD_TEST_DIRECTORY").into())
 }
 
 /// A log of lines, each appended by one write: what was written is there after a kill.
-pub struct Log(File);
+pub(crate) struct Log(File);
 
 impl Log {
-    pub fn append(path: &Path) -> Self {
+    pub(crate) fn append(path: &Path) -> Self {
         Log(File::options().append(true).create(true).open(path).unwrap())
     }
 
-    pub fn line(&self, line: &str) {
+    pub(crate) fn line(&self, line: &str) {
         let line = format!("{line}\n");
         assert_eq!((&self.0).write(line.as_bytes()).unwrap(), line.len());
     }
 }
 
 /// The whole lines of a log; none if there is no file yet.
-pub fn lines(path: &Path) -> Vec<String> {
+pub(crate) fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(str::to_owned).collect()
 }
 
-pub fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Between 0 and `below`.
-pub fn random(below: u64) -> u64 {
+pub(crate) fn random(below: u64) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) % below
 }

@@ -38,9 +38,12 @@ pub(super) fn error(fault: Fault, outcome: Outcome) -> Error {
     }
 }
 
-/// Whether there was no room.
+/// Whether there was no room to write, or the system did not let us.
 pub(super) fn is_full(fault: &Fault) -> bool {
-    matches!(fault.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+    use rusqlite::ffi::{SQLITE_FULL, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE};
+    fault
+        .sqlite_error()
+        .is_some_and(|e| matches!(e.extended_code, SQLITE_FULL | SQLITE_IOERR_WRITE | SQLITE_IOERR_SHMSIZE))
 }
 
 fn judge(fault: &Fault) -> (ErrorKind, &'static str) {

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
-use super::wake::{LOOK_EVERY, WakeFile, drain};
+use super::wake::{WakeFile, drain};
 
 /// What has arrived for a writer.
 pub(super) struct Queue<T> {
@@ -72,12 +73,12 @@ impl<T> Queue<T> {
         Some(std::mem::take(&mut inner.arrived))
     }
 
-    /// Blocks until something arrives, the wake file is touched, or, with `look`, it is time to look.
-    pub(super) fn wait(&self, wake: &WakeFile, look: bool) {
-        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_EVERY.subsec_nanos()) };
+    /// Blocks until something arrives, the wake file is touched, or this much time has passed.
+    pub(super) fn wait(&self, wake: &WakeFile, most: Option<Duration>) {
+        let most = most.and_then(|most| Timespec::try_from(most).ok());
         let mut fds = [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&wake.watch, PollFlags::IN)];
         // Whatever it says, the caller looks at everything.
-        let _ = poll(&mut fds, look.then_some(&time));
+        let _ = poll(&mut fds, most.as_ref());
         drain(&self.bell);
     }
 

@@ -71,6 +71,11 @@ impl Waiters {
         lock(&self.by_name).is_empty()
     }
 
+    /// The names somebody waits for.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        lock(&self.by_name).keys().cloned().collect()
+    }
+
     /// Whether this id waits here for this name.
     pub(super) fn has(&self, name: &str, id: &LeaseId) -> bool {
         lock(&self.by_name).get(name).is_some_and(|waiters| waiters.contains_key(id))

@@ -2,20 +2,16 @@
 //!
 //! It is written after the commit, and only if somebody was woken who waits elsewhere; every process
 //! watches it. A touch that is lost (a crash in between, a deleted file) costs a waiter
-//! [`LOOK_EVERY`], because while somebody waits here, the table is looked at that often anyway.
+//! half a second, because while somebody waits here, the table is looked at that often anyway.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-
-/// How often a process in which somebody waits looks for a wake-up that was not announced.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The wake file of one database, watched.
 pub(super) struct WakeFile {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use super::book::Book;
 use super::fault::{self, Fault, Outcome};
 use super::queue::Queue;
 use super::waiters::{Slot, Waiters};
-use super::wake::{LOOK_EVERY, WakeFile};
+use super::wake::WakeFile;
 use crate::backend::{Attempt, Claim, Grant, Page, Query, Release, Renewal, Swept};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
@@ -58,11 +58,27 @@ pub(super) struct Writer {
     pub(super) waiters: Arc<Waiters>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) commits: Arc<AtomicU64>,
+    pub(super) look_every: Duration,
     pub(super) book: Book,
     /// SQLite's count of what other connections wrote, when the book was good and when we last looked
     /// for wake-ups.
     pub(super) booked: Option<i64>,
     pub(super) looked: Option<i64>,
+}
+
+/// What a look around found to be done.
+#[derive(Default)]
+struct Found {
+    /// Those who wait here and were woken by another process.
+    woken: Vec<(Arc<str>, LeaseId)>,
+    /// Names somebody waits for here, and of which something has ended.
+    due: Vec<Arc<str>>,
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.woken.is_empty() && self.due.is_empty()
+    }
 }
 
 /// What one transaction leaves to be done after it.
@@ -90,49 +106,61 @@ impl Writer {
         let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
         let mut last_look = Instant::now();
         while let Some(requests) = self.queue.take(MOST_REQUESTS) {
-            let mut woken = Vec::new();
             let waited_for = !self.waiters.is_empty();
-            if self.wake.was_touched() || (waited_for && last_look.elapsed() >= LOOK_EVERY) {
-                last_look = Instant::now();
-                woken = self.woken_here().unwrap_or_else(|fault| {
+            let timed = waited_for && last_look.elapsed() >= self.look_every;
+            let mut found = Found::default();
+            if self.wake.was_touched() || timed {
+                if timed {
+                    last_look = Instant::now();
+                }
+                if let Err(fault) = self.look(timed, &mut found) {
                     let error = fault::error(fault, Outcome::Undone);
-                    tracing::debug!(%error, "cannot look for wake-ups; will look again");
-                    Vec::new()
-                });
+                    tracing::debug!(%error, "cannot look for those who wait; will look again");
+                }
             }
-            if requests.is_empty() && woken.is_empty() {
-                self.queue.wait(&self.wake, waited_for);
+            if requests.is_empty() && found.is_empty() {
+                self.queue.wait(&self.wake, waited_for.then_some(self.look_every));
             } else {
-                self.serve(requests, &woken);
+                self.serve(requests, &found);
                 self.book.trim();
             }
         }
         // Dropping the connection writes the log back into the file if nobody else has it open.
     }
 
-    /// Those who wait here and were woken by another process.
-    fn woken_here(&mut self) -> Result<Vec<(Arc<str>, LeaseId)>, Fault> {
+    /// Looks for those who wait here and were woken by another process; when it is time, also for names
+    /// they wait for of which something has ended. Those behind the front do not know when they become
+    /// it, nor that its holder is dead.
+    fn look(&mut self, timed: bool, found: &mut Found) -> Result<(), Fault> {
         let version = data_version(&self.db)?;
-        if self.waiters.is_empty() || self.looked == Some(version) {
-            return Ok(Vec::new());
+        if !self.waiters.is_empty() && self.looked != Some(version) {
+            let mut statement = self.db.prepare_cached(include_str!("sql/woken.sql"))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let name = row.get_ref(0)?.as_str()?;
+                let id =
+                    LeaseId::parse(row.get_ref(1)?.as_str()?).map_err(|error| fault::foreign(1, error))?;
+                if self.waiters.has(name, &id) {
+                    found.woken.push((name.into(), id));
+                }
+            }
+            self.looked = Some(version);
         }
-        let mut found = Vec::new();
-        let mut statement = self.db.prepare_cached(include_str!("sql/woken.sql"))?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str()?;
-            let id = LeaseId::parse(row.get_ref(1)?.as_str()?).map_err(|error| fault::foreign(1, error))?;
-            if self.waiters.has(name, &id) {
-                found.push((name.into(), id));
+        if timed {
+            let now = self.clock.now().as_micros().cast_signed();
+            let mut statement = self.db.prepare_cached(include_str!("sql/is_due.sql"))?;
+            for name in self.waiters.names() {
+                if statement.query_row((&name, now), |row| row.get(0))? {
+                    found.due.push(name);
+                }
             }
         }
-        self.looked = Some(version);
-        Ok(found)
+        Ok(())
     }
 
     /// Runs what has arrived, and answers.
-    fn serve(&mut self, requests: Vec<Request>, woken: &[(Arc<str>, LeaseId)]) {
-        let (fault, outcome) = match self.transact(&requests, woken) {
+    fn serve(&mut self, requests: Vec<Request>, found: &Found) {
+        let (fault, outcome) = match self.transact(&requests, found) {
             Ok(replies) => {
                 for (request, reply) in requests.into_iter().zip(replies) {
                     // Whoever no longer listens settles it with a release that says so (promise 8).
@@ -142,9 +170,10 @@ impl Writer {
             }
             Err(failed) => failed,
         };
-        // Without what takes room, what makes room may still be written.
+        // Without what takes room, what makes room may still be written. To those who live, what could
+        // not be written is undone, so running it again is no second time.
         let (mut failed, mut rest) = (requests, Vec::new());
-        if outcome == Outcome::Undone && fault::is_full(&fault) {
+        if fault::is_full(&fault) {
             // A log that is written back begins anew, in the room it has already.
             if let Err(fault) = checkpoint(&self.db) {
                 tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
@@ -160,22 +189,18 @@ impl Writer {
             let _ = request.reply.send(Err(error.duplicate()));
         }
         if !rest.is_empty() {
-            self.serve(rest, &[]);
+            self.serve(rest, &Found::default());
         }
     }
 
     /// One transaction: everything or nothing, and on disk when it returns.
-    fn transact(
-        &mut self,
-        requests: &[Request],
-        woken: &[(Arc<str>, LeaseId)],
-    ) -> Result<Vec<Reply>, (Fault, Outcome)> {
+    fn transact(&mut self, requests: &[Request], found: &Found) -> Result<Vec<Reply>, (Fault, Outcome)> {
         let only_looks =
-            woken.is_empty() && requests.iter().all(|request| matches!(request.job, Job::Inspect(_)));
+            found.is_empty() && requests.iter().all(|request| matches!(request.job, Job::Inspect(_)));
         let begin = if only_looks { "BEGIN" } else { "BEGIN IMMEDIATE" };
         execute(&self.db, begin).map_err(|fault| (fault, Outcome::Undone))?;
         let mut after = After::default();
-        let done = self.run_all(requests, woken, &mut after);
+        let done = self.run_all(requests, found, &mut after);
         let done = done.map_err(|fault| (fault, Outcome::Undone)).and_then(|(replies, changed, at)| {
             execute(&self.db, "COMMIT").map_err(|fault| (fault, Outcome::Unknown))?;
             self.commits.fetch_add(u64::from(changed), Ordering::Relaxed);
@@ -210,7 +235,7 @@ impl Writer {
     fn run_all(
         &mut self,
         requests: &[Request],
-        woken: &[(Arc<str>, LeaseId)],
+        found: &Found,
         after: &mut After,
     ) -> Result<(Vec<Reply>, bool, Moment), Fault> {
         let version = data_version(&self.db)?;
@@ -222,8 +247,12 @@ impl Writer {
         let at = self.clock.now();
         let now = Now { expiry: at.as_micros(), wall: self.clock.wall_micros() };
         let mut turn = Turn { writer: self, now, after, changed: false };
-        for (name, id) in woken {
+        for (name, id) in &found.woken {
             turn.attempt(name, &mut vec![*id])?;
+        }
+        for name in &found.due {
+            // Settles it, and lets in whoever can now go in.
+            let _ = turn.apply(name, Op::Sweep)?;
         }
         let mut replies = Vec::with_capacity(requests.len());
         for request in requests {

@@ -76,10 +76,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+/// Who waits, and on which of the two stores.
+type Waiting = HashMap<LeaseId, (usize, Claim)>;
+
 /// The state machine, with the waiters' attempts made at once, as a store's shell does.
 #[derive(Default)]
 struct Model {
-    names: HashMap<Name, (State, HashMap<LeaseId, (usize, Claim)>)>,
+    names: HashMap<Name, (State, Waiting)>,
     /// Which of the two stores a step runs on: it makes the attempts of its own waiters only.
     side: usize,
     /// Who is to be woken on the other side.

@@ -49,9 +49,9 @@ pub(crate) fn load() {
                 })
             })
             .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
+        // Any that ends has failed.
+        let (ended, _, _) = futures_util::future::select_all(tasks).await;
+        ended.unwrap();
     });
 }
 

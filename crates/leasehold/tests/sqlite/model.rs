@@ -287,9 +287,15 @@ fn check_stored(path: &std::path::Path, model: &Model) -> Result<(), TestCaseErr
 
 fn check(cases: u32, shared: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    TestRunner::new(Config { cases, failure_persistence: None, max_shrink_iters: 200, ..Config::default() })
-        .run(&(steps(), 0..4u8), |(steps, kind)| runtime.block_on(run(&steps, kind, shared)))
-        .unwrap();
+    TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        max_shrink_time: 15_000,
+        ..Config::default()
+    })
+    .run(&(steps(), 0..4u8), |(steps, kind)| runtime.block_on(run(&steps, kind, shared)))
+    .unwrap();
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::backend::{Attempt, Claim, Grant, Mode, Release, Wake};
 use crate::cancel::Cancel;
 use crate::cell;
@@ -13,7 +15,7 @@ use crate::locks::Client;
 use crate::name::Name;
 use crate::options::{Options, Poll, ReleaseSource};
 use crate::renew::ReleaseJob;
-use crate::telemetry;
+use crate::telemetry::Acquiring;
 
 /// How long a place in a queue is kept without a sign of life. Refreshed at a third of it, so two
 /// refreshes may fail; long enough for an ordinary hiccup, short enough that a dead waiter at the
@@ -124,17 +126,10 @@ pub(crate) async fn acquire(request: Request<'_>) -> Result<Outcome> {
     tokio::task::coop::consume_budget().await;
     let started = request.client.clock.now();
     let name = request.name.clone();
-    let client = request.client;
-    let outcome = Loop::new(request, started).run().await.map_err(|error| error.with_name(name.clone()));
-    let waited = client.clock.now().since(started);
-    match &outcome {
-        Ok(Outcome::Acquired(acquired)) => {
-            telemetry::near_fence_limit(&name, acquired.grant.fence);
-            telemetry::acquired("granted", waited);
-        }
-        Ok(Outcome::Busy { .. }) => telemetry::acquired("busy", waited),
-        Err(_) => telemetry::acquired("error", waited),
-    }
+    let acquiring = Acquiring::new(&request, &name, started);
+    let run = Loop::new(request, started).run().instrument(acquiring.span.clone());
+    let outcome = run.await.map_err(|error| error.with_name(name.clone()));
+    acquiring.end(&outcome);
     outcome
 }
 

@@ -148,17 +148,21 @@ pub(crate) struct Sent {
 impl Cell {
     pub(crate) fn new(terms: Terms, sent: Moment, grant: &Grant, check_every: Option<Duration>) -> Self {
         let deadline = deadline(sent, grant);
-        let hold_until = terms.max_hold.map_or(Moment::NEVER, |hold| sent + hold);
+        // Where the store itself waited, holding began after that.
+        let since = sent + grant.waited;
+        let hold_until = terms.max_hold.map_or(Moment::NEVER, |hold| since + hold);
         // Without a ttl there is nothing to renew, only to ask.
         let renew_every = if deadline.is_some() { Some(terms.renew_every) } else { check_every };
-        let next = renew_every.map_or(Moment::NEVER, |every| sent + every);
+        // A repeated claim gets what is left of its lease: that has to be renewed sooner.
+        let soon = grant.left.map_or(Duration::MAX, |left| left / 2);
+        let next = renew_every.map_or(Moment::NEVER, |every| since + every.min(soon));
         let capped = deadline.is_some() && terms.max_hold.is_some_and(|hold| hold <= terms.ttl);
         Cell {
             name: terms.name,
             id: terms.id,
             owner: terms.owner,
             number: terms.number,
-            since: sent,
+            since,
             belief: Mutex::new(Belief {
                 state: State::Held,
                 reason: None,
@@ -416,5 +420,39 @@ mod tests {
         assert_eq!(deadline(sent, &grant(Duration::ZERO, Some(Duration::from_millis(1)))), Some(sent));
         assert_eq!(deadline(sent, &grant(Duration::MAX, Some(Duration::MAX))), Some(Moment::NEVER));
         assert_eq!(deadline(sent, &grant(second, None)), None);
+    }
+
+    fn terms(max_hold: Option<Duration>) -> Terms {
+        Terms {
+            name: Name::new("x").unwrap(),
+            id: LeaseId::random(),
+            owner: "me".into(),
+            number: 1,
+            ttl: Duration::from_secs(30),
+            renew_every: Duration::from_secs(10),
+            max_hold,
+        }
+    }
+
+    #[test]
+    fn a_grant_that_is_partly_used_up_is_renewed_before_it_ends() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        for (left, due) in [(30, 10_000), (12, 6_000), (3, 1_500)] {
+            let grant = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(left)));
+            let cell = Cell::new(terms(None), sent, &grant, None);
+            assert_eq!(cell.schedule().1, sent + Duration::from_millis(due), "{left} s left");
+        }
+    }
+
+    #[test]
+    fn waiting_in_the_store_is_not_holding() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        let (waited, hold) = (Duration::from_secs(100), Duration::from_secs(60));
+        let left = Some(Duration::from_secs(30));
+        let grant = Grant { waited, ..Grant::new(Fence::new(1), Mode::Exclusive, left) };
+        let cell = Cell::new(terms(Some(hold)), sent, &grant, None);
+        assert_eq!(cell.since, sent + waited);
+        assert_eq!(cell.belief().hold_until, sent + waited + hold);
+        assert_eq!(cell.schedule().1, sent + waited + Duration::from_secs(10));
     }
 }

@@ -65,6 +65,10 @@ impl Guard {
         &*self.client.clock
     }
 
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// What is locked.
     pub fn name(&self) -> &Name {
         &self.cell.name
@@ -230,29 +234,24 @@ impl Guard {
     /// Sends one renewal and believes what its answer says.
     async fn ask(&self, renewal: Renewal, sent: Sent) -> Result<()> {
         self.check()?;
-        let call = self.client.backend.renew(std::slice::from_ref(&renewal));
-        let answer = match tokio::time::timeout(self.options.request_timeout, call).await {
-            Ok(mut answers) => answers.pop(),
-            Err(_) => Some(Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))),
-        };
-        match answer {
-            Some(Ok(Renewed::Held(grant))) => {
+        let backend = &*self.client.backend;
+        match renew::renew_one(backend, &renewal, self.options.request_timeout).await {
+            Ok(Renewed::Held(grant)) => {
                 self.cell.confirm(sent, &grant, self.clock());
                 self.client.renewer.schedule(&self.cell);
                 self.check()
             }
-            Some(Ok(Renewed::Gone(gone))) => {
+            Ok(Renewed::Gone(gone)) => {
                 self.cell.refuse(gone, self.clock());
                 self.check()
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 if error.is_retryable() {
                     self.cell.fail(sent, &error, self.clock());
                     self.client.renewer.schedule(&self.cell);
                 }
                 Err(error)
             }
-            None => Err(Error::new(ErrorKind::Internal, "the backend gave no answer")),
         }
     }
 
@@ -287,19 +286,17 @@ impl Guard {
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
     pub async fn release(mut self) -> Result<State> {
-        self.end();
+        let held = self.end();
         let release = self.release_request();
         let Options { request_timeout, release_timeout, .. } = *self.options;
         let backend = &*self.client.backend;
         let answer = renew::release(backend, self.clock(), &release, request_timeout, release_timeout).await;
         self.done = true;
-        let (result, state) = match answer {
-            Ok(Released::Done) => ("released", Ok(State::Released)),
-            Ok(Released::Gone(_)) => ("gone", Ok(State::Lost)),
-            Err(error) => ("error", Err(error)),
-        };
-        telemetry::released(result, self.clock().now().since(self.cell.since));
-        state
+        telemetry::released(&release.name, &answer, Some(held));
+        match answer? {
+            Released::Done => Ok(State::Released),
+            Released::Gone(_) => Ok(State::Lost),
+        }
     }
 
     /// Releases at the end of a `with_…` helper: a failure is reported, not returned.
@@ -311,9 +308,11 @@ impl Guard {
         }
     }
 
-    fn end(&self) {
+    /// Neither held nor renewed from here on. How long it was.
+    fn end(&self) -> Duration {
         self.cell.release(self.clock());
         self.client.renewer.forget(&self.cell);
+        self.clock().now().since(self.cell.since)
     }
 
     fn release_request(&self) -> Release {
@@ -326,10 +325,11 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.done {
-            self.end();
-            let job = ReleaseJob::new(self.release_request(), &self.options, self.source);
+            let held = self.end();
+            let mut job = ReleaseJob::new(self.release_request(), &self.options, self.source);
+            // Counted when it is answered.
+            job.held = Some(held);
             self.client.renewer.send_release(job);
-            telemetry::released("background", self.clock().now().since(self.cell.since));
         }
     }
 }

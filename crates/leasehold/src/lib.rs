@@ -3,14 +3,18 @@
 mod acquire;
 pub mod backend;
 pub mod backends;
+pub mod blocking;
 mod cancel;
 mod cell;
 pub mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod connect;
 mod diagnostics;
 mod error;
 mod fence;
 mod guard;
+pub mod layers;
 mod lease;
 mod lease_id;
 mod locks;

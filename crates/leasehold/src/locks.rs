@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
 use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
@@ -22,6 +24,7 @@ use crate::plain::Leasing;
 use crate::renew::{self, Renewer};
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::telemetry;
 
 /// The namespace of names unless another is set.
 pub const DEFAULT_NAMESPACE: &str = "leasehold";
@@ -63,31 +66,51 @@ pub(crate) struct Client {
 
 /// Where the background work runs.
 enum Home {
-    Thread(OnceLock<Result<Handle>>),
-    Runtime(Handle, OnceLock<()>),
+    Thread(OnceLock<Result<(Handle, ThreadId)>>),
+    /// Somebody else's; beside it the thread, if there is one, on which the store's connections live.
+    Runtime(Handle, OnceLock<()>, #[allow(dead_code)] Option<Thread>),
+}
+
+/// The library's own thread with its runtime, before there is a client to work for. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) runtime: Handle,
+    id: ThreadId,
+    work: oneshot::Sender<Arc<Renewer>>,
 }
 
 impl Client {
     /// Starts the background work if it does not run yet.
     pub(crate) fn start(&self) -> Result<&Handle> {
         match &self.home {
-            Home::Runtime(handle, started) => {
+            Home::Runtime(handle, started, _) => {
                 started.get_or_init(|| {
                     handle.spawn(Arc::clone(&self.renewer).run(Timer::Naps));
                 });
                 Ok(handle)
             }
             Home::Thread(handle) => handle
-                .get_or_init(|| start_thread(Arc::clone(&self.renewer)))
+                .get_or_init(|| Thread::start().map(|thread| thread.work_for(&self.renewer)))
                 .as_ref()
+                .map(|(runtime, _)| runtime)
                 .map_err(Error::duplicate),
+        }
+    }
+
+    /// Whether this is the thread of the background work, which must never wait for itself.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        match &self.home {
+            Home::Runtime(..) => false,
+            Home::Thread(own) => {
+                matches!(own.get(), Some(Ok((_, id))) if *id == std::thread::current().id())
+            }
         }
     }
 
     /// Whether the background work was ever needed.
     fn is_started(&self) -> bool {
         match &self.home {
-            Home::Runtime(_, started) => started.get().is_some(),
+            Home::Runtime(_, started, _) => started.get().is_some(),
             Home::Thread(handle) => matches!(handle.get(), Some(Ok(_))),
         }
     }
@@ -99,22 +122,34 @@ impl Drop for Client {
     }
 }
 
-fn start_thread(renewer: Arc<Renewer>) -> Result<Handle> {
-    let failed = |error: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, "the background thread could not be started").with_source(error)
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let handle = runtime.handle().clone();
-    std::thread::Builder::new()
-        .name("leasehold".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                let timer = Timer::system();
-                renewer.run(timer).await;
-            });
-        })
-        .map_err(failed)?;
-    Ok(handle)
+impl Thread {
+    pub(crate) fn start() -> Result<Self> {
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "the background thread could not be started")
+                .with_source(error)
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (work, renewer) = oneshot::channel::<Arc<Renewer>>();
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new()
+            .name("leasehold".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    if let Ok(renewer) = renewer.await {
+                        renewer.run(Timer::system()).await;
+                    }
+                });
+            })
+            .map_err(failed)?;
+        Ok(Thread { runtime: handle, id: thread.thread().id(), work })
+    }
+
+    /// Lets it renew and release for a client, until that is gone.
+    fn work_for(self, renewer: &Arc<Renewer>) -> (Handle, ThreadId) {
+        // It waits for this and nothing else.
+        let _ = self.work.send(Arc::clone(renewer));
+        (self.runtime, self.id)
+    }
 }
 
 /// Sets up a [`Locks`].
@@ -125,6 +160,8 @@ pub struct LocksBuilder {
     options: Options,
     clock: Arc<dyn Clock>,
     runtime: Option<Handle>,
+    /// Started before the client, because the store's connections live on it.
+    pub(crate) thread: Option<Thread>,
 }
 
 impl LocksBuilder {
@@ -133,6 +170,14 @@ impl LocksBuilder {
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Puts a layer around the store, for example
+    /// [`Telemetry`](crate::layers::telemetry::Telemetry). The last one is outermost.
+    #[must_use]
+    pub fn layer(mut self, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        self.backend = wrap(self.backend);
         self
     }
 
@@ -160,13 +205,15 @@ impl LocksBuilder {
 
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
+        telemetry::describe();
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
         let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&self.clock)));
-        let home = match self.runtime {
-            Some(handle) => Home::Runtime(handle, OnceLock::new()),
-            None => Home::Thread(OnceLock::new()),
+        let home = match (self.runtime, self.thread) {
+            (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
+            (None, Some(thread)) => Home::Thread(Ok(thread.work_for(&renewer)).into()),
+            (None, None) => Home::Thread(OnceLock::new()),
         };
         let client =
             Client { backend: self.backend, info, clock: self.clock, renewer, closed: Cancel::new(), home };
@@ -188,6 +235,7 @@ impl Locks {
             options: Options::default(),
             clock: Arc::new(SystemClock),
             runtime: None,
+            thread: None,
         }
     }
 
@@ -277,9 +325,7 @@ impl Locks {
     }
 
     pub(crate) async fn renew_one(&self, renewal: Renewal) -> Result<Renewed> {
-        let call = self.client.backend.renew(std::slice::from_ref(&renewal));
-        let mut answers = self.within(self.options.request_timeout, call).await?;
-        answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the backend gave no answer")))
+        renew::renew_one(&*self.client.backend, &renewal, self.options.request_timeout).await
     }
 
     /// Releases a plain lease.
@@ -310,7 +356,9 @@ impl Locks {
     async fn release_one(&self, release: Release) -> Result<Released> {
         let Client { backend, clock, .. } = &*self.client;
         let Options { request_timeout, release_timeout, .. } = *self.options;
-        renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await
+        let answer = renew::release(&**backend, &**clock, &release, request_timeout, release_timeout).await;
+        telemetry::released(&release.name, &answer, None);
+        answer
     }
 
     /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`].
@@ -431,6 +479,10 @@ impl Lock {
 
     pub(crate) fn name(&self) -> &str {
         &self.given
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.locks.client
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -60,6 +60,8 @@ pub(crate) struct ReleaseJob {
     pub(crate) release_timeout: Duration,
     pub(crate) source: ReleaseSource,
     pub(crate) on_error: Option<OnReleaseError>,
+    /// How long a guard had held it; `None` if there was none.
+    pub(crate) held: Option<Duration>,
 }
 
 impl std::fmt::Debug for ReleaseJob {
@@ -76,6 +78,7 @@ impl ReleaseJob {
             release_timeout: options.release_timeout,
             source,
             on_error: options.on_release_error.clone(),
+            held: None,
         }
     }
 }
@@ -226,26 +229,17 @@ impl Renewer {
         let mut answers = match tokio::time::timeout(timeout, call).await {
             Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(_)) => Vec::new().into_iter(),
-            Err(_) => return, // the cells have noticed by themselves
+            // The cells have noticed by themselves.
+            Err(_) => return cells.iter().for_each(|_| telemetry::renewed(None)),
         };
         for (cell, sent) in cells {
-            match answers.next() {
-                Some(Ok(Renewed::Held(grant))) => {
-                    telemetry::renewed("ok");
-                    cell.confirm(sent, &grant, &*self.clock);
-                }
-                Some(Ok(Renewed::Gone(gone))) => {
-                    telemetry::renewed("gone");
-                    cell.refuse(gone, &*self.clock);
-                }
-                Some(Err(error)) => {
-                    telemetry::renewed("error");
-                    cell.fail(sent, &error, &*self.clock);
-                }
-                None => {
-                    telemetry::renewed("error");
-                    cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock);
-                }
+            let answer = answers.next();
+            telemetry::renewed(answer.as_ref());
+            match answer {
+                Some(Ok(Renewed::Held(grant))) => cell.confirm(sent, &grant, &*self.clock),
+                Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
+                Some(Err(error)) => cell.fail(sent, &error, &*self.clock),
+                None => cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock),
             }
             self.schedule(&cell);
         }
@@ -259,6 +253,9 @@ impl Renewer {
             .catch_unwind()
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the backend panicked")));
+        if job.held.is_some() {
+            telemetry::released(&job.release.name, &answer, job.held);
+        }
         if let Err(error) = answer {
             report(&error, &job);
         }
@@ -277,6 +274,23 @@ pub(crate) fn report(error: &Error, job: &ReleaseJob) {
         // A callback that panics must not end the renewals of everybody else.
         let _ = catch_unwind(AssertUnwindSafe(|| callback(error, &failure)));
     }
+}
+
+/// Renews one lease, once.
+pub(crate) async fn renew_one(
+    backend: &dyn Backend,
+    renewal: &Renewal,
+    request_timeout: Duration,
+) -> Result<Renewed> {
+    let call = backend.renew(std::slice::from_ref(renewal));
+    let answer = match tokio::time::timeout(request_timeout, call).await {
+        Ok(mut answers) => answers
+            .pop()
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the backend gave no answer"))),
+        Err(_) => Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")),
+    };
+    telemetry::renewed(Some(&answer));
+    answer
 }
 
 /// Releases, and tries again while the store does not answer, for at most `release_timeout`.

@@ -101,6 +101,8 @@ struct Crowd {
 struct Lease {
     mode: Mode,
     fence: Fence,
+    /// The fence it was granted with: a raised one says nothing about the order of grants.
+    granted: Fence,
     owner: Arc<str>,
     metadata: Option<Arc<str>>,
     ttl: u64,
@@ -207,10 +209,11 @@ impl State {
 
     /// What there is to see at `now`, without changing anything.
     pub fn view(&self, name: &Name, now: Now) -> NameInfo {
-        let mut holders: Vec<HolderInfo> = self
-            .leases
-            .iter()
-            .filter(|(_, lease)| is_live(lease.expires, now.expiry))
+        let live = self.leases.iter().filter(|(_, lease)| is_live(lease.expires, now.expiry));
+        let mut leases: Vec<_> = live.collect();
+        leases.sort_unstable_by_key(|(_, lease)| lease.granted);
+        let holders = leases
+            .into_iter()
             .map(|(id, lease)| HolderInfo {
                 id: *id,
                 owner: lease.owner.clone(),
@@ -219,7 +222,6 @@ impl State {
                 revoked: lease.revoked,
             })
             .collect();
-        holders.sort_unstable_by_key(|holder| holder.grant.fence);
         let live = || self.tickets().filter(|ticket| is_live(ticket.lapses, now.expiry));
         let waiters = live()
             .take(WAITERS_SHOWN)
@@ -352,6 +354,7 @@ impl State {
         let lease = Lease {
             mode: claim.mode,
             fence: self.fence,
+            granted: self.fence,
             owner: claim.owner.clone(),
             metadata: claim.metadata.clone(),
             ttl,
@@ -427,9 +430,12 @@ impl State {
                 woken: false,
             });
             ticket.lapses = lapses;
+        }
+        if let (Some(number), Some(crowd)) = (arrival, &mut self.crowd)
+            && let Some(ticket) = crowd.queue.get_mut(&number)
+        {
             ticket.nonce = claim.nonce; // a later call's is the same, or it was refused
             ticket.repeated |= claim.repeat;
-            ticket.woken = false;
         }
 
         let (place, queue_length, lapse) = match &self.crowd {

@@ -1,20 +1,36 @@
-//! What the library tells about itself: `tracing` events without names, and optional metrics.
+//! What the library tells about itself: `tracing` spans and events without names, and optional
+//! metrics. `docs/metrics.md` lists them.
 //!
-//! Names appear only as their [`hash_name`](crate::hash_name). Lease ids never appear.
+//! Names appear only as their [`hash_name`](crate::hash_name), which is made only if somebody listens.
+//! Lease ids never appear.
 
 use std::fmt::Display;
 use std::time::Duration;
 
+use tracing::Span;
+
+use crate::acquire::{Outcome, Request};
+use crate::backend::{Released, Renewed};
 use crate::cell::LostReason;
-use crate::error::Error;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
+
+const ACQUIRES: &str = "leasehold_acquire_total";
+const RENEWALS: &str = "leasehold_renew_total";
+const RELEASES: &str = "leasehold_release_total";
+const STATES: &str = "leasehold_state_total";
+const WAITS: &str = "leasehold_wait_seconds";
+const HOLDS: &str = "leasehold_hold_seconds";
 
 /// Counters and histograms, through whatever recorder the program has installed.
 #[cfg(feature = "metrics")]
 mod measure {
     use std::time::Duration;
+
+    use metrics::{Unit, describe_counter, describe_histogram};
 
     pub(super) fn count(name: &'static str, label: &'static str, value: &'static str) {
         metrics::counter!(name, label => value).increment(1);
@@ -22,6 +38,15 @@ mod measure {
 
     pub(super) fn time(name: &'static str, span: Duration) {
         metrics::histogram!(name).record(span.as_secs_f64());
+    }
+
+    pub(crate) fn describe() {
+        describe_counter!(super::ACQUIRES, "Acquires that ended, by result");
+        describe_counter!(super::RENEWALS, "Renewals that were answered or given up, by result");
+        describe_counter!(super::RELEASES, "Releases of guards and plain leases, by result");
+        describe_counter!(super::STATES, "Changes in what guards believe of their leases, by new state");
+        describe_histogram!(super::WAITS, Unit::Seconds, "From the start of an acquire to its end");
+        describe_histogram!(super::HOLDS, Unit::Seconds, "From the grant of a guard to its release or drop");
     }
 }
 
@@ -32,37 +57,108 @@ mod measure {
     pub(super) fn count(_: &'static str, _: &'static str, _: &'static str) {}
 
     pub(super) fn time(_: &'static str, _: Duration) {}
+
+    pub(crate) fn describe() {}
 }
 
-/// An acquire ended: `granted`, `busy` or `error`.
-pub(crate) fn acquired(result: &'static str, waited: Duration) {
-    measure::count("leasehold_acquire_total", "result", result);
-    measure::time("leasehold_wait_seconds", waited);
+/// Describes the metrics to the recorder of the program; for each client, since it may come late.
+pub(crate) use measure::describe;
+
+/// An acquire under way, which is told of once, however it ends. Dropped before, it was aborted.
+pub(crate) struct Acquiring<'a> {
+    pub(crate) span: Span,
+    name: &'a Name,
+    clock: &'a dyn Clock,
+    started: Moment,
+    told: bool,
 }
 
-/// A renewal was answered: `ok`, `gone` or `error`.
-pub(crate) fn renewed(result: &'static str) {
-    measure::count("leasehold_renew_total", "result", result);
+impl<'a> Acquiring<'a> {
+    pub(crate) fn new(request: &Request<'a>, name: &'a Name, started: Moment) -> Self {
+        let client = request.client;
+        let span = tracing::debug_span!(
+            "leasehold.acquire",
+            scheme = client.info.scheme,
+            name_hash = name.hash(),
+            mode = %request.mode
+        );
+        Acquiring { span, name, clock: &*client.clock, started, told: false }
+    }
+
+    pub(crate) fn end(mut self, outcome: &Result<Outcome>) {
+        match outcome {
+            Ok(Outcome::Acquired(acquired)) => {
+                let fence = acquired.grant.fence;
+                near_fence_limit(self.name, fence);
+                self.tell("granted", |waited| {
+                    tracing::debug!(%fence, attempts = acquired.attempts, ?waited, "lease granted");
+                });
+            }
+            Ok(Outcome::Busy { .. }) => self.tell("busy", |waited| {
+                tracing::debug!(?waited, "lease not granted: somebody else holds it");
+            }),
+            Err(error) if error.kind() == ErrorKind::Aborted => self.abort(),
+            Err(error) => self.tell("error", |waited| tracing::debug!(%error, ?waited, "acquire failed")),
+        }
+    }
+
+    fn abort(&mut self) {
+        self.tell("aborted", |waited| tracing::debug!(?waited, "acquire aborted"));
+    }
+
+    fn tell(&mut self, result: &'static str, event: impl FnOnce(Duration)) {
+        self.told = true;
+        let waited = self.clock.now().since(self.started);
+        measure::count(ACQUIRES, "result", result);
+        measure::time(WAITS, waited);
+        self.span.in_scope(|| event(waited));
+    }
 }
 
-/// A guard ended after this long: `released`, `gone` or `error`; `background` if nobody awaited it.
-pub(crate) fn released(result: &'static str, held: Duration) {
-    measure::count("leasehold_release_total", "result", result);
-    measure::time("leasehold_hold_seconds", held);
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            self.abort();
+        }
+    }
+}
+
+/// A renewal was answered, or nobody waits for its answer any more.
+pub(crate) fn renewed(answer: Option<&Result<Renewed>>) {
+    let result = match answer {
+        Some(Ok(Renewed::Held(_))) => "ok",
+        Some(Ok(Renewed::Gone(_))) => "gone",
+        Some(Err(_)) | None => "error",
+    };
+    measure::count(RENEWALS, "result", result);
+}
+
+/// A lease was released, or not: a guard's after this long.
+pub(crate) fn released(name: &Name, answer: &Result<Released>, held: Option<Duration>) {
+    let result = match answer {
+        Ok(Released::Done) => "released",
+        Ok(Released::Gone(_)) => "gone",
+        Err(_) => "error",
+    };
+    measure::count(RELEASES, "result", result);
+    if let Some(held) = held {
+        measure::time(HOLDS, held);
+    }
+    tracing::debug!(name_hash = name.hash(), result, ?held, "release ended");
 }
 
 pub(crate) fn at_risk(name: &Name, fence: Fence, why: &dyn Display) {
-    measure::count("leasehold_state_total", "state", "at_risk");
+    measure::count(STATES, "state", "at_risk");
     tracing::warn!(name_hash = name.hash(), %fence, %why, "lease at risk: the last renewal was not confirmed");
 }
 
 pub(crate) fn held_again(name: &Name, fence: Fence) {
-    measure::count("leasehold_state_total", "state", "held_again");
+    measure::count(STATES, "state", "held_again");
     tracing::info!(name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
 }
 
 pub(crate) fn lost(name: &Name, fence: Fence, reason: Option<LostReason>) {
-    measure::count("leasehold_state_total", "state", "lost");
+    measure::count(STATES, "state", "lost");
     tracing::warn!(name_hash = name.hash(), %fence, reason = reason.map(LostReason::as_str), "lease lost");
 }
 
@@ -75,7 +171,7 @@ pub(crate) fn release_failed(name: &Name, source: ReleaseSource, error: &Error) 
     );
 }
 
-pub(crate) fn near_fence_limit(name: &Name, fence: Fence) {
+fn near_fence_limit(name: &Name, fence: Fence) {
     if fence > Fence::WARN {
         tracing::warn!(name_hash = name.hash(), %fence, "fence near its limit: a clock was far in the future");
     }

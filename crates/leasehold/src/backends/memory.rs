@@ -139,13 +139,13 @@ impl Memory {
         }
     }
 
-    fn view(&self, name: &Name) -> NameInfo {
+    /// What there is to see of a name, if it is still what was looked for: it was found a moment ago,
+    /// and may have changed hands since.
+    fn view(&self, name: &Name, wanted: impl Fn(&State, Now) -> bool) -> Option<NameInfo> {
         let shard = self.shard(name);
         let (now, _) = self.read_clock();
-        match shard.names.get(name.stored()) {
-            Some(entry) => entry.state.view(name, now),
-            None => NameInfo::unused(name.clone()),
-        }
+        let state = &shard.names.get(name.stored())?.state;
+        wanted(state, now).then(|| state.view(name, now))
     }
 }
 
@@ -207,8 +207,12 @@ impl Backend for Memory {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let (names, next) = match query {
-            Query::Name(name) => (vec![name.clone()], None),
+        let mut page = Page::default();
+        match query {
+            Query::Name(name) => {
+                let seen = self.view(name, |_, _| true);
+                page.items.push(seen.unwrap_or_else(|| NameInfo::unused(name.clone())));
+            }
             Query::LeaseId(id) => {
                 let mut found = Vec::new();
                 self.scan(|stored, entry, now| {
@@ -216,7 +220,8 @@ impl Backend for Memory {
                         found.push(Arc::clone(stored));
                     }
                 });
-                (names(found)?, None)
+                let seen = |name: &Name| self.view(name, |state, now| state.knows(id, now));
+                page.items = names(found)?.iter().filter_map(seen).collect();
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
                 let mut found = Vec::new();
@@ -229,11 +234,12 @@ impl Backend for Memory {
                 found.sort_unstable();
                 let more = found.len() > *limit;
                 found.truncate(*limit);
-                let next = found.last().filter(|_| more).map(|stored| stored.to_string());
-                (names(found)?, next)
+                page.next = found.last().filter(|_| more).map(|stored| stored.to_string());
+                let seen = |name: &Name| self.view(name, State::is_in_use);
+                page.items = names(found)?.iter().filter_map(seen).collect();
             }
-        };
-        Ok(Page { items: names.iter().map(|name| self.view(name)).collect(), next })
+        }
+        Ok(page)
     }
 
     async fn sweep(&self) -> Result<Swept> {

@@ -1,0 +1,208 @@
+//! The same faces for synchronous callers.
+//!
+//! Everything here has the name, the options and the meaning of its namesake at the crate's root, and
+//! blocks where that one is awaited. It needs no runtime, and it may be called on a thread that
+//! belongs to one: it then blocks that thread, as any blocking call would, but neither panics nor
+//! needs that runtime to go on. Only on the library's own thread, where
+//! [`on_release_error`](crate::Options::on_release_error) is called, it is refused as `Deadlock`: that
+//! thread would wait for itself.
+//!
+//! A blocked call is cancelled from another thread with a [`Cancel`](crate::Cancel).
+//!
+//! ```
+//! use leasehold::blocking::Locks;
+//!
+//! let locks = Locks::connect("memory:")?;
+//! let guard = locks.mutex("nightly-report").lock()?;
+//! println!("fence {}", guard.fence());
+//! guard.release()?;
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+
+mod guard;
+mod leasing;
+mod locks;
+mod mutex;
+mod rwlock;
+mod semaphore;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::unconstrained;
+
+use crate::backend::Mode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Client;
+
+pub use guard::Guard;
+pub use leasing::Leasing;
+pub use locks::Locks;
+pub use mutex::Mutex;
+pub use rwlock::RwLock;
+pub use semaphore::Semaphore;
+
+/// How long a wake-up may be held back by the runtime this thread belongs to. See [`block_on`].
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Runs a future to its end on this thread; `runtime` is where its timers and connections live.
+///
+/// Unlike `Handle::block_on` it does not mind that the thread belongs to another runtime, and takes
+/// nothing from that: `unconstrained`, because a task of that runtime has a budget of steps, which
+/// nobody refills while its thread is blocked.
+fn block_on<F: Future>(runtime: Option<&Handle>, future: F) -> F::Output {
+    let inside_another = Handle::try_current().is_ok();
+    let _entered = runtime.map(Handle::enter);
+    let parked = Arc::new(Parked { thread: thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(Arc::clone(&parked));
+    let mut future = pin!(unconstrained(future));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        if inside_another {
+            // `yield_now` leaves its wake-up with the runtime of the thread, until the thread is free.
+            parked.park(|| thread::park_timeout(LOOK_AGAIN));
+        } else {
+            while !parked.park(thread::park) {}
+        }
+    }
+}
+
+/// A thread that waits to be woken.
+struct Parked {
+    thread: Thread,
+    /// The thread's own token does not tell whose wake-up it was, where one call is inside another.
+    woken: AtomicBool,
+}
+
+impl Parked {
+    /// Parks unless it was woken before; whether it was, by now.
+    fn park(&self, park: impl FnOnce()) -> bool {
+        let before = self.woken.swap(false, Ordering::Acquire);
+        if !before {
+            park();
+        }
+        before || self.woken.swap(false, Ordering::Acquire)
+    }
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Client {
+    fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.is_own_thread() {
+            return Err(Error::new(
+                ErrorKind::Deadlock,
+                "a blocking call on the thread that renews this client's leases would wait for itself",
+            ));
+        }
+        block_on(Some(self.start()?), future)
+    }
+}
+
+/// What every blocking face is made of.
+#[derive(Debug, Clone)]
+struct Lock(crate::locks::Lock);
+
+impl Lock {
+    fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.0.client().block_on(future)
+    }
+
+    fn wait(&self, mode: Mode) -> Result<Guard> {
+        self.block_on(self.0.wait(mode)).map(Guard)
+    }
+
+    fn once(&self, mode: Mode) -> Result<Option<Guard>> {
+        Ok(self.block_on(self.0.once(mode))?.map(Guard))
+    }
+
+    fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
+        Ok(self.block_on(self.0.within(mode, timeout))?.map(Guard))
+    }
+
+    /// Runs `work` under a guard and releases it whatever happens; the work's own error is kept.
+    fn with<T, E>(&self, mode: Mode, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let guard = Lock(self.0.bounded()).wait(mode)?;
+        let result = work(&guard);
+        let held = guard.check();
+        guard.release_after_work();
+        let output = result?;
+        held?;
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    /// Resolves after this long, by a thread that rings once.
+    fn rung_after(time: Duration) -> impl Future<Output = ()> {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut asked = false;
+        poll_fn(move |cx| {
+            if over.load(Ordering::SeqCst) {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut asked, true) {
+                let (waker, over) = (cx.waker().clone(), Arc::clone(&over));
+                thread::spawn(move || {
+                    thread::sleep(time);
+                    over.store(true, Ordering::SeqCst);
+                    waker.wake();
+                });
+            }
+            Poll::Pending
+        })
+    }
+
+    #[test]
+    fn a_call_inside_another_does_not_take_its_wake_up() {
+        let (done, over) = channel::<()>();
+        thread::spawn(move || {
+            let _done = done;
+            let mut outer = Box::pin(rung_after(Duration::from_millis(10)));
+            let mut first = true;
+            block_on(
+                None,
+                poll_fn(move |cx| {
+                    let poll = outer.as_mut().poll(cx);
+                    if std::mem::take(&mut first) {
+                        // While this one waits, the other is rung for, on the same thread.
+                        block_on(None, rung_after(Duration::from_millis(50)));
+                    }
+                    poll
+                }),
+            );
+        });
+        assert_eq!(over.recv_timeout(Duration::from_secs(20)), Err(RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn a_wake_up_before_the_thread_parks_is_not_missed() {
+        for _ in 0..1000 {
+            block_on(None, rung_after(Duration::ZERO));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The mutex, blocking.
+
+use std::time::Duration;
+
+use super::{Guard, Lock};
+use crate::backend::Mode;
+use crate::error::{Error, Result};
+use crate::options::{Options, option_setters};
+
+/// A mutex on a name, as [`leasehold::Mutex`](crate::Mutex). Made by
+/// [`Locks::mutex`](super::Locks::mutex).
+///
+/// ```
+/// # let locks = leasehold::blocking::Locks::connect("memory:")?;
+/// let mutex = locks.mutex("billing");
+/// let guard = mutex.lock()?;
+/// assert!(mutex.try_lock()?.is_none(), "somebody holds it: me");
+/// guard.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    pub(super) lock: Lock,
+}
+
+impl Mutex {
+    /// The name that is locked.
+    pub fn name(&self) -> &str {
+        self.lock.0.name()
+    }
+
+    /// Waits its turn, at most [`Options::max_wait`].
+    ///
+    /// # Errors
+    /// `Timeout` after `max_wait`, with [`Error::waited`]; `InvalidArgument` before anything was sent;
+    /// `Aborted` by a [`Cancel`](crate::Cancel) or a closed client, which leaves no lease and no place
+    /// in the queue; faults of the store, after a bounded number of tries.
+    pub fn lock(&self) -> Result<Guard> {
+        self.lock.wait(Mode::Exclusive)
+    }
+
+    /// One attempt: `None` if somebody holds it or waits for it.
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock), but never `Timeout`.
+    pub fn try_lock(&self) -> Result<Option<Guard>> {
+        self.lock.once(Mode::Exclusive)
+    }
+
+    /// Waits its turn for at most `timeout`: `None` if it did not come. Zero is one attempt.
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock), but never `Timeout`.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard>> {
+        self.lock.within(Mode::Exclusive, timeout)
+    }
+
+    /// Runs the work under the lock: acquires, and always releases, also if the work panics.
+    ///
+    /// Work that blocks cannot be stopped: let it look at [`Guard::check`] before each step that
+    /// matters. The work's own error is kept. A release that fails goes to
+    /// [`Options::on_release_error`] or the log.
+    ///
+    /// ```
+    /// # let locks = leasehold::blocking::Locks::connect("memory:")?;
+    /// let total = locks.mutex("billing").with_lock(|guard| {
+    ///     guard.check()?;
+    ///     Ok::<_, leasehold::Error>(guard.fence().get())
+    /// })?;
+    /// # assert!(total > 0);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The work's, or this crate's error turned into it: as [`lock`](Mutex::lock), and `Lost` if the
+    /// lease was lost before the work ended, also if that succeeded. On stores that cannot push, and
+    /// where neither `max_wait`, `max_attempts` nor `poll` is set, it gives up after 10 retries or 5 s.
+    pub fn with_lock<T, E>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.lock.with(Mode::Exclusive, work)
+    }
+
+    option_setters!();
+
+    fn options_mut(&mut self) -> &mut Options {
+        self.lock.0.options_mut()
+    }
+}

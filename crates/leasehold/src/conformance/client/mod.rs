@@ -1,0 +1,50 @@
+//! The checks that go through the client, as a user does, by what they are about.
+
+mod data;
+mod faces;
+mod guards;
+mod waiting;
+
+use std::time::Instant;
+
+use crate::acquire::TICKET_TTL;
+use crate::cell::State;
+use crate::guard::Guard;
+use crate::locks::Locks;
+use crate::name::Name;
+
+use super::trial::{Shown, Trial};
+use super::{Check, Failure, ensure};
+
+pub(super) fn checks() -> Vec<Check> {
+    [waiting::CHECKS, guards::CHECKS, faces::CHECKS, data::CHECKS].concat()
+}
+
+/// What another client gets as soon as the name is free.
+async fn gets_it(t: &Trial, locks: &Locks, name: &Name) -> Result<Guard, Failure> {
+    let waiting = locks.mutex(name.as_str());
+    let guard = t.soon("the next lock", waiting.lock()).await??;
+    Ok(guard)
+}
+
+/// Nobody holds it and nobody waits, before a place could have lapsed by itself.
+async fn left_by_itself(t: &Trial, name: &Name, since: Instant) -> Shown {
+    t.until(name, "nobody holds it or waits", |info| info.holders.is_empty() && info.queue_length == 0)
+        .await?;
+    let took = since.elapsed();
+    ensure!(took < TICKET_TTL, "it took {took:?} until nobody waited: the place was not given up, it lapsed");
+    Ok(())
+}
+
+/// Nobody waits, before a place could have lapsed by itself.
+async fn nobody_waits(t: &Trial, name: &Name, since: Instant) -> Shown {
+    t.until(name, "nobody waits", |info| info.queue_length == 0).await?;
+    let took = since.elapsed();
+    ensure!(took < TICKET_TTL, "it took {took:?} until nobody waited: the place was not given up, it lapsed");
+    Ok(())
+}
+
+fn is_released(state: State) -> Shown {
+    ensure!(state == State::Released, "releasing said {state:?}");
+    Ok(())
+}

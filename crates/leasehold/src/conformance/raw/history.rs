@@ -1,0 +1,100 @@
+//! What many do at once, judged afterwards: nobody believes to hold what another holds.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::{Attempt, Backend as _, Mode, Renewed};
+use crate::conformance::trial::{Shown, Side, Trial, believed_until};
+use crate::conformance::{Failure, check_list, ensure};
+use crate::fence::Fence;
+use crate::name::Name;
+
+check_list! { Raw:
+    holders_that_exclude_each_other_never_believe_at_the_same_time => "1 3 5 7 I1 I2 I3", Ttl;
+}
+
+/// One lease, as its holder saw it.
+#[derive(Debug, Clone, Copy)]
+struct Belief {
+    mode: Mode,
+    fence: Fence,
+    sent: Instant,
+    /// From the answer, until the deadline, or until the release was sent.
+    from: Instant,
+    until: Instant,
+}
+
+/// Below this, at random.
+fn random(most: u64) -> u64 {
+    RandomState::new().hash_one(()) % most
+}
+
+/// Acquires, renews, releases, and sometimes just stops, until the time is over.
+async fn come_and_go(t: Trial, side: Arc<Side>, name: Name, end: Instant) -> Result<Vec<Belief>, Failure> {
+    let mut beliefs = Vec::new();
+    while Instant::now() < end {
+        let shared = t.info.shared && random(2) == 0;
+        let mut claim = t.claim(&name, if shared { Mode::Shared } else { Mode::Exclusive });
+        claim.ttl = t.ms(20 + random(30));
+        let sent = Instant::now();
+        let Attempt::Granted(grant) = side.try_acquire(&claim).await? else {
+            tokio::time::sleep(Duration::from_millis(random(4))).await;
+            continue;
+        };
+        let from = Instant::now();
+        let mut until = believed_until(sent, &grant)?;
+        for _ in 0..random(3) {
+            tokio::time::sleep(claim.ttl / 3).await;
+            let sent = Instant::now();
+            if let Renewed::Held(grant) = side.keep(&claim).await? {
+                // A renewal that is answered past the deadline is too late to go on believing.
+                if Instant::now() < until {
+                    until = until.max(believed_until(sent, &grant)?);
+                }
+            }
+        }
+        if random(3) > 0 {
+            until = until.min(Instant::now());
+            side.end(&claim).await?;
+        } else {
+            tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
+        }
+        beliefs.push(Belief { mode: claim.mode, fence: grant.fence, sent, from, until });
+    }
+    Ok(beliefs)
+}
+
+async fn holders_that_exclude_each_other_never_believe_at_the_same_time(t: Trial) -> Shown {
+    let name = t.name();
+    let end = Instant::now() + t.ms(800);
+    let sides = [&t.a, &t.b].into_iter().cycle().take(6);
+    let tasks: Vec<_> =
+        sides.map(|side| t.spawn(come_and_go(t.clone(), Arc::clone(side), name.clone(), end))).collect();
+    tokio::time::sleep_until(end.into()).await;
+    let mut beliefs = Vec::new();
+    for task in tasks {
+        beliefs.extend(t.soon("the end of the history", task).await???);
+    }
+    beliefs.sort_unstable_by_key(|belief| belief.from);
+    for (place, one) in beliefs.iter().enumerate() {
+        for other in &beliefs[place + 1..] {
+            let together = other.from < one.until && other.until > other.from;
+            let excluded = one.mode == Mode::Exclusive || other.mode == Mode::Exclusive;
+            ensure!(
+                !(together && excluded),
+                "one held it ({}) until {:?} after another ({}) was told that it holds it",
+                one.mode,
+                one.until - other.from,
+                other.mode
+            );
+            let later = one.from < other.sent;
+            let (first, second) = (one.fence, other.fence);
+            ensure!(
+                !(t.info.fenced && later && second <= first),
+                "a grant with fence {second} came after one with fence {first}"
+            );
+        }
+    }
+    Ok(())
+}

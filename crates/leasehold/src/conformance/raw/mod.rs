@@ -1,0 +1,32 @@
+//! The checks that call the backend directly, by what they are about.
+
+mod exclusion;
+mod expiry;
+mod fences;
+mod history;
+mod inspection;
+mod names;
+mod queue;
+mod renewal;
+mod repeats;
+mod revocation;
+mod wakeups;
+
+use super::Check;
+
+pub(super) fn checks() -> Vec<Check> {
+    [
+        exclusion::CHECKS,
+        repeats::CHECKS,
+        expiry::CHECKS,
+        renewal::CHECKS,
+        fences::CHECKS,
+        queue::CHECKS,
+        wakeups::CHECKS,
+        revocation::CHECKS,
+        inspection::CHECKS,
+        names::CHECKS,
+        history::CHECKS,
+    ]
+    .concat()
+}

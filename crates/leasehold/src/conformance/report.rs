@@ -1,0 +1,136 @@
+//! Running the whole list, and telling what came of it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt as _};
+
+use super::{Check, Failure, Harness, checks};
+
+/// What came of one check.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It saw what was promised.
+    Passed,
+    /// It saw something else.
+    Failed(Failure),
+    /// The store does not claim what the check needs; this is what it lacks.
+    DoesNotApply(String),
+    /// It was left out on purpose, for this reason. See [`Harness::without`].
+    LeftOut(String),
+}
+
+/// Runs every check that applies, several at once, and reports on all of them.
+///
+/// # Cancel safety
+/// As [`Check::run`].
+pub async fn run_all(harness: &Harness) -> Report {
+    let started = Instant::now();
+    let info = harness.info();
+    let run = |(place, check): (usize, Check)| async move {
+        let started = Instant::now();
+        let left_out = harness.left_out.iter().find(|(name, _)| name == check.name());
+        let outcome = if let Some(lack) = check.why_not(&info) {
+            Outcome::DoesNotApply(lack)
+        } else if let Some((_, why)) = left_out {
+            Outcome::LeftOut(why.clone())
+        } else {
+            check.run(harness).await.map_or_else(Outcome::Failed, |()| Outcome::Passed)
+        };
+        (place, Row { check, outcome, took: started.elapsed() })
+    };
+    let all = checks();
+    let unknown = harness.left_out.iter().map(|(name, _)| name.clone());
+    let unknown = unknown.filter(|name| all.iter().all(|check| check.name() != name)).collect();
+    let mut rows: Vec<_> =
+        stream::iter(all.into_iter().enumerate()).map(run).buffer_unordered(harness.at_once).collect().await;
+    rows.sort_unstable_by_key(|(place, _)| *place);
+    let rows = rows.into_iter().map(|(_, row)| row).collect();
+    Report { scheme: info.scheme, rows, unknown, took: started.elapsed() }
+}
+
+/// What came of all checks. `Display` is a table.
+#[derive(Debug, Clone)]
+#[must_use = "look at it, or let it assert_passed()"]
+pub struct Report {
+    scheme: &'static str,
+    rows: Vec<Row>,
+    unknown: Vec<String>,
+    took: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    check: Check,
+    outcome: Outcome,
+    took: Duration,
+}
+
+impl Report {
+    /// Whether nothing failed and nothing was left out that does not exist.
+    pub fn is_passed(&self) -> bool {
+        self.unknown.is_empty() && self.failures().next().is_none()
+    }
+
+    /// Panics with the report unless it is passed.
+    ///
+    /// # Panics
+    /// If any check failed, or [`Harness::without`] named one that does not exist.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert!(self.is_passed(), "{self}");
+    }
+
+    /// Each check and what came of it, in the order of the list.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&Check, &Outcome)> {
+        self.rows.iter().map(|row| (&row.check, &row.outcome))
+    }
+
+    /// The checks that failed.
+    pub fn failures(&self) -> impl Iterator<Item = (&Check, &Failure)> {
+        self.outcomes().filter_map(|(check, outcome)| match outcome {
+            Outcome::Failed(failure) => Some((check, failure)),
+            _ => None,
+        })
+    }
+
+    fn count(&self, what: fn(&Outcome) -> bool) -> usize {
+        self.rows.iter().filter(|row| what(&row.outcome)).count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let promises = self.rows.iter().map(|row| row.check.promise.len()).max().unwrap_or(0).max(7);
+        writeln!(f, "{:6} {:8} {:>6} {:promises$}  check", "level", "result", "ms", "shows")?;
+        for Row { check, outcome, took } in &self.rows {
+            let (result, note) = match outcome {
+                Outcome::Passed => ("passed", None),
+                Outcome::Failed(failure) => ("FAILED", Some(failure.to_string())),
+                Outcome::DoesNotApply(lack) => ("n/a", Some(lack.clone())),
+                Outcome::LeftOut(why) => ("left out", Some(why.clone())),
+            };
+            let (level, millis) = (check.level, took.as_millis());
+            write!(f, "{level:6} {result:8} {millis:6} {:promises$}  {}", check.promise, check.name)?;
+            match note {
+                Some(note) => writeln!(f, "\n{:promises$}                         {note}", "")?,
+                None => writeln!(f)?,
+            }
+        }
+        for name in &self.unknown {
+            writeln!(f, "FAILED: there is no check {name} to leave out")?;
+        }
+        write!(
+            f,
+            "{}: {} checks: {} passed, {} failed, {} do not apply, {} left out, in {:.1} s",
+            self.scheme,
+            self.rows.len(),
+            self.count(|outcome| matches!(outcome, Outcome::Passed)),
+            self.failures().count() + self.unknown.len(),
+            self.count(|outcome| matches!(outcome, Outcome::DoesNotApply(_))),
+            self.count(|outcome| matches!(outcome, Outcome::LeftOut(_))),
+            self.took.as_secs_f64()
+        )
+    }
+}

@@ -1,0 +1,3 @@
+//! Wrappers around a store that are themselves a store.
+
+pub mod telemetry;

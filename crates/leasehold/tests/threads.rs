@@ -1,0 +1,59 @@
+//! The library's own threads end with whatever needed them. One test: it counts the threads of its process.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // also in helpers of tests
+
+use std::time::{Duration, Instant};
+
+use leasehold::backends::memory::Memory;
+use leasehold::blocking::Locks;
+use leasehold::layers::telemetry::Telemetry;
+
+/// The threads of this process that have this name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .filter(|comm| comm.trim_end() == name)
+        .count()
+}
+
+fn soon(name: &str, number: usize) {
+    let started = Instant::now();
+    while threads(name) != number {
+        assert!(started.elapsed() < Duration::from_secs(20), "{} threads, not {number}", threads(name));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_threads_of_a_client_end_with_it() {
+    // A client that never acquires has no thread.
+    let unused = leasehold::Locks::new(Memory::new());
+    Locks::from(unused).close();
+    assert_eq!(threads("leasehold"), 0);
+
+    // A connection that was not used, or not made.
+    let builder = Locks::connect_builder("memory:").unwrap();
+    soon("leasehold", 1);
+    drop(builder);
+    assert!(Locks::connect("nonsense").is_err());
+    soon("leasehold", 0);
+
+    // A client; its guard keeps the thread, until it is dropped and its release is sent.
+    let locks = Locks::connect("memory:").unwrap();
+    let guard = locks.mutex("x").lock().unwrap();
+    drop(locks);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(threads("leasehold"), 1);
+    drop(guard);
+    soon("leasehold", 0);
+
+    // A layer of telemetry. The system cuts names of threads at 15 bytes.
+    let locks = Locks::new(Telemetry::new(Memory::new(), |_| ()));
+    drop(locks.mutex("x").lock().unwrap());
+    soon("leasehold-event", 1);
+    drop(locks);
+    soon("leasehold-event", 0);
+    soon("leasehold", 0);
+}

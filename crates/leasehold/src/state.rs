@@ -673,6 +673,8 @@ pub enum Row {
 pub struct LeaseRow {
     pub mode: Mode,
     pub fence: Fence,
+    /// The fence it was granted with.
+    pub granted: Fence,
     pub owner: Arc<str>,
     pub metadata: Option<Arc<str>>,
     pub ttl: u64,
@@ -772,12 +774,13 @@ impl State {
 
 impl Lease {
     fn row(&self) -> LeaseRow {
-        let Lease { mode, fence, ttl, expires, acquired_wall, renewals, nonce, repeated, revoked, .. } =
-            *self;
+        let Lease { mode, fence, granted, ttl, expires, acquired_wall, .. } = *self;
+        let Lease { renewals, nonce, repeated, revoked, .. } = *self;
         let (owner, metadata) = (self.owner.clone(), self.metadata.clone());
         LeaseRow {
             mode,
             fence,
+            granted,
             owner,
             metadata,
             ttl,
@@ -791,11 +794,12 @@ impl Lease {
     }
 
     fn from_row(row: LeaseRow) -> Self {
-        let LeaseRow { mode, fence, owner, metadata, ttl, expires, acquired_wall, .. } = row;
+        let LeaseRow { mode, fence, granted, owner, metadata, ttl, expires, acquired_wall, .. } = row;
         let LeaseRow { renewals, nonce, repeated, revoked, .. } = row;
         Lease {
             mode,
             fence,
+            granted,
             owner,
             metadata,
             ttl,

@@ -23,7 +23,9 @@ async fn sqlite_keeps_every_promise() {
     assert!(store.inspect(&all).await.unwrap().items.is_empty(), "at rest nothing is left but fences");
     let db = rusqlite::Connection::open(&path).unwrap();
     let rows: u32 = db
-        .query_row("SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM tickets)", [], |row| row.get(0))
+        .query_row("SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM tickets)", [], |row| {
+            row.get(0)
+        })
         .unwrap();
     assert_eq!(rows, 0);
 }

@@ -76,6 +76,7 @@ fn lease(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
     let lease = LeaseRow {
         mode: mode(row, 1)?,
         fence: Fence::new(number(row, 3)?),
+        granted: Fence::new(number(row, 13)?),
         owner: text(row, 4)?,
         metadata,
         ttl: number(row, 6)?,
@@ -167,6 +168,7 @@ pub(super) fn put(db: &Connection, name: &str, id: &LeaseId, row: &Row, now: Now
                 bits(lease.nonce),
                 lease.repeated,
                 lease.revoked,
+                time(lease.granted.get()),
                 time(now.wall.saturating_add(left) / 1000),
             ])?;
         }

@@ -21,6 +21,7 @@ CREATE TABLE leases (
     mode          TEXT NOT NULL CHECK (mode IN ('exclusive', 'shared', 'permit')),
     permits       INTEGER,
     fence         INTEGER NOT NULL,
+    granted_fence INTEGER NOT NULL,
     owner         TEXT NOT NULL,
     metadata      TEXT,
     ttl_us        INTEGER NOT NULL,
@@ -76,4 +77,4 @@ SELECT
     leases.renewals,
     names.version
 FROM leases JOIN names USING (name)
-ORDER BY leases.name, leases.fence;
+ORDER BY leases.name, leases.granted_fence;

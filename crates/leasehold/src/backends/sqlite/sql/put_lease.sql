@@ -1,7 +1,7 @@
 INSERT INTO leases (
     name, id, mode, permits, fence, owner, metadata, ttl_us, expires_us, granted_at_us, renewals, nonce,
-    repeated, revoked, expires_at_ms
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+    repeated, revoked, granted_fence, expires_at_ms
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
 ON CONFLICT (name, id) DO UPDATE SET
     mode = excluded.mode,
     permits = excluded.permits,
@@ -15,4 +15,5 @@ ON CONFLICT (name, id) DO UPDATE SET
     nonce = excluded.nonce,
     repeated = excluded.repeated,
     revoked = excluded.revoked,
+    granted_fence = excluded.granted_fence,
     expires_at_ms = excluded.expires_at_ms;

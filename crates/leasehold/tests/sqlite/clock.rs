@@ -89,3 +89,24 @@ async fn a_sweep_drops_what_has_ended_and_counters_only_after_the_retention() {
     assert_eq!(last_fence(&store, "kept").await, Fence::UNFENCED);
     assert_eq!(store.sweep().await.unwrap().counters, 0);
 }
+
+#[tokio::test]
+async fn a_file_that_was_not_used_for_long_is_swept_when_it_is_opened() {
+    let (place, clock) = (place(), HandClock::new());
+    let open = || Sqlite::builder(&place.path).clock(clock.clone()).open();
+    let rows = |table: &str| -> u32 {
+        let db = rusqlite::Connection::open(&place.path).unwrap();
+        db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    };
+    let store = open().await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    clock.advance(LONG * 2);
+    drop((store, open().await.unwrap()));
+    assert_eq!((rows("leases"), rows("names")), (1, 1), "not yet");
+    clock.advance(Duration::from_secs(3600));
+    drop(open().await.unwrap());
+    assert_eq!((rows("leases"), rows("names")), (0, 1), "the fence is still needed");
+    clock.advance(Fence::RETENTION);
+    drop(open().await.unwrap());
+    assert_eq!((rows("leases"), rows("names")), (0, 0));
+}

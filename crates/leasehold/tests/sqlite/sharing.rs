@@ -222,3 +222,39 @@ async fn guards_on_two_clients_never_hold_together() {
         task.await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_always_busy_does_not_keep_another_out() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let hogs: Vec<_> = (0..64)
+        .map(|n| {
+            let store = a.clone();
+            tokio::spawn(async move {
+                loop {
+                    let claim = claim(&format!("hog-{n}"), LONG);
+                    granted(&store, &claim).await;
+                    store.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let started = Instant::now();
+    let mut times = Vec::new();
+    while started.elapsed() < Duration::from_secs(2) {
+        let asked = Instant::now();
+        let claim = claim("x", LONG);
+        granted(&b, &claim).await;
+        times.push(asked.elapsed());
+        b.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
+    }
+    hogs.iter().for_each(|hog| hog.abort());
+    times.sort();
+    println!(
+        "beside a busy store: {} grants, median {:?}, worst {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+    assert!(times[times.len() - 1] < Duration::from_secs(2), "{:?}", times[times.len() - 1]);
+}

@@ -6,6 +6,7 @@ mod fault;
 mod open;
 mod queue;
 mod rows;
+mod turn;
 mod waiters;
 mod wake;
 mod writer;
@@ -166,7 +167,7 @@ impl SqliteBuilder {
                     return;
                 }
             };
-            let writer = Writer {
+            let mut writer = Writer {
                 db: opened.db,
                 wake: opened.wake,
                 queue,
@@ -178,6 +179,7 @@ impl SqliteBuilder {
                 booked: None,
                 looked: None,
             };
+            writer.tidy();
             // If nobody wants it any more, the queue is closed already.
             let _ = tell.send(Ok(()));
             writer.run();

@@ -100,6 +100,14 @@ fn has_other_clock(offsets: &str) -> bool {
 
 /// Sees to it that there is a file, readable by its owner alone if it is new, and where it really is.
 fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
+    let refuse_network_fs = |path: &Path| match allow_network_fs {
+        true => Ok(()),
+        false => refuse_network_fs(path),
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if directory.exists() {
+        refuse_network_fs(directory)?;
+    }
     // Made without being opened: closing any descriptor of a database drops all locks that other
     // connections of this process have on it.
     let made = mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0);
@@ -110,6 +118,7 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     }
     // All who use the file, by whatever way, must use the same log and wake file beside it.
     let path = path.canonicalize().map_err(|error| fault::system("the database cannot be found", error))?;
+    refuse_network_fs(&path)?;
     let about = path.metadata().map_err(|error| fault::system("the database cannot be looked at", error))?;
     if !about.is_file() {
         return Err(Error::invalid("the path of the database is not a regular file"));
@@ -119,20 +128,22 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
             "the database can be read by others than its owner; it holds lease ids, which are secrets"
         );
     }
-    if !allow_network_fs {
-        let kind =
-            statfs(&path).map_err(|error| fault::system("the file system cannot be asked", error))?.f_type;
-        if let Some(kind) = network_fs(kind as u64) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "the database is on {kind}, where SQLite's locks and its shared memory do not reach all \
-                     who use the file; put it on a local disk, or use `allow_network_fs` if you know better"
-                ),
-            ));
-        }
-    }
     Ok(path)
+}
+
+fn refuse_network_fs(path: &Path) -> Result<()> {
+    let about =
+        statfs(path).map_err(|error| fault::system("the file system cannot be asked what it is", error))?;
+    match network_fs(about.f_type as u64) {
+        None => Ok(()),
+        Some(kind) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "the database is on {kind}, where SQLite's locks and its shared memory do not reach all \
+                 who use the file; put it on a local disk, or use `allow_network_fs` if you know better"
+            ),
+        )),
+    }
 }
 
 fn network_fs(kind: u64) -> Option<&'static str> {
@@ -254,7 +265,7 @@ fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(
     transaction.execute(include_str!("sql/boot_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets.sql"), [])?;
-    transaction.execute(include_str!("sql/put_host.sql"), [boot_id])?;
+    transaction.execute(include_str!("sql/put_host.sql"), (boot_id, wall_ms))?;
     transaction.commit()
 }
 

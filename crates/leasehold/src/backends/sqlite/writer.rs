@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 use super::book::Book;
 use super::fault::{self, Fault, Outcome};
 use super::queue::Queue;
-use super::waiters::{Slot, Waiters};
+use super::turn::{After, Turn};
+use super::waiters::Waiters;
 use super::wake::WakeFile;
-use crate::backend::{Attempt, Claim, Grant, Page, Query, Release, Renewal, Swept};
+use crate::backend::{Claim, Page, Query, Release, Renewal};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::{Answer, Now, Op};
@@ -24,8 +24,8 @@ use crate::state::{Answer, Now, Op};
 /// Requests in one transaction at most: others wait for the lock meanwhile.
 const MOST_REQUESTS: usize = 4096;
 
-/// Names that one sweep settles, and counters that it forgets, at most: likewise.
-const MOST_SWEPT: u32 = 10_000;
+/// How often the processes on a file together sweep it, so that names nobody uses do not pile up.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
 /// A verb, with what it is about.
 pub(super) enum Job {
@@ -73,21 +73,14 @@ struct Found {
     woken: Vec<(Arc<str>, LeaseId)>,
     /// Names somebody waits for here, and of which something has ended.
     due: Vec<Arc<str>>,
+    /// It is time to sweep.
+    sweep: bool,
 }
 
 impl Found {
     fn is_empty(&self) -> bool {
-        self.woken.is_empty() && self.due.is_empty()
+        self.woken.is_empty() && self.due.is_empty() && !self.sweep
     }
-}
-
-/// What one transaction leaves to be done after it.
-#[derive(Default)]
-struct After {
-    /// Waiters of this process, with what they got.
-    ring: Vec<(Arc<Slot>, Option<Grant>)>,
-    /// Somebody was woken who does not wait in this process.
-    elsewhere: bool,
 }
 
 /// Requests are refused, not left hanging, should the thread ever end on its own.
@@ -104,7 +97,7 @@ impl Writer {
     /// Serves until the queue is closed and empty.
     pub(super) fn run(mut self) {
         let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
-        let mut last_look = Instant::now();
+        let (mut last_look, mut last_tidy) = (Instant::now(), Instant::now());
         while let Some(requests) = self.queue.take(MOST_REQUESTS) {
             let waited_for = !self.waiters.is_empty();
             let timed = waited_for && last_look.elapsed() >= self.look_every;
@@ -124,8 +117,23 @@ impl Writer {
                 self.serve(requests, &found);
                 self.book.trim();
             }
+            if last_tidy.elapsed() >= SWEEP_EVERY {
+                last_tidy = Instant::now();
+                self.tidy();
+            }
         }
         // Dropping the connection writes the log back into the file if nobody else has it open.
+    }
+
+    /// Sweeps, if nobody has for a while.
+    pub(super) fn tidy(&mut self) {
+        let now = Duration::from_micros(self.clock.wall_micros());
+        let swept = self.db.query_row(include_str!("sql/swept.sql"), [], |row| row.get::<_, i64>(0));
+        // A clock that was set back counts too.
+        let since = swept.map(|swept| Duration::from_millis(swept.unsigned_abs()).abs_diff(now));
+        if since.is_ok_and(|since| since >= SWEEP_EVERY) {
+            self.serve(Vec::new(), &Found { sweep: true, ..Found::default() });
+        }
     }
 
     /// Looks for those who wait here and were woken by another process; when it is time, also for names
@@ -254,6 +262,12 @@ impl Writer {
             // Settles it, and lets in whoever can now go in.
             let _ = turn.apply(name, Op::Sweep)?;
         }
+        if found.sweep {
+            turn.sweep()?;
+            let done = [(now.wall / 1000).cast_signed()];
+            turn.writer.db.execute(include_str!("sql/put_swept.sql"), done)?;
+            turn.changed = true;
+        }
         let mut replies = Vec::with_capacity(requests.len());
         for request in requests {
             replies.push(turn.run(&request.job)?);
@@ -275,136 +289,4 @@ fn checkpoint(db: &Connection) -> Result<(), Fault> {
 /// Changes whenever another connection, here or in another process, has committed.
 fn data_version(db: &Connection) -> Result<i64, Fault> {
     db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
-}
-
-/// One transaction's work.
-struct Turn<'a> {
-    writer: &'a mut Writer,
-    now: Now,
-    after: &'a mut After,
-    /// Something was written.
-    changed: bool,
-}
-
-impl Turn<'_> {
-    fn run(&mut self, job: &Job) -> Result<Reply, Fault> {
-        Ok(match job {
-            Job::Acquire(claim) => Reply::One(self.apply(claim.name.stored_arc(), Op::Acquire(claim))?),
-            Job::Release(release) => Reply::One(self.apply(release.name.stored_arc(), Op::Release(release))?),
-            Job::Revoke { name, now } => Reply::One(self.apply(name.stored_arc(), Op::Revoke { now: *now })?),
-            Job::Renew(renewals) => Reply::Many(
-                renewals
-                    .iter()
-                    .map(|renewal| self.apply(renewal.name.stored_arc(), Op::Renew(renewal)))
-                    .collect::<Result<_, Fault>>()?,
-            ),
-            Job::Sweep => Reply::One(Ok(Answer::Swept(self.sweep()?))),
-            Job::Inspect(query) => Reply::Page(self.inspect(query)?),
-        })
-    }
-
-    /// A verb, and then at once the attempts of those it lets in, and of those that these let in.
-    fn apply(&mut self, name: &Arc<str>, op: Op<'_>) -> Result<Result<Answer>, Fault> {
-        let Writer { db, book, waiters, .. } = &mut *self.writer;
-        let mut wake = Vec::new();
-        let answer = book.apply(db, name, self.now, op, &mut wake)?;
-        let mut vain = Vec::new();
-        waiters.keep_in_step(name, book.state(db, name)?, &op, &answer, &mut vain);
-        self.after.ring.extend(vain.into_iter().map(|slot| (slot, None)));
-        self.attempt(name, &mut wake)?;
-        Ok(answer)
-    }
-
-    /// Makes the attempts of those among the woken who wait in this process.
-    fn attempt(&mut self, name: &Arc<str>, wake: &mut Vec<LeaseId>) -> Result<(), Fault> {
-        let mut next = 0;
-        while let Some(id) = wake.get(next).copied() {
-            next += 1;
-            let Some(waiter) = self.writer.waiters.take(name, &id) else {
-                self.after.elsewhere = true;
-                continue;
-            };
-            let Writer { db, book, .. } = &mut *self.writer;
-            let grant = match book.apply(db, name, self.now, Op::Acquire(&waiter.claim), wake)? {
-                Ok(Answer::Acquired(Attempt::Granted(grant))) => Some(grant),
-                // An error is the waiter's to hear, from its own attempt. And if the claim goes on in
-                // another process, that one is to be woken.
-                _ => {
-                    self.after.elsewhere = true;
-                    None
-                }
-            };
-            self.after.ring.push((waiter.slot, grant));
-        }
-        Ok(())
-    }
-
-    /// Writes what is not written yet, so that queries see it.
-    fn write(&mut self) -> Result<(), Fault> {
-        self.changed |= self.writer.book.write(&self.writer.db, self.now)?;
-        Ok(())
-    }
-
-    fn names(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<Arc<str>>, Fault> {
-        let mut statement = self.writer.db.prepare_cached(sql)?;
-        let names = statement.query_map(values, |row| Ok(Arc::from(row.get_ref(0)?.as_str()?)))?;
-        names.collect()
-    }
-
-    fn inspect(&mut self, query: &Query) -> Result<Result<Page>, Fault> {
-        let now = self.now.expiry.cast_signed();
-        let (names, next) = match query {
-            Query::Name(name) => (vec![Arc::clone(name.stored_arc())], None),
-            Query::LeaseId(id) => {
-                self.write()?;
-                let found = self.names(include_str!("sql/find_id.sql"), (id.expose(), now))?;
-                (found, None)
-            }
-            Query::Prefix { stored: prefix, limit, cursor } => {
-                self.write()?;
-                let most = i64::try_from(*limit).unwrap_or(i64::MAX).saturating_add(1);
-                let values = (prefix, cursor, now, most);
-                let mut found = self.names(include_str!("sql/find_in_use.sql"), values)?;
-                found.retain(|name| name.starts_with(prefix.as_str()));
-                let more = found.len() > *limit;
-                found.truncate(*limit);
-                let next = found.last().filter(|_| more).map(|name| name.to_string());
-                (found, next)
-            }
-        };
-        let mut items = Vec::with_capacity(names.len());
-        for stored in names {
-            let name = match Name::from_stored(&stored) {
-                Ok(name) => name,
-                Err(error) => return Ok(Err(error)),
-            };
-            items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now));
-        }
-        Ok(Ok(Page { items, next }))
-    }
-
-    fn sweep(&mut self) -> Result<Swept, Fault> {
-        self.write()?;
-        let mut total = Swept::default();
-        let due = (self.now.expiry.cast_signed(), MOST_SWEPT);
-        for name in self.names(include_str!("sql/find_due.sql"), due)? {
-            if let Ok(Answer::Swept(swept)) = self.apply(&name, Op::Sweep)? {
-                total.expired += swept.expired;
-                total.tickets += swept.tickets;
-            }
-        }
-        self.write()?;
-        let passed = Fence::at(self.now.wall.saturating_sub(Fence::RETENTION.as_micros() as u64));
-        let passed = (passed.get().cast_signed(), MOST_SWEPT);
-        for name in self.names(include_str!("sql/forget.sql"), passed)? {
-            self.writer.book.forget(&name);
-            total.counters += 1;
-            self.changed = true;
-        }
-        let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
-        let mut statement = self.writer.db.prepare_cached(include_str!("sql/counts.sql"))?;
-        let (held, waiting) = statement.query_row([], counts)?;
-        (total.held, total.waiting) = (held.into(), waiting.into());
-        Ok(total)
-    }
 }

@@ -2,10 +2,11 @@
 -- Times ending in _us are microseconds of CLOCK_BOOTTIME under the boot of `host`, and decide; those
 -- ending in _at_ms are milliseconds since 1970, and are for people.
 
--- One row: which boot of the machine the times belong to.
+-- One row: which boot of the machine the times belong to, and when somebody last tidied up.
 CREATE TABLE host (
-    one     INTEGER PRIMARY KEY CHECK (one = 1),
-    boot_id TEXT NOT NULL
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    boot_id     TEXT NOT NULL,
+    swept_at_ms INTEGER NOT NULL
 ) STRICT;
 
 -- Every name that was ever granted, until its fence counter is no longer needed.

@@ -4,12 +4,17 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, Info};
 use crate::backends::memory::Memory;
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, LocksBuilder};
 
 /// Schemes that are known but have no store in this build, with what to do about it.
 const ABSENT: &[(&str, &str)] = &[
-    ("sqlite", "this version has no such store yet"),
+    #[cfg(not(feature = "sqlite"))]
+    ("sqlite", "this build has no such store; it comes with the feature `sqlite`"),
+    #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+    ("sqlite", "this store needs Linux"),
     ("file", "this version has no such store yet"),
     ("redis", "this version has no such store yet"),
     ("rediss", "this version has no such store yet"),
@@ -23,7 +28,11 @@ const ABSENT: &[(&str, &str)] = &[
 
 /// What each store that this build can open is and can do.
 pub fn stores() -> Vec<Info> {
-    vec![Memory::new().info()]
+    vec![
+        Memory::new().info(),
+        #[cfg(all(feature = "sqlite", target_os = "linux"))]
+        sqlite::INFO,
+    ]
 }
 
 impl Locks {
@@ -32,6 +41,7 @@ impl Locks {
     /// | URL | store |
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
+    /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -70,6 +80,8 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),
+        #[cfg(all(feature = "sqlite", target_os = "linux"))]
+        "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

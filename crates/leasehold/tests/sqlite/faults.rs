@@ -51,7 +51,12 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
         match store.try_acquire(&claim).await {
             Ok(Attempt::Granted(_)) => held.push(claim),
             Ok(other) => panic!("{other:?}"),
-            Err(error) => break error,
+            Err(error) => {
+                // What was not stored is not remembered either.
+                let again = store.try_acquire(&claim).await;
+                assert!(again.is_err(), "a claim that was not stored is granted: {again:?}");
+                break error;
+            }
         }
         assert!(held.len() < 10_000, "never full");
     };

@@ -1,12 +1,12 @@
 //! The figures the SQLite store has to reach, measured and judged, as a table: `make bench`.
 //!
 //! Each rate is measured in several rounds, alternating with a bare loop of prepared statements on the
-//! same disk, and the median is shown. The files are in the directory `LEASEHOLD_BENCH_DIR`, or in the
-//! current one: the system's temporary directory may be memory, where nothing waits for a disk.
+//! same disk, and the median is shown. The files are in the directory `LEASEHOLD_BENCH_DIR`, or beside
+//! what cargo builds: the system's temporary directory may be memory, where nothing waits for a disk.
 
 #![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leasehold::backend::{Attempt, Backend, Claim, Release};
@@ -19,9 +19,8 @@ const ROUND: Duration = Duration::from_millis(600);
 const TASKS: usize = 64;
 
 fn main() {
-    let directory =
-        tempfile::tempdir_in(std::env::var_os("LEASEHOLD_BENCH_DIR").map_or(".".into(), PathBuf::from))
-            .unwrap();
+    let place = std::env::var_os("LEASEHOLD_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let directory = tempfile::tempdir_in(place).unwrap();
     let mut rounds: Vec<[f64; 5]> = (0..ROUNDS)
         .map(|round| {
             let path = |what: &str| directory.path().join(format!("{what}-{round}.db"));

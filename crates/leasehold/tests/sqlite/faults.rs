@@ -51,7 +51,12 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
         match store.try_acquire(&claim).await {
             Ok(Attempt::Granted(_)) => held.push(claim),
             Ok(other) => panic!("{other:?}"),
-            Err(error) => break error,
+            Err(error) => {
+                // What was not stored is not remembered either.
+                let again = store.try_acquire(&claim).await;
+                assert!(again.is_err(), "a claim that was not stored is granted: {again:?}");
+                break error;
+            }
         }
         assert!(held.len() < 10_000, "never full");
     };
@@ -67,14 +72,22 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
     let leases: u32 = db.query_row("SELECT count(*) FROM leases", [], |row| row.get(0)).unwrap();
     assert_eq!(leases as usize, held.len());
 
-    // Releases that arrive together with claims that do not fit are not held back by them.
-    let big = claim(&"y".repeat(500), LONG);
+    // Releases that are in one transaction with claims that do not fit are not held back by them. They
+    // gather while the database is locked.
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let bigs: Vec<_> = (0..20).map(|n| claim(&format!("{n}-{}", "y".repeat(500)), LONG)).collect();
     let first = held.remove(0);
     let release = Release::new(first.name.clone(), first.id);
-    let (failed, released) = tokio::join!(store.try_acquire(&big), store.release(&release));
+    let unlock = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        db.execute_batch("ROLLBACK").unwrap();
+    };
+    let claims = futures_util::future::join_all(bigs.iter().map(|big| store.try_acquire(big)));
+    let (swept, claims, released, ()) = tokio::join!(store.sweep(), claims, store.release(&release), unlock);
+    swept.unwrap();
     assert_eq!(released.unwrap(), Released::Done);
-    if let Err(error) = failed {
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    for claim in claims {
+        assert_eq!(claim.unwrap_err().kind(), ErrorKind::Unavailable);
     }
     for claim in held {
         let release = Release::new(claim.name.clone(), claim.id);

@@ -31,7 +31,8 @@ async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
     for (store, claim) in waiting {
         let wait = store.wait(&claim);
         let release = Release::new(name("x"), id);
-        let (released, wake) = tokio::join!(holder.release(&release), wait);
+        // It waits before the release is sent, or it may have to ask what became of it.
+        let (wake, released) = tokio::join!(wait, holder.release(&release));
         assert_eq!(released.unwrap(), Released::Done);
         let Wake::Granted(grant) = wake.unwrap() else { panic!("the attempt was not made for it") };
         assert!(grant.fence > fence);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 /// A child that is killed when dropped.
 pub(crate) struct Process(pub(crate) Child);
@@ -47,6 +47,8 @@ pub(crate) fn start(role: &str, argument: &str, directory: &Path) -> Process {
 
 /// What a child was told.
 pub(crate) fn told() -> (String, PathBuf) {
+    // Nothing is left running, whatever becomes of the test.
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let var = |name: &str| std::env::var(name).unwrap();
     (var("LEASEHOLD_TEST_ARGUMENT"), var("LEASEHOLD_TEST_DIRECTORY").into())
 }

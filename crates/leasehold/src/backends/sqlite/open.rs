@@ -282,6 +282,22 @@ mod tests {
         assert!(!has_other_clock(""));
     }
 
+    /// No test can pull the plug; this one sees to it that nobody turns the syncing off.
+    #[test]
+    fn every_commit_is_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = open(&crate::backends::sqlite::Sqlite::builder(directory.path().join("x.db"))).unwrap();
+        let pragma = |name: &str| -> String {
+            let value = opened.db.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
+            match value.unwrap() {
+                rusqlite::types::Value::Integer(number) => number.to_string(),
+                rusqlite::types::Value::Text(text) => text,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!((pragma("journal_mode"), pragma("synchronous")), ("wal".into(), "2".into()));
+    }
+
     #[test]
     fn network_file_systems_are_known_by_their_number() {
         assert_eq!(network_fs(0x6969), Some("NFS"));

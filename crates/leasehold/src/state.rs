@@ -27,6 +27,9 @@ pub const WAITERS_SHOWN: usize = 100;
 /// have lapsed: a crowd of dead waiters must not make the living look once for each.
 const LAPSE_LOOK: u64 = 250_000;
 
+/// A takeover may be late by this much (with a dead front, by its ticket's time more).
+const FRONT_LOOK: u64 = 1_000_000;
+
 /// A reading of the store's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
@@ -403,6 +406,7 @@ impl State {
         };
         let owner = holder.map(|lease| lease.owner.clone());
         let holder_left = holder.map(|lease| lease.expires - now);
+        let holder_ttl = holder.map(|lease| lease.ttl);
 
         let mut arrival = arrival;
         if let Some(ticket_ttl) = claim.queue {
@@ -450,11 +454,13 @@ impl State {
             None => (None, 0, u64::MAX),
         };
         // The front looks again when the holder's time ends. Others are woken by those before them,
-        // unless these are dead: then when their tickets lapse.
-        let until_lapse = || lapse.saturating_sub(now).max(LAPSE_LOOK);
+        // unless these are dead: then when their tickets lapse. Nobody tells a ticket that it has become
+        // the front, so with a short ttl it looks often enough to learn it before the next expiry.
+        let shortest = holder_ttl.map_or(u64::MAX, |ttl| ttl.min(micros(claim.ttl)));
+        let until_lapse = lapse.saturating_sub(now).max(LAPSE_LOOK);
         let look = match (place, holder_left) {
             (None | Some(0), Some(left)) => left,
-            _ => until_lapse(),
+            _ => until_lapse.min(shortest.max(FRONT_LOOK)),
         };
         let refresh = claim.queue.map_or(u64::MAX, |ticket_ttl| micros(ticket_ttl) / 3);
         Busy {

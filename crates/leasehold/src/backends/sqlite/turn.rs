@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::fault::Fault;
-use super::waiters::Slot;
 use super::writer::{Job, Reply, Writer};
 use crate::backend::{Attempt, Grant, Page, Query, Swept};
+use crate::backends::slot::Slot;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;

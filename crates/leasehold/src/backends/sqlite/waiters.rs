@@ -1,11 +1,10 @@
-//! Who waits in this process, and the slot in which each finds what its wake-up brought.
+//! Who waits in this process.
 
 use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 
-use crate::backend::{Attempt, Claim, Grant, Release};
-use crate::clock::Moment;
+use crate::backend::{Attempt, Claim, Release};
+use crate::backends::slot::Slot;
 use crate::error::Result;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Op, State};
@@ -22,42 +21,8 @@ pub(super) struct Waiter {
     pub(super) slot: Arc<Slot>,
 }
 
-/// Where a waiter finds what its wake-up brought.
-pub(super) struct Slot(Mutex<Inside>);
-
-enum Inside {
-    Waiting(Option<Waker>),
-    /// Woken; with a grant, and when it was measured, if the attempt was made for it.
-    Rung(Option<(Grant, Moment)>),
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Slot {
-    fn new() -> Arc<Self> {
-        Arc::new(Slot(Mutex::new(Inside::Waiting(None))))
-    }
-
-    /// Wakes its waiter.
-    pub(super) fn ring(&self, grant: Option<(Grant, Moment)>) {
-        let was = std::mem::replace(&mut *lock(&self.0), Inside::Rung(grant));
-        if let Inside::Waiting(Some(waker)) = was {
-            waker.wake();
-        }
-    }
-
-    /// Waits to be rung.
-    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-        match &mut *lock(&self.0) {
-            Inside::Rung(grant) => Poll::Ready(grant.take()),
-            Inside::Waiting(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
 }
 
 impl Waiters {

@@ -14,7 +14,7 @@ check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
 
 bench: ## Run the library's benchmarks
-	cargo bench --locked -p leasehold
+	cargo bench --locked -p leasehold --features sqlite
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh

@@ -295,7 +295,8 @@ impl Cell {
                 belief.epoch += 1;
                 belief.ttl = ttl;
                 belief.renew_every = renew_every;
-                belief.next = belief.next.min(now + renew_every);
+                // What is sent now renews too. One more beside it would only overtake it, and void it.
+                belief.next = now + renew_every;
             }
             belief.renewals
         })

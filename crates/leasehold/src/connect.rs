@@ -6,12 +6,17 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, LocksBuilder};
 
 /// Schemes that are known but have no store in this build, with what to do about it.
 const ABSENT: &[(&str, &str)] = &[
-    ("sqlite", "this version has no such store yet"),
+    #[cfg(not(feature = "sqlite"))]
+    ("sqlite", "this build has no such store; it comes with the feature `sqlite`"),
+    #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+    ("sqlite", "this store needs Linux"),
     #[cfg(not(feature = "file"))]
     ("file", "this build has no such store; it comes with the feature `file`"),
     #[cfg(all(feature = "file", not(unix)))]
@@ -30,6 +35,8 @@ const ABSENT: &[(&str, &str)] = &[
 pub fn stores() -> Vec<Info> {
     vec![
         Memory::new().info(),
+        #[cfg(all(feature = "sqlite", target_os = "linux"))]
+        sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
     ]
@@ -41,6 +48,7 @@ impl Locks {
     /// | URL | store |
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
+    /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     ///
     /// # Cancel safety
@@ -80,6 +88,8 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),
+        #[cfg(all(feature = "sqlite", target_os = "linux"))]
+        "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {

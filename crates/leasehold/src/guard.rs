@@ -23,6 +23,13 @@ use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
 use crate::renew::{self, ReleaseJob};
 use crate::telemetry;
 
+/// How often a shortening is asked for that renewals keep overtaking: each try is one request, and more
+/// than a few mean that a request takes longer than the time between renewals.
+const SHORTEN_TRIES: u32 = 4;
+
+/// Stores round up, some to whole seconds: no more than this above what was asked for is a success.
+const SHORTEN_SLACK: Duration = Duration::from_secs(2);
+
 /// Proof that a lease was granted; renewed in the background until it is released or dropped.
 ///
 /// A guard holds no data. **Before each step that matters, look at [`check`](Guard::check), or do the
@@ -173,13 +180,14 @@ impl Guard {
     pub async fn renew_for(&self, ttl: Duration) -> Result<()> {
         check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
         let (renewal, sent) = self.cell.renewal(ttl, self.clock());
-        self.ask(renewal, sent).await
+        self.ask(renewal, sent).await.map(drop)
     }
 
     /// Lets the lease end this soon unless renewed, and renews it for no longer from here on.
     ///
-    /// The local deadline drops before the store is asked, and the store does nothing if a renewal
-    /// came in between.
+    /// The local deadline drops before the store is asked. The store does nothing if a renewal came in
+    /// between; then it is asked again, a few times, and [`valid_for`](Guard::valid_for) says what came
+    /// of it.
     ///
     /// # Cancel safety
     /// Dropped, the local deadline has dropped; the store may or may not have followed.
@@ -190,11 +198,17 @@ impl Guard {
         check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
         self.check()?;
         let renew_every = self.options.renew_every.unwrap_or(ttl / 3).min(ttl / 3);
-        let renewals = self.cell.shorten(ttl, renew_every, self.clock());
-        self.client.renewer.schedule(&self.cell);
-        let (mut renewal, sent) = self.cell.renewal(ttl, self.clock());
-        renewal.shorten = Some(renewals);
-        self.ask(renewal, sent).await
+        for _ in 0..SHORTEN_TRIES {
+            let renewals = self.cell.shorten(ttl, renew_every, self.clock());
+            self.client.renewer.schedule(&self.cell);
+            let (mut renewal, sent) = self.cell.renewal(ttl, self.clock());
+            renewal.shorten = Some(renewals);
+            let left = self.ask(renewal, sent).await?;
+            if left.is_none_or(|left| left <= ttl.saturating_add(SHORTEN_SLACK)) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Turns an exclusive lease into a shared one, with nobody in between. Readers that wait enter.
@@ -228,22 +242,22 @@ impl Guard {
             return Ok(());
         }
         let (renewal, sent) = self.cell.renewal(self.cell.ttl(), self.clock());
-        self.ask(renewal, sent).await
+        self.ask(renewal, sent).await.map(drop)
     }
 
-    /// Sends one renewal and believes what its answer says.
-    async fn ask(&self, renewal: Renewal, sent: Sent) -> Result<()> {
+    /// Sends one renewal and believes what its answer says: how much time the store says is left.
+    async fn ask(&self, renewal: Renewal, sent: Sent) -> Result<Option<Duration>> {
         self.check()?;
         let backend = &*self.client.backend;
         match renew::renew_one(backend, &renewal, self.options.request_timeout).await {
             Ok(Renewed::Held(grant)) => {
                 self.cell.confirm(sent, &grant, self.clock());
                 self.client.renewer.schedule(&self.cell);
-                self.check()
+                self.check().map(|()| grant.left)
             }
             Ok(Renewed::Gone(gone)) => {
                 self.cell.refuse(gone, self.clock());
-                self.check()
+                self.check().map(|()| None)
             }
             Err(error) => {
                 if error.is_retryable() {

@@ -1,8 +1,12 @@
 //! The three faces on the memory store, as a user sees them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::backends::memory::Memory;
+use leasehold::clock::TokioClock;
 use leasehold::{ErrorKind, Locks, Mode, State};
+use tokio::runtime::Handle;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -37,4 +41,31 @@ async fn lock_with_max_wait_times_out_and_says_how_long_it_waited() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.waited().unwrap() >= ms(30));
     assert!(locks.mutex("x").try_lock_for(ms(10)).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_short_ttl_each_of_a_row_of_dead_holders_is_followed_within_a_second() {
+    let clock = Arc::new(TokioClock::new());
+    let memory = Memory::with_clock(clock.clone());
+    let locks = Locks::builder(Arc::new(memory)).clock(clock).runtime(Handle::current()).build();
+    let ttl = ms(600);
+    // Plain leases that nobody renews or releases: each holder dies at once.
+    let waiting: Vec<_> = (0..6)
+        .map(|_| {
+            let leasing = locks.leasing("x").ttl(ttl);
+            tokio::spawn(async move {
+                leasing.acquire().await.unwrap();
+                tokio::time::Instant::now()
+            })
+        })
+        .collect();
+    let mut granted = Vec::new();
+    for task in waiting {
+        granted.push(task.await.unwrap());
+    }
+    granted.sort();
+    for pair in granted.windows(2) {
+        let gap = pair[1] - pair[0];
+        assert!(gap >= ttl && gap <= ttl + ms(1010), "the next came {gap:?} after a lease of {ttl:?}");
+    }
 }

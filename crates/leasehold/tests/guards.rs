@@ -427,3 +427,21 @@ async fn an_adoption_that_is_answered_too_late_is_refused_and_releases_nothing()
     assert_eq!(world.locks.adopt(lease.clone()).await.unwrap_err().kind(), ErrorKind::NetworkTimeout);
     assert!(world.locks.owns(lease.id).await.unwrap(), "it may still be of use to somebody");
 }
+
+// Shortening.
+
+#[tokio::test(start_paused = true)]
+async fn a_shortening_that_a_renewal_overtook_is_asked_for_again() {
+    let world = Paused::new();
+    let guard = world.locks.mutex("x").ttl(ms(60_000)).lock().await.unwrap();
+    // While it is on its way, the loop renews, which voids it.
+    world.store.plan(Verb::Renew, [Act::SlowBefore(ms(1500))]);
+    guard.shorten_to(ms(3000)).await.unwrap();
+    assert_eq!(world.elapsed(), ms(1500));
+    let left = world.locks.inspect("x").await.unwrap().holders[0].grant.left.unwrap();
+    assert_eq!(left, ms(3000), "the store has followed");
+    assert_eq!(guard.valid_for(), Some(believed(3000)));
+    // From here on it is kept as ever.
+    tokio::time::sleep(ms(20_000)).await;
+    assert_eq!(guard.state(), State::Held);
+}

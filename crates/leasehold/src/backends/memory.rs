@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +13,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Grant, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
     Revoked, Swept, Wake,
 };
+use crate::backends::slot::Slot;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -62,14 +62,7 @@ struct Entry {
 
 struct Waiter {
     claim: Claim,
-    slot: Arc<Mutex<Slot>>,
-}
-
-/// Where a waiter finds what its wake-up brought.
-enum Slot {
-    Waiting(Option<Waker>),
-    /// Woken; with a grant, and when it was measured, if the attempt was made for it.
-    Rung(Option<(Grant, Moment)>),
+    slot: Arc<Slot>,
 }
 
 impl Memory {
@@ -178,7 +171,7 @@ impl Backend for Memory {
         let started = self.inner.clock.now();
         // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
         let Some(slot) = self.shard(&claim.name).slot(claim) else { return Ok(Wake::Retry) };
-        match poll_fn(|cx| poll_slot(&slot, cx)).await {
+        match poll_fn(|cx| slot.poll(cx)).await {
             None => Ok(Wake::Retry),
             Some((grant, at)) => Ok(Wake::Granted(Grant { waited: at.since(started), ..grant })),
         }
@@ -268,7 +261,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shard {
-    fn slot(&self, claim: &Claim) -> Option<Arc<Mutex<Slot>>> {
+    fn slot(&self, claim: &Claim) -> Option<Arc<Slot>> {
         let entry = self.names.get(claim.name.stored())?;
         Some(Arc::clone(&entry.waiters.get(&claim.id)?.slot))
     }
@@ -306,9 +299,9 @@ impl Entry {
             next += 1;
             let Some(waiter) = self.waiters.remove(&id) else { continue };
             match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
-                Ok(Answer::Acquired(Attempt::Granted(grant))) => ring(&waiter.slot, Some((grant, at))),
+                Ok(Answer::Acquired(Attempt::Granted(grant))) => waiter.slot.ring(Some((grant, at))),
                 // An error is the waiter's to hear, from its own attempt.
-                _ => ring(&waiter.slot, None),
+                _ => waiter.slot.ring(None),
             }
         }
         answer
@@ -319,14 +312,12 @@ impl Entry {
     fn keep_in_step(&mut self, op: &Op<'_>, answer: &Result<Answer>) {
         match (op, answer) {
             (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) if claim.queue.is_some() => {
-                let waiter = || Waiter {
-                    claim: Claim { first: false, ..Claim::clone(claim) },
-                    slot: Arc::new(Mutex::new(Slot::Waiting(None))),
-                };
+                let waiter =
+                    || Waiter { claim: Claim { first: false, ..Claim::clone(claim) }, slot: Slot::new() };
                 match self.waiters.entry(claim.id) {
                     // A newer attempt with the same id takes over from the older one.
                     hash_map::Entry::Occupied(mut entry) if entry.get().claim.nonce != claim.nonce => {
-                        ring(&entry.insert(waiter()).slot, None);
+                        entry.insert(waiter()).slot.ring(None);
                     }
                     hash_map::Entry::Occupied(_) => {}
                     hash_map::Entry::Vacant(entry) => {
@@ -337,7 +328,7 @@ impl Entry {
             (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _)
                 if !self.state.is_queued(id) =>
             {
-                self.waiters.remove(id).inspect(|waiter| ring(&waiter.slot, None));
+                self.waiters.remove(id).inspect(|waiter| waiter.slot.ring(None));
             }
             _ => {}
         }
@@ -347,27 +338,10 @@ impl Entry {
             self.waiters.retain(|id, waiter| {
                 let queued = state.is_queued(id);
                 if !queued {
-                    ring(&waiter.slot, None);
+                    waiter.slot.ring(None);
                 }
                 queued
             });
-        }
-    }
-}
-
-fn ring(slot: &Mutex<Slot>, grant: Option<(Grant, Moment)>) {
-    let was = std::mem::replace(&mut *lock(slot), Slot::Rung(grant));
-    if let Slot::Waiting(Some(waker)) = was {
-        waker.wake();
-    }
-}
-
-fn poll_slot(slot: &Mutex<Slot>, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-    match &mut *lock(slot) {
-        Slot::Rung(grant) => Poll::Ready(grant.take()),
-        Slot::Waiting(waker) => {
-            *waker = Some(cx.waker().clone());
-            Poll::Pending
         }
     }
 }

@@ -175,14 +175,16 @@ async fn a_guard_can_be_renewed_for_longer_and_shortened(t: Trial) -> Shown {
             answer => answer?,
         }
         let valid = guard.valid_for().unwrap_or_default();
-        ensure!(valid <= short, "shortened to {short:?}, it is valid for {valid:?}");
+        if valid > short {
+            continue; // renewals overtook it again and again: an answer takes longer than a third of that
+        }
         // The store has followed: without renewals it soon passes on.
         let lease = guard.into_lease();
         ensure!(lease.ttl == short, "the ttl was shortened to {short:?}, and the lease says {:?}", lease.ttl);
         return is_released(gets_it(&t, &other, &name).await?.release().await?);
     }
     let longest = t.growing(200).last();
-    Err(Failure::new(format!("a guard was lost while it was shortened, even to {longest:?}")))
+    Err(Failure::new(format!("a guard could not be shortened, not even to {longest:?}")))
 }
 
 async fn with_lock_keeps_the_error_of_the_work_and_releases(t: Trial) -> Shown {

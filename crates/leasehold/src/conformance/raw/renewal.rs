@@ -93,7 +93,7 @@ async fn a_wrong_id_renews_and_releases_nothing(t: Trial) -> Shown {
 async fn a_wrong_fence_renews_and_releases_nothing(t: Trial) -> Shown {
     let before = Before::new(&t).await?;
     let right = before.grant.fence;
-    for wrong in [Fence::new(right.get() + 1), Fence::new(right.get() - 1)] {
+    for wrong in [right.get() + 1, right.get().saturating_sub(1)].map(Fence::new) {
         let (mut renewal, mut release) = (renewal(&before.claim), release(&before.claim));
         (renewal.fence, release.fence) = (Some(wrong), Some(wrong));
         not_held(t.a.renew_one(&renewal).await, NOT_FOUND)?;

@@ -1,0 +1,144 @@
+//! The figures the SQLite store has to reach, measured and judged, as a table: `make bench`.
+//!
+//! Each rate is measured in several rounds, alternating with a bare loop of prepared statements on the
+//! same disk, and the median is shown. The files are in the directory `LEASEHOLD_BENCH_DIR`, or beside
+//! what cargo builds: the system's temporary directory may be memory, where nothing waits for a disk.
+
+#![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend, Claim, Release};
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::{Locks, Mode, Name};
+use tokio::runtime::Builder;
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(600);
+const TASKS: usize = 64;
+
+fn main() {
+    let place = std::env::var_os("LEASEHOLD_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let directory = tempfile::tempdir_in(place).unwrap();
+    let mut rounds: Vec<[f64; 5]> = (0..ROUNDS)
+        .map(|round| {
+            let path = |what: &str| directory.path().join(format!("{what}-{round}.db"));
+            let bare = bare(&path("bare"));
+            let (verbs, per_commit) = verbs(&path("verbs"));
+            let (guards, _) = guards(&path("guards"));
+            [bare, verbs, verbs / bare, per_commit, guards]
+        })
+        .collect();
+    let mut median = |column: usize| {
+        rounds.sort_by(|a, b| a[column].total_cmp(&b[column]));
+        rounds[ROUNDS / 2][column]
+    };
+    let (bare, verbs, ratio, per_commit, guards) = (median(0), median(1), median(2), median(3), median(4));
+
+    let mut reached = true;
+    println!("| figure | measured | to reach | bare loop, same run |");
+    println!("|---|---|---|---|");
+    let mut row = |name: &str, ok: bool, measured: String, goal: &str, bare: String| {
+        reached &= ok;
+        let mark = if ok { "" } else { " **not reached**" };
+        println!("| {name} | {measured}{mark} | {goal} | {bare} |");
+    };
+    row(
+        "acquires and releases, 64 tasks on 64 names",
+        true,
+        format!("{verbs:.0}/s"),
+        "",
+        format!("{bare:.0} rows/s in batches of 64"),
+    );
+    row("ratio to the bare loop", ratio >= 0.30, format!("{ratio:.2}"), "≥ 0.30", String::new());
+    row("operations per commit", per_commit >= 20.0, format!("{per_commit:.1}"), "≥ 20", String::new());
+    row("the same through guards", true, format!("{guards:.0}/s"), "", format!("ratio {:.2}", guards / bare));
+    println!();
+    println!("{}", if reached { "all figures reached" } else { "NOT all figures reached" });
+}
+
+/// Rows a second of a loop that only upserts, 64 to a transaction, as durable as the store.
+fn bare(path: &Path) -> f64 {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+         CREATE TABLE held (name TEXT PRIMARY KEY, id TEXT, fence INTEGER, expires INTEGER) WITHOUT ROWID;",
+    )
+    .unwrap();
+    let names: Vec<_> = (0..TASKS).map(|n| format!("bench/job-{n}")).collect();
+    let mut put = db
+        .prepare(
+            "INSERT INTO held VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (name) DO UPDATE SET id = excluded.id, fence = excluded.fence, expires = excluded.expires",
+        )
+        .unwrap();
+    let (started, mut count) = (Instant::now(), 0u64);
+    while started.elapsed() < ROUND {
+        db.execute_batch("BEGIN IMMEDIATE").unwrap();
+        for name in &names {
+            put.execute((name, "AAAAAAAAAAAAAAAAAAAAAA", count as i64, count as i64)).unwrap();
+            count += 1;
+        }
+        db.execute_batch("COMMIT").unwrap();
+    }
+    count as f64 / started.elapsed().as_secs_f64()
+}
+
+/// Operations a second of many tasks, and operations to a commit.
+fn verbs(path: &Path) -> (f64, f64) {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let store = Sqlite::open(path).await.unwrap();
+        let started = Instant::now();
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|n| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let name = Name::within("bench", &format!("job-{n}")).unwrap();
+                    let mut count = 0u64;
+                    while started.elapsed() < ROUND {
+                        let claim =
+                            Claim::new(name.clone(), Mode::Exclusive, Duration::from_secs(30), "bench");
+                        let attempt = store.try_acquire(&claim).await.unwrap();
+                        assert!(matches!(attempt, Attempt::Granted(_)));
+                        store.release(&Release::new(name.clone(), claim.id)).await.unwrap();
+                        count += 2;
+                    }
+                    count
+                })
+            })
+            .collect();
+        finish(&store, started, tasks).await
+    })
+}
+
+/// The same, as a program would do it.
+fn guards(path: &Path) -> (f64, f64) {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let store = Sqlite::open(path).await.unwrap();
+        let locks = Locks::new(store.clone());
+        let started = Instant::now();
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|n| {
+                let mutex = locks.mutex(format!("job-{n}"));
+                tokio::spawn(async move {
+                    let mut count = 0u64;
+                    while started.elapsed() < ROUND {
+                        mutex.lock().await.unwrap().release().await.unwrap();
+                        count += 2;
+                    }
+                    count
+                })
+            })
+            .collect();
+        finish(&store, started, tasks).await
+    })
+}
+
+async fn finish(store: &Sqlite, started: Instant, tasks: Vec<tokio::task::JoinHandle<u64>>) -> (f64, f64) {
+    let mut count = 0;
+    for task in tasks {
+        count += task.await.unwrap();
+    }
+    (count as f64 / started.elapsed().as_secs_f64(), count as f64 / store.commits() as f64)
+}

@@ -1,0 +1,164 @@
+//! The names at hand: their state, and which of their rows are not written yet.
+//!
+//! A cache. It is good as long as no other connection has written; the writer asks SQLite, and
+//! empties it when one has, or when a transaction failed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::fault::Fault;
+use super::rows::{self, Table};
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::state::{Answer, Now, Op, State};
+
+/// Names kept at hand: some tens of megabytes.
+const MOST_NAMES: usize = 65_536;
+
+/// The names at hand.
+#[derive(Default)]
+pub(super) struct Book {
+    names: HashMap<Arc<str>, Entry>,
+    /// Those with something to write.
+    unwritten: Vec<Arc<str>>,
+}
+
+struct Entry {
+    state: State,
+    /// Last fence and version, as stored.
+    stored: (Fence, u64),
+    /// Ids whose rows differ from what is stored, and in which table they are stored now.
+    changed: HashMap<LeaseId, Option<Table>>,
+    listed: bool,
+}
+
+impl Entry {
+    fn load(db: &Connection, name: &str) -> Result<Self, Fault> {
+        let state = rows::load(db, name)?;
+        let stored = (state.last_fence(), state.version());
+        Ok(Entry { state, stored, changed: HashMap::new(), listed: false })
+    }
+
+    /// Applies a verb and notes which rows it changed.
+    fn apply(&mut self, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Result<Answer> {
+        let id = match op {
+            Op::Acquire(claim) => Some(claim.id),
+            Op::Renew(renewal) => Some(renewal.id),
+            Op::Release(release) => Some(release.id),
+            _ => None,
+        };
+        // Settling and revoking may change any row: then all are compared. That costs as much as
+        // they do themselves.
+        let Some(id) = id.filter(|_| self.state.due() > now.expiry) else {
+            let before = self.state.clone();
+            let answer = self.state.apply(now, op, wake);
+            for id in before.ids().chain(self.state.ids()) {
+                let was = before.row(&id);
+                if was != self.state.row(&id) {
+                    self.changed.entry(id).or_insert(was.as_ref().map(Table::of));
+                }
+            }
+            return answer;
+        };
+        let before = self.state.row(&id);
+        let woken = wake.len();
+        let answer = self.state.apply(now, op, wake);
+        if before != self.state.row(&id) {
+            self.changed.entry(id).or_insert(before.as_ref().map(Table::of));
+        }
+        for id in &wake[woken..] {
+            // It was a ticket before, unless the verb made it one, and is now marked as woken.
+            self.changed.entry(*id).or_insert(Some(Table::Tickets));
+        }
+        answer
+    }
+
+    fn is_written(&self) -> bool {
+        self.changed.is_empty() && self.stored == (self.state.last_fence(), self.state.version())
+    }
+
+    fn write(&mut self, db: &Connection, name: &str, now: Now) -> Result<(), Fault> {
+        let counters = (self.state.last_fence(), self.state.version());
+        if self.stored != counters {
+            rows::put_counters(db, name, counters.0, counters.1)?;
+            self.stored = counters;
+        }
+        for (id, stored_in) in self.changed.drain() {
+            let row = self.state.row(&id);
+            if let Some(table) = stored_in.filter(|table| row.as_ref().map(Table::of) != Some(*table)) {
+                rows::remove(db, name, &id, table)?;
+            }
+            if let Some(row) = row {
+                rows::put(db, name, &id, &row, now)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Book {
+    /// Forgets everything that is at hand.
+    pub(super) fn clear(&mut self) {
+        self.names.clear();
+        self.unwritten.clear();
+    }
+
+    /// Forgets one name.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.names.remove(name);
+    }
+
+    /// Makes room, between transactions.
+    pub(super) fn trim(&mut self) {
+        if self.names.len() > MOST_NAMES {
+            self.clear();
+        }
+    }
+
+    fn entry(&mut self, db: &Connection, name: &Arc<str>) -> Result<&mut Entry, Fault> {
+        if !self.names.contains_key(name) {
+            let entry = Entry::load(db, name)?;
+            self.names.insert(Arc::clone(name), entry);
+        }
+        // It was just put there; asking twice is how the borrow ends before the insert.
+        self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
+    /// The state of a name.
+    pub(super) fn state(&mut self, db: &Connection, name: &Arc<str>) -> Result<&State, Fault> {
+        Ok(&self.entry(db, name)?.state)
+    }
+
+    /// One verb on one name; nothing is written yet.
+    pub(super) fn apply(
+        &mut self,
+        db: &Connection,
+        name: &Arc<str>,
+        now: Now,
+        op: Op<'_>,
+        wake: &mut Vec<LeaseId>,
+    ) -> Result<Result<Answer>, Fault> {
+        let entry = self.entry(db, name)?;
+        let answer = entry.apply(now, op, wake);
+        if !entry.listed && !entry.is_written() {
+            entry.listed = true;
+            self.unwritten.push(Arc::clone(name));
+        }
+        Ok(answer)
+    }
+
+    /// Writes what has changed; whether there was anything.
+    pub(super) fn write(&mut self, db: &Connection, now: Now) -> Result<bool, Fault> {
+        let any = !self.unwritten.is_empty();
+        for name in self.unwritten.drain(..) {
+            if let Some(entry) = self.names.get_mut(&name) {
+                entry.listed = false;
+                entry.write(db, &name, now)?;
+            }
+        }
+        Ok(any)
+    }
+}

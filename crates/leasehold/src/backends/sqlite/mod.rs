@@ -1,0 +1,344 @@
+//! `sqlite:path` — the state machine over a SQLite file: durable, shared between the processes of a
+//! host. `docs/sqlite.md` tells of its tables and of what happens when.
+
+mod book;
+mod fault;
+mod open;
+mod queue;
+mod rows;
+mod turn;
+mod waiters;
+mod wake;
+mod writer;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use self::queue::Queue;
+use self::waiters::Waiters;
+use self::writer::{Job, Reply, Request, Writer};
+use crate::backend::{
+    Attempt, Backend, Claim, Grant, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
+    Wake,
+};
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use crate::state::Answer;
+
+pub(crate) const INFO: Info = Info::new("sqlite");
+
+/// Half of what a takeover may take after an expiry, so that it is kept on a busy machine.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A store in a SQLite file. Clones are the same store; the file may be open in any number of
+/// processes of one host.
+///
+/// Each open store has one thread that does all its work. What has arrived while the disk was busy is
+/// committed together, and answered when it is on disk. The thread ends when the last clone is gone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("locks.db");
+/// use leasehold::backends::sqlite::Sqlite;
+///
+/// let locks = leasehold::Locks::new(Sqlite::open(&path).await?);
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Sqlite {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<Queue<Request>>,
+    waiters: Arc<Waiters>,
+    clock: Arc<dyn Clock>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// Sets up a [`Sqlite`].
+#[derive(Debug, Clone)]
+pub struct SqliteBuilder {
+    path: PathBuf,
+    allow_network_fs: bool,
+    look_every: Duration,
+    clock: Arc<dyn Clock>,
+    boot_id: Option<String>,
+    max_pages: Option<u32>,
+}
+
+impl SqliteBuilder {
+    /// Opens the file also where `statfs` says that it is on a network file system. SQLite's locks
+    /// and shared memory must then be known to reach all processes that use it, which must all run on
+    /// one machine.
+    #[must_use]
+    pub fn allow_network_fs(mut self, allow: bool) -> Self {
+        self.allow_network_fs = allow;
+        self
+    }
+
+    /// Sets how often a process in which somebody waits looks by itself for a wake-up from another
+    /// process that was not announced, and for a lease or a place that has ended: 500 ms unless set.
+    #[must_use]
+    pub fn look_every(mut self, every: Duration) -> Self {
+        self.look_every = every;
+        self
+    }
+
+    /// Sets the clock: for tests. All who use the file must go by the same.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets what identifies the machine's present boot: for tests.
+    #[must_use]
+    pub fn boot_id(mut self, boot_id: impl Into<String>) -> Self {
+        self.boot_id = Some(boot_id.into());
+        self
+    }
+
+    /// Sets how many pages the file may have: for tests of a full disk.
+    #[must_use]
+    pub fn max_pages(mut self, pages: u32) -> Self {
+        self.max_pages = Some(pages);
+        self
+    }
+
+    /// Opens the file, and creates it, readable by its owner alone, if it is not there.
+    ///
+    /// # Cancel safety
+    /// Dropped, the file may have been created; nothing stays open.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a path that cannot be one; `Unsupported` on a network file system or in a
+    /// time namespace of its own; `Internal` if the file is something else, damaged, or written by a
+    /// newer version; `AuthFailed`, `Unavailable` or `Busy` if it cannot be opened.
+    pub async fn open(self) -> Result<Sqlite> {
+        match self.path.to_str() {
+            Some("") => {
+                return Err(Error::invalid(
+                    "sqlite: needs the path of a file; for a store in memory use memory:",
+                ));
+            }
+            Some(path) if path == ":memory:" || path.starts_with("file:") => {
+                return Err(Error::invalid(
+                    "sqlite: takes the plain path of a file; for a store in memory use memory:",
+                ));
+            }
+            _ => {}
+        }
+        let queue = Queue::new().map_err(|error| fault::system("no bell for the writer", error))?;
+        let inner = Inner {
+            queue: Arc::new(queue),
+            waiters: Arc::default(),
+            clock: Arc::clone(&self.clock),
+            commits: Arc::default(),
+        };
+        let (queue, waiters) = (Arc::clone(&inner.queue), Arc::clone(&inner.waiters));
+        let commits = Arc::clone(&inner.commits);
+        let (tell, told) = oneshot::channel();
+        // Opening blocks, so the thread does that too.
+        let work = move || {
+            let opened = match open::open(&self) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            };
+            let mut writer = Writer {
+                db: opened.db,
+                wake: opened.wake,
+                queue,
+                waiters,
+                clock: self.clock,
+                commits,
+                look_every: self.look_every,
+                book: book::Book::default(),
+                booked: None,
+                looked: None,
+            };
+            writer.tidy();
+            // If nobody wants it any more, the queue is closed already.
+            let _ = tell.send(Ok(()));
+            writer.run();
+        };
+        std::thread::Builder::new()
+            .name("leasehold-sqlite".into())
+            .spawn(work)
+            .map_err(|error| fault::system("the writer's thread could not be started", error))?;
+        told.await.map_err(|_| ended())??;
+        Ok(Sqlite { inner: Arc::new(inner) })
+    }
+}
+
+impl Sqlite {
+    /// Opens the file, and creates it if it is not there: [`builder`](Sqlite::builder) without options.
+    ///
+    /// # Cancel safety
+    /// As [`SqliteBuilder::open`].
+    ///
+    /// # Errors
+    /// As [`SqliteBuilder::open`].
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Sqlite::builder(path).open().await
+    }
+
+    /// A store in this file, to be set up.
+    pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
+        SqliteBuilder {
+            path: path.as_ref().to_owned(),
+            allow_network_fs: false,
+            look_every: LOOK_EVERY,
+            clock: Arc::new(SystemClock),
+            boot_id: None,
+            max_pages: None,
+        }
+    }
+
+    /// What comes after `sqlite:` in a URL: a path as it stands, or `///` and an absolute path.
+    pub(crate) fn path_of_url(rest: &str) -> Result<&str> {
+        if rest.contains(['?', '#']) {
+            return Err(Error::invalid(
+                "sqlite: takes a path and no options; a path with ? or # in it is opened with Sqlite::open",
+            ));
+        }
+        match rest.strip_prefix("//") {
+            None => Ok(rest),
+            Some(absolute) if absolute.starts_with('/') => Ok(absolute),
+            Some(_) => Err(Error::invalid(
+                "sqlite:// takes no host; write sqlite:path, or sqlite:///path for an absolute path",
+            )),
+        }
+    }
+
+    /// How many transactions of this store have changed something: each is one wait for the disk.
+    pub fn commits(&self) -> u64 {
+        self.inner.commits.load(Ordering::Relaxed)
+    }
+
+    /// The version of SQLite that is built in, as a number: 3051003 is 3.51.3.
+    pub fn sqlite_version() -> i32 {
+        rusqlite::version_number()
+    }
+
+    async fn ask(&self, job: Job) -> Result<Reply> {
+        let (reply, answer) = oneshot::channel();
+        if !self.inner.queue.push(Request { job, reply }) {
+            return Err(ended());
+        }
+        answer.await.map_err(|_| ended())?
+    }
+
+    async fn ask_one(&self, job: Job) -> Result<Answer> {
+        match self.ask(job).await? {
+            Reply::One(answer) => answer,
+            _ => Err(out_of_turn()),
+        }
+    }
+}
+
+/// The writer is gone without an answer, which only a bug can do.
+fn ended() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the writer of the database has ended; whether the change took effect is unknown",
+    )
+}
+
+/// The writer answers each verb in kind.
+fn out_of_turn() -> Error {
+    Error::new(ErrorKind::Internal, "the writer of the database answered out of turn")
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("clock", &self.inner.clock).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Backend for Sqlite {
+    fn info(&self) -> Info {
+        INFO
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        match self.ask_one(Job::Acquire(claim.clone())).await? {
+            Answer::Acquired(attempt) => Ok(attempt),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        let started = self.inner.clock.now();
+        // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
+        let Some(slot) = self.inner.waiters.slot(claim) else { return Ok(Wake::Retry) };
+        match poll_fn(|cx| slot.poll(cx)).await {
+            None => Ok(Wake::Retry),
+            Some((grant, at)) => Ok(Wake::Granted(Grant { waited: at.since(started), ..grant })),
+        }
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let renewed = |answer: Result<Answer>| match answer? {
+            Answer::Renewed(renewed) => Ok(renewed),
+            _ => Err(out_of_turn()),
+        };
+        let error = match self.ask(Job::Renew(leases.to_vec())).await {
+            Ok(Reply::Many(answers)) => return answers.into_iter().map(renewed).collect(),
+            Ok(_) => out_of_turn(),
+            Err(error) => error,
+        };
+        leases.iter().map(|_| Err(error.duplicate())).collect()
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        match self.ask_one(Job::Release(lease.clone())).await? {
+            Answer::Released(released) => Ok(released),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        match self.ask_one(Job::Revoke { name: name.clone(), now }).await? {
+            Answer::Revoked(revoked) => Ok(revoked),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        match self.ask(Job::Inspect(query.clone())).await? {
+            Reply::Page(page) => page,
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        match self.ask_one(Job::Sweep).await? {
+            Answer::Swept(swept) => Ok(swept),
+            _ => Err(out_of_turn()),
+        }
+    }
+}

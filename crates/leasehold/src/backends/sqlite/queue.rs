@@ -1,0 +1,89 @@
+//! What has arrived for the writer, and the bell that tells it so.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+
+use super::wake::{WakeFile, drain};
+
+/// What has arrived for a writer.
+pub(super) struct Queue<T> {
+    inner: Mutex<Inner<T>>,
+    bell: OwnedFd,
+}
+
+struct Inner<T> {
+    arrived: Vec<T>,
+    open: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Queue { inner: Mutex::new(Inner { arrived: Vec::new(), open: true }), bell })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one; false if nobody will take it.
+    pub(super) fn push(&self, item: T) -> bool {
+        let mut inner = self.lock();
+        if !inner.open {
+            return false;
+        }
+        let first = inner.arrived.is_empty();
+        inner.arrived.push(item);
+        drop(inner);
+        if first {
+            self.ring();
+        }
+        true
+    }
+
+    /// No more; what has arrived is still taken.
+    pub(super) fn close(&self) {
+        self.lock().open = false;
+        self.ring();
+    }
+
+    /// No more, and what has arrived is thrown away: there is nobody to take it.
+    pub(super) fn abandon(&self) {
+        let mut inner = self.lock();
+        inner.open = false;
+        let abandoned = std::mem::take(&mut inner.arrived);
+        drop(inner);
+        drop(abandoned);
+    }
+
+    /// What has arrived, `most` at most; `None` when there is nothing and never will be.
+    pub(super) fn take(&self, most: usize) -> Option<Vec<T>> {
+        let mut inner = self.lock();
+        if inner.arrived.is_empty() && !inner.open {
+            return None;
+        }
+        if inner.arrived.len() > most {
+            let rest = inner.arrived.split_off(most);
+            return Some(std::mem::replace(&mut inner.arrived, rest));
+        }
+        Some(std::mem::take(&mut inner.arrived))
+    }
+
+    /// Blocks until something arrives, the wake file is touched, or this much time has passed.
+    pub(super) fn wait(&self, wake: &WakeFile, most: Option<Duration>) {
+        let most = most.and_then(|most| Timespec::try_from(most).ok());
+        let mut fds = [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&wake.watch, PollFlags::IN)];
+        // Whatever it says, the caller looks at everything.
+        let _ = poll(&mut fds, most.as_ref());
+        drain(&self.bell);
+    }
+
+    fn ring(&self) {
+        // It can only fail when it is already ringing.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,209 @@
+//! Rows of the tables to and from the rows of the state machine.
+
+use std::sync::Arc;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row as SqlRow, params};
+
+use super::fault::{Fault, foreign};
+use crate::backend::{Gone, Mode};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::state::{LeaseRow, Now, Row, SpentRow, State, TicketRow};
+
+/// Which table an id is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    Leases,
+    Tickets,
+    Spent,
+}
+
+impl Table {
+    pub(super) fn of(row: &Row) -> Self {
+        match row {
+            Row::Lease(_) => Table::Leases,
+            Row::Ticket(_) => Table::Tickets,
+            Row::Spent(_) => Table::Spent,
+        }
+    }
+}
+
+/// SQLite's integers end at 2^63; so do our times, some 292 000 years after a boot.
+fn time(micros: u64) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// A number of which only equality matters: its bits.
+fn bits(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+fn mode_columns(mode: Mode) -> (&'static str, Option<u32>) {
+    match mode {
+        Mode::Exclusive => ("exclusive", None),
+        Mode::Shared => ("shared", None),
+        Mode::Permit { limit } => ("permit", Some(limit)),
+    }
+}
+
+fn mode(row: &SqlRow<'_>, column: usize) -> Result<Mode, Fault> {
+    match (row.get_ref(column)?.as_str()?, row.get(column + 1)?) {
+        ("exclusive", None) => Ok(Mode::Exclusive),
+        ("shared", None) => Ok(Mode::Shared),
+        ("permit", Some(limit)) => Ok(Mode::Permit { limit }),
+        _ => Err(foreign(column, "not a mode")),
+    }
+}
+
+fn id(row: &SqlRow<'_>) -> Result<LeaseId, Fault> {
+    LeaseId::parse(row.get_ref(0)?.as_str()?).map_err(|error| foreign(0, error))
+}
+
+fn text(row: &SqlRow<'_>, column: usize) -> Result<Arc<str>, Fault> {
+    Ok(row.get_ref(column)?.as_str()?.into())
+}
+
+fn number(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
+    u64::try_from(row.get::<_, i64>(column)?).map_err(|error| foreign(column, error))
+}
+
+fn nonce(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
+    Ok(row.get::<_, i64>(column)?.cast_unsigned())
+}
+
+fn lease(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
+    let metadata = row.get_ref(5)?.as_str_or_null()?.map(Arc::from);
+    let lease = LeaseRow {
+        mode: mode(row, 1)?,
+        fence: Fence::new(number(row, 3)?),
+        granted: Fence::new(number(row, 13)?),
+        owner: text(row, 4)?,
+        metadata,
+        ttl: number(row, 6)?,
+        expires: number(row, 7)?,
+        acquired_wall: number(row, 8)?,
+        renewals: number(row, 9)?,
+        nonce: nonce(row, 10)?,
+        repeated: row.get(11)?,
+        revoked: row.get(12)?,
+    };
+    Ok((id(row)?, Row::Lease(lease)))
+}
+
+fn ticket(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
+    let ticket = TicketRow {
+        mode: mode(row, 1)?,
+        arrival: number(row, 3)?,
+        owner: text(row, 4)?,
+        ttl: number(row, 5)?,
+        lapses: number(row, 6)?,
+        joined: number(row, 7)?,
+        nonce: nonce(row, 8)?,
+        repeated: row.get(9)?,
+        woken: row.get(10)?,
+    };
+    Ok((id(row)?, Row::Ticket(ticket)))
+}
+
+fn spent(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
+    let why = match row.get_ref(2)?.as_str()? {
+        "expired" => Gone::Expired,
+        "not_found" => Gone::NotFound,
+        "superseded" => Gone::Superseded,
+        "revoked" => Gone::Revoked,
+        _ => return Err(foreign(2, "not a reason")),
+    };
+    Ok((id(row)?, Row::Spent(SpentRow { until: number(row, 1)?, why })))
+}
+
+/// Everything that is stored of a name.
+pub(super) fn load(db: &Connection, name: &str) -> Result<State, Fault> {
+    let counters = db
+        .prepare_cached(include_str!("sql/load_name.sql"))?
+        .query_row([name], |row| Ok((Fence::new(number(row, 0)?), number(row, 1)?)))
+        .optional()?;
+    let (fence, version) = counters.unwrap_or_default();
+    let mut rows = Vec::new();
+    let mut all = |sql, read: fn(&SqlRow<'_>) -> Result<(LeaseId, Row), Fault>| {
+        let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
+        for row in statement.query_map([name], read)? {
+            rows.push(row?);
+        }
+        Ok::<_, Fault>(())
+    };
+    all(include_str!("sql/load_leases.sql"), lease)?;
+    all(include_str!("sql/load_tickets.sql"), ticket)?;
+    all(include_str!("sql/load_spent.sql"), spent)?;
+    Ok(State::from_rows(fence, version, rows))
+}
+
+/// Stores the counters of a name.
+pub(super) fn put_counters(db: &Connection, name: &str, fence: Fence, version: u64) -> Result<(), Fault> {
+    db.prepare_cached(include_str!("sql/put_name.sql"))?.execute(params![
+        name,
+        time(fence.get()),
+        time(version)
+    ])?;
+    Ok(())
+}
+
+/// Stores what there is of an id, new or changed.
+pub(super) fn put(db: &Connection, name: &str, id: &LeaseId, row: &Row, now: Now) -> Result<(), Fault> {
+    match row {
+        Row::Lease(lease) => {
+            let (mode, permits) = mode_columns(lease.mode);
+            let left = lease.expires.saturating_sub(now.expiry);
+            db.prepare_cached(include_str!("sql/put_lease.sql"))?.execute(params![
+                name,
+                id.expose(),
+                mode,
+                permits,
+                time(lease.fence.get()),
+                lease.owner,
+                lease.metadata,
+                time(lease.ttl),
+                time(lease.expires),
+                time(lease.acquired_wall),
+                time(lease.renewals),
+                bits(lease.nonce),
+                lease.repeated,
+                lease.revoked,
+                time(lease.granted.get()),
+                time(now.wall.saturating_add(left) / 1000),
+            ])?;
+        }
+        Row::Ticket(ticket) => {
+            let (mode, permits) = mode_columns(ticket.mode);
+            db.prepare_cached(include_str!("sql/put_ticket.sql"))?.execute(params![
+                name,
+                id.expose(),
+                mode,
+                permits,
+                time(ticket.arrival),
+                ticket.owner,
+                time(ticket.ttl),
+                time(ticket.lapses),
+                time(ticket.joined),
+                bits(ticket.nonce),
+                ticket.repeated,
+                ticket.woken,
+            ])?;
+        }
+        Row::Spent(spent) => {
+            let columns = params![name, id.expose(), time(spent.until), spent.why.as_str()];
+            db.prepare_cached(include_str!("sql/put_spent.sql"))?.execute(columns)?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops what was stored of an id.
+pub(super) fn remove(db: &Connection, name: &str, id: &LeaseId, from: Table) -> Result<(), Fault> {
+    let sql = match from {
+        Table::Leases => include_str!("sql/drop_lease.sql"),
+        Table::Tickets => include_str!("sql/drop_ticket.sql"),
+        Table::Spent => include_str!("sql/drop_spent.sql"),
+    };
+    db.prepare_cached(sql)?.execute([name, id.expose()])?;
+    Ok(())
+}

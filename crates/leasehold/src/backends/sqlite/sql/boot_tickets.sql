@@ -1,0 +1,2 @@
+-- Nobody who waited is still there.
+DELETE FROM tickets;

@@ -1,0 +1,1 @@
+DELETE FROM spent WHERE name = ?1 AND id = ?2;

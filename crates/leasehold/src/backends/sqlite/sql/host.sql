@@ -1,0 +1,1 @@
+SELECT boot_id FROM host;

@@ -1,0 +1,1 @@
+SELECT fence, version FROM names WHERE name = ?1;

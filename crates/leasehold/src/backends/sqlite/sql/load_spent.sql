@@ -1,0 +1,1 @@
+SELECT id, until_us, why FROM spent WHERE name = ?1;

@@ -1,0 +1,1 @@
+UPDATE host SET swept_at_ms = ?1;

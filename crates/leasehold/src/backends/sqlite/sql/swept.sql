@@ -1,0 +1,1 @@
+SELECT swept_at_ms FROM host;

@@ -1,0 +1,161 @@
+//! The inside of one transaction: requests run through the state machine, and the attempts of those
+//! they let in.
+
+use std::sync::Arc;
+
+use super::fault::Fault;
+use super::writer::{Job, Reply, Writer};
+use crate::backend::{Attempt, Grant, Page, Query, Swept};
+use crate::backends::slot::Slot;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+use crate::state::{Answer, Now, Op};
+
+/// Names that one sweep settles, and counters that it forgets, at most: others wait for the lock
+/// meanwhile.
+const MOST_SWEPT: u32 = 10_000;
+
+/// One transaction's work.
+pub(super) struct Turn<'a> {
+    pub(super) writer: &'a mut Writer,
+    pub(super) now: Now,
+    pub(super) after: &'a mut After,
+    /// Something was written.
+    pub(super) changed: bool,
+}
+
+/// What one transaction leaves to be done after it.
+#[derive(Default)]
+pub(super) struct After {
+    /// Waiters of this process, with what they got.
+    pub(super) ring: Vec<(Arc<Slot>, Option<Grant>)>,
+    /// Somebody was woken who does not wait in this process.
+    pub(super) elsewhere: bool,
+}
+
+impl Turn<'_> {
+    /// One request.
+    pub(super) fn run(&mut self, job: &Job) -> Result<Reply, Fault> {
+        Ok(match job {
+            Job::Acquire(claim) => Reply::One(self.apply(claim.name.stored_arc(), Op::Acquire(claim))?),
+            Job::Release(release) => Reply::One(self.apply(release.name.stored_arc(), Op::Release(release))?),
+            Job::Revoke { name, now } => Reply::One(self.apply(name.stored_arc(), Op::Revoke { now: *now })?),
+            Job::Renew(renewals) => Reply::Many(
+                renewals
+                    .iter()
+                    .map(|renewal| self.apply(renewal.name.stored_arc(), Op::Renew(renewal)))
+                    .collect::<Result<_, Fault>>()?,
+            ),
+            Job::Sweep => Reply::One(Ok(Answer::Swept(self.sweep()?))),
+            Job::Inspect(query) => Reply::Page(self.inspect(query)?),
+        })
+    }
+
+    /// A verb, and then at once the attempts of those it lets in, and of those that these let in.
+    pub(super) fn apply(&mut self, name: &Arc<str>, op: Op<'_>) -> Result<Result<Answer>, Fault> {
+        let Writer { db, book, waiters, .. } = &mut *self.writer;
+        let mut wake = Vec::new();
+        let answer = book.apply(db, name, self.now, op, &mut wake)?;
+        let mut vain = Vec::new();
+        waiters.keep_in_step(name, book.state(db, name)?, &op, &answer, &mut vain);
+        self.after.ring.extend(vain.into_iter().map(|slot| (slot, None)));
+        self.attempt(name, &mut wake)?;
+        Ok(answer)
+    }
+
+    /// Makes the attempts of those among the woken who wait in this process.
+    pub(super) fn attempt(&mut self, name: &Arc<str>, wake: &mut Vec<LeaseId>) -> Result<(), Fault> {
+        let mut next = 0;
+        while let Some(id) = wake.get(next).copied() {
+            next += 1;
+            let Some(waiter) = self.writer.waiters.take(name, &id) else {
+                self.after.elsewhere = true;
+                continue;
+            };
+            let Writer { db, book, .. } = &mut *self.writer;
+            let grant = match book.apply(db, name, self.now, Op::Acquire(&waiter.claim), wake)? {
+                Ok(Answer::Acquired(Attempt::Granted(grant))) => Some(grant),
+                // An error is the waiter's to hear, from its own attempt. And if the claim goes on in
+                // another process, that one is to be woken.
+                _ => {
+                    self.after.elsewhere = true;
+                    None
+                }
+            };
+            self.after.ring.push((waiter.slot, grant));
+        }
+        Ok(())
+    }
+
+    /// Writes what is not written yet, so that queries see it.
+    pub(super) fn write(&mut self) -> Result<(), Fault> {
+        self.changed |= self.writer.book.write(&self.writer.db, self.now)?;
+        Ok(())
+    }
+
+    fn names(&self, sql: &str, values: impl rusqlite::Params) -> Result<Vec<Arc<str>>, Fault> {
+        let mut statement = self.writer.db.prepare_cached(sql)?;
+        let names = statement.query_map(values, |row| Ok(Arc::from(row.get_ref(0)?.as_str()?)))?;
+        names.collect()
+    }
+
+    fn inspect(&mut self, query: &Query) -> Result<Result<Page>, Fault> {
+        let now = self.now.expiry.cast_signed();
+        let (names, next) = match query {
+            Query::Name(name) => (vec![Arc::clone(name.stored_arc())], None),
+            Query::LeaseId(id) => {
+                self.write()?;
+                let found = self.names(include_str!("sql/find_id.sql"), (id.expose(), now))?;
+                (found, None)
+            }
+            Query::Prefix { stored: prefix, limit, cursor } => {
+                self.write()?;
+                let most = i64::try_from(*limit).unwrap_or(i64::MAX).saturating_add(1);
+                let values = (prefix, cursor, now, most);
+                let mut found = self.names(include_str!("sql/find_in_use.sql"), values)?;
+                found.retain(|name| name.starts_with(prefix.as_str()));
+                let more = found.len() > *limit;
+                found.truncate(*limit);
+                let next = found.last().filter(|_| more).map(|name| name.to_string());
+                (found, next)
+            }
+        };
+        let mut items = Vec::with_capacity(names.len());
+        for stored in names {
+            let name = match Name::from_stored(&stored) {
+                Ok(name) => name,
+                Err(error) => return Ok(Err(error)),
+            };
+            items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now));
+        }
+        Ok(Ok(Page { items, next }))
+    }
+
+    /// Drops what has ended, and counters that are no longer needed.
+    pub(super) fn sweep(&mut self) -> Result<Swept, Fault> {
+        self.write()?;
+        let mut total = Swept::default();
+        let due = (self.now.expiry.cast_signed(), MOST_SWEPT);
+        for name in self.names(include_str!("sql/find_due.sql"), due)? {
+            if let Ok(Answer::Swept(swept)) = self.apply(&name, Op::Sweep)? {
+                total.expired += swept.expired;
+                total.tickets += swept.tickets;
+            }
+        }
+        self.write()?;
+        let passed = Fence::at(self.now.wall.saturating_sub(Fence::RETENTION.as_micros() as u64));
+        let passed = (passed.get().cast_signed(), MOST_SWEPT);
+        for name in self.names(include_str!("sql/forget.sql"), passed)? {
+            self.writer.book.forget(&name);
+            total.counters += 1;
+            self.changed = true;
+        }
+        let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
+        let mut statement = self.writer.db.prepare_cached(include_str!("sql/counts.sql"))?;
+        let (held, waiting) = statement.query_row([], counts)?;
+        (total.held, total.waiting) = (held.into(), waiting.into());
+        Ok(total)
+    }
+}

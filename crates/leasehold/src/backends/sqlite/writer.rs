@@ -1,0 +1,292 @@
+//! The one thread that uses a database: takes what has arrived, runs it through the state machine in
+//! one transaction, commits once, and only then answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::book::Book;
+use super::fault::{self, Fault, Outcome};
+use super::queue::Queue;
+use super::turn::{After, Turn};
+use super::waiters::Waiters;
+use super::wake::WakeFile;
+use crate::backend::{Claim, Page, Query, Release, Renewal};
+use crate::clock::{Clock, Moment};
+use crate::error::Result;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+use crate::state::{Answer, Now, Op};
+
+/// Requests in one transaction at most: others wait for the lock meanwhile.
+const MOST_REQUESTS: usize = 4096;
+
+/// How often the processes on a file together sweep it, so that names nobody uses do not pile up.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+
+/// A verb, with what it is about.
+pub(super) enum Job {
+    Acquire(Claim),
+    Renew(Vec<Renewal>),
+    Release(Release),
+    Revoke { name: Name, now: bool },
+    Inspect(Query),
+    Sweep,
+}
+
+/// The answer to a [`Job`].
+pub(super) enum Reply {
+    One(Result<Answer>),
+    Many(Vec<Result<Answer>>),
+    Page(Result<Page>),
+}
+
+/// A verb that has arrived, and who wants to know.
+pub(super) struct Request {
+    pub(super) job: Job,
+    pub(super) reply: oneshot::Sender<Result<Reply>>,
+}
+
+/// The thread's own things.
+pub(super) struct Writer {
+    pub(super) db: Connection,
+    pub(super) wake: WakeFile,
+    pub(super) queue: Arc<Queue<Request>>,
+    pub(super) waiters: Arc<Waiters>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) commits: Arc<AtomicU64>,
+    pub(super) look_every: Duration,
+    pub(super) book: Book,
+    /// SQLite's count of what other connections wrote, when the book was good and when we last looked
+    /// for wake-ups.
+    pub(super) booked: Option<i64>,
+    pub(super) looked: Option<i64>,
+}
+
+/// What a look around found to be done.
+#[derive(Default)]
+struct Found {
+    /// Those who wait here and were woken by another process.
+    woken: Vec<(Arc<str>, LeaseId)>,
+    /// Names somebody waits for here, and of which something has ended.
+    due: Vec<Arc<str>>,
+    /// It is time to sweep.
+    sweep: bool,
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.woken.is_empty() && self.due.is_empty() && !self.sweep
+    }
+}
+
+/// Requests are refused, not left hanging, should the thread ever end on its own.
+struct Abandon(Arc<Queue<Request>>, Arc<Waiters>);
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.0.abandon();
+        self.1.ring_all();
+    }
+}
+
+impl Writer {
+    /// Serves until the queue is closed and empty.
+    pub(super) fn run(mut self) {
+        let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
+        let (mut last_look, mut last_tidy) = (Instant::now(), Instant::now());
+        while let Some(requests) = self.queue.take(MOST_REQUESTS) {
+            let waited_for = !self.waiters.is_empty();
+            let timed = waited_for && last_look.elapsed() >= self.look_every;
+            let mut found = Found::default();
+            if self.wake.was_touched() || timed {
+                if timed {
+                    last_look = Instant::now();
+                }
+                if let Err(fault) = self.look(timed, &mut found) {
+                    let error = fault::error(fault, Outcome::Undone);
+                    tracing::debug!(%error, "cannot look for those who wait; will look again");
+                }
+            }
+            if requests.is_empty() && found.is_empty() {
+                self.queue.wait(&self.wake, waited_for.then_some(self.look_every));
+            } else {
+                self.serve(requests, &found);
+                self.book.trim();
+            }
+            if last_tidy.elapsed() >= SWEEP_EVERY {
+                last_tidy = Instant::now();
+                self.tidy();
+            }
+        }
+        // Dropping the connection writes the log back into the file if nobody else has it open.
+    }
+
+    /// Sweeps, if nobody has for a while.
+    pub(super) fn tidy(&mut self) {
+        let now = Duration::from_micros(self.clock.wall_micros());
+        let swept = self.db.query_row(include_str!("sql/swept.sql"), [], |row| row.get::<_, i64>(0));
+        // A clock that was set back counts too.
+        let since = swept.map(|swept| Duration::from_millis(swept.unsigned_abs()).abs_diff(now));
+        if since.is_ok_and(|since| since >= SWEEP_EVERY) {
+            self.serve(Vec::new(), &Found { sweep: true, ..Found::default() });
+        }
+    }
+
+    /// Looks for those who wait here and were woken by another process; when it is time, also for names
+    /// they wait for of which something has ended. Those behind the front do not know when they become
+    /// it, nor that its holder is dead.
+    fn look(&mut self, timed: bool, found: &mut Found) -> Result<(), Fault> {
+        let version = data_version(&self.db)?;
+        if !self.waiters.is_empty() && self.looked != Some(version) {
+            let mut statement = self.db.prepare_cached(include_str!("sql/woken.sql"))?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let name = row.get_ref(0)?.as_str()?;
+                let id =
+                    LeaseId::parse(row.get_ref(1)?.as_str()?).map_err(|error| fault::foreign(1, error))?;
+                if self.waiters.has(name, &id) {
+                    found.woken.push((name.into(), id));
+                }
+            }
+            self.looked = Some(version);
+        }
+        if timed {
+            let now = self.clock.now().as_micros().cast_signed();
+            let mut statement = self.db.prepare_cached(include_str!("sql/is_due.sql"))?;
+            for name in self.waiters.names() {
+                if statement.query_row((&name, now), |row| row.get(0))? {
+                    found.due.push(name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what has arrived, and answers.
+    fn serve(&mut self, requests: Vec<Request>, found: &Found) {
+        let (fault, outcome) = match self.transact(&requests, found) {
+            Ok(replies) => {
+                for (request, reply) in requests.into_iter().zip(replies) {
+                    // Whoever no longer listens settles it with a release that says so (promise 8).
+                    let _ = request.reply.send(Ok(reply));
+                }
+                return;
+            }
+            Err(failed) => failed,
+        };
+        // Without what takes room, what makes room may still be written. To those who live, what could
+        // not be written is undone, so running it again is no second time.
+        let (mut failed, mut rest) = (requests, Vec::new());
+        if fault::is_full(&fault) {
+            // A log that is written back begins anew, in the room it has already.
+            if let Err(fault) = checkpoint(&self.db) {
+                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
+            }
+            (failed, rest) = failed.into_iter().partition(|request| matches!(request.job, Job::Acquire(_)));
+            if failed.is_empty() {
+                std::mem::swap(&mut failed, &mut rest);
+            }
+        }
+        let error = fault::error(fault, outcome);
+        tracing::debug!(%error, requests = failed.len(), "a transaction failed");
+        for request in failed {
+            let _ = request.reply.send(Err(error.duplicate()));
+        }
+        if !rest.is_empty() {
+            self.serve(rest, &Found::default());
+        }
+    }
+
+    /// One transaction: everything or nothing, and on disk when it returns.
+    fn transact(&mut self, requests: &[Request], found: &Found) -> Result<Vec<Reply>, (Fault, Outcome)> {
+        let only_looks =
+            found.is_empty() && requests.iter().all(|request| matches!(request.job, Job::Inspect(_)));
+        let begin = if only_looks { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        execute(&self.db, begin).map_err(|fault| (fault, Outcome::Undone))?;
+        let mut after = After::default();
+        let done = self.run_all(requests, found, &mut after);
+        let done = done.map_err(|fault| (fault, Outcome::Undone)).and_then(|(replies, changed, at)| {
+            execute(&self.db, "COMMIT").map_err(|fault| (fault, Outcome::Unknown))?;
+            self.commits.fetch_add(u64::from(changed), Ordering::Relaxed);
+            Ok((replies, at))
+        });
+        match done {
+            Ok((replies, at)) => {
+                for (slot, grant) in after.ring {
+                    slot.ring(grant.map(|grant| (grant, at)));
+                }
+                if after.elsewhere {
+                    self.wake.touch();
+                }
+                Ok(replies)
+            }
+            Err(failed) => {
+                if !self.db.is_autocommit()
+                    && let Err(fault) = execute(&self.db, "ROLLBACK")
+                {
+                    tracing::debug!(error = %fault::error(fault, Outcome::Undone), "cannot roll back");
+                }
+                // Nothing at hand can be relied on, and whoever waits may wait in vain.
+                self.book.clear();
+                after.ring.iter().for_each(|(slot, _)| slot.ring(None));
+                self.waiters.ring_all();
+                Err(failed)
+            }
+        }
+    }
+
+    /// The inside of a transaction; whether there is anything to commit, and when it ran.
+    fn run_all(
+        &mut self,
+        requests: &[Request],
+        found: &Found,
+        after: &mut After,
+    ) -> Result<(Vec<Reply>, bool, Moment), Fault> {
+        let version = data_version(&self.db)?;
+        if self.booked != Some(version) {
+            self.book.clear();
+            self.booked = Some(version);
+        }
+        // Read when nobody else can write, so that time never goes back for a name.
+        let at = self.clock.now();
+        let now = Now { expiry: at.as_micros(), wall: self.clock.wall_micros() };
+        let mut turn = Turn { writer: self, now, after, changed: false };
+        for (name, id) in &found.woken {
+            turn.attempt(name, &mut vec![*id])?;
+        }
+        for name in &found.due {
+            // Settles it, and lets in whoever can now go in.
+            let _ = turn.apply(name, Op::Sweep)?;
+        }
+        if found.sweep {
+            turn.sweep()?;
+            let done = [(now.wall / 1000).cast_signed()];
+            turn.writer.db.execute(include_str!("sql/put_swept.sql"), done)?;
+            turn.changed = true;
+        }
+        let mut replies = Vec::with_capacity(requests.len());
+        for request in requests {
+            replies.push(turn.run(&request.job)?);
+        }
+        turn.write()?;
+        Ok((replies, turn.changed, at))
+    }
+}
+
+fn execute(db: &Connection, sql: &str) -> Result<(), Fault> {
+    db.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+/// Writes the log back into the file, as far as nobody is in the way.
+fn checkpoint(db: &Connection) -> Result<(), Fault> {
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+/// Changes whenever another connection, here or in another process, has committed.
+fn data_version(db: &Connection) -> Result<i64, Fault> {
+    db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+}

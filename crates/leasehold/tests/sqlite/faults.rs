@@ -1,0 +1,156 @@
+//! A store that cannot do its work says so, never that somebody holds the lock, and recovers.
+
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend, Query, Release, Released};
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::{ErrorKind, Locks};
+
+use crate::support::{LONG, TICKET, claim, granted, name, place};
+
+#[tokio::test]
+async fn a_database_locked_by_another_is_busy_after_a_bound_and_never_contention() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let held = claim("held", LONG);
+    granted(&store, &held).await;
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+    let started = Instant::now();
+    let (free, release) = (claim("x", LONG), Release::new(name("held"), held.id));
+    let answers = tokio::join!(store.try_acquire(&free), store.release(&release));
+    let took = started.elapsed();
+    for error in [answers.0.unwrap_err(), answers.1.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.is_retryable() && error.message().contains("nothing was changed"), "{error}");
+    }
+    assert!(took >= Duration::from_millis(1900) && took < Duration::from_millis(5000), "{took:?}");
+    // Looking needs no lock.
+    assert_eq!(store.inspect(&Query::Name(name("held"))).await.unwrap().items[0].holders.len(), 1);
+    let locks = Locks::new(store.clone());
+    assert_eq!(locks.mutex("held").try_lock().await.unwrap_err().kind(), ErrorKind::Busy);
+
+    // A shorter wait is not noticed.
+    let unlock = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        db.execute_batch("ROLLBACK").unwrap();
+    };
+    let (attempt, ()) = tokio::join!(store.try_acquire(&free), unlock);
+    assert!(matches!(attempt.unwrap(), Attempt::Granted(_)));
+    assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+}
+
+#[tokio::test]
+async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_is_room() {
+    let place = place();
+    let store = Sqlite::builder(&place.path).max_pages(40).open().await.unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        let claim = claim(&format!("job-{}-{}", held.len(), "x".repeat(300)), LONG);
+        match store.try_acquire(&claim).await {
+            Ok(Attempt::Granted(_)) => held.push(claim),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                // What was not stored is not remembered either.
+                let again = store.try_acquire(&claim).await;
+                assert!(again.is_err(), "a claim that was not stored is granted: {again:?}");
+                break error;
+            }
+        }
+        assert!(held.len() < 10_000, "never full");
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        error.message().contains("no room") && error.message().contains("nothing was changed"),
+        "{error}"
+    );
+    assert!(held.len() > 10);
+
+    // What was granted is there, what failed is not.
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let leases: u32 = db.query_row("SELECT count(*) FROM leases", [], |row| row.get(0)).unwrap();
+    assert_eq!(leases as usize, held.len());
+
+    // Releases that are in one transaction with claims that do not fit are not held back by them. They
+    // gather while the database is locked.
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let bigs: Vec<_> = (0..20).map(|n| claim(&format!("{n}-{}", "y".repeat(500)), LONG)).collect();
+    let first = held.remove(0);
+    let release = Release::new(first.name.clone(), first.id);
+    let unlock = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        db.execute_batch("ROLLBACK").unwrap();
+    };
+    let claims = futures_util::future::join_all(bigs.iter().map(|big| store.try_acquire(big)));
+    let (swept, claims, released, ()) = tokio::join!(store.sweep(), claims, store.release(&release), unlock);
+    swept.unwrap();
+    assert_eq!(released.unwrap(), Released::Done);
+    for claim in claims {
+        assert_eq!(claim.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    for claim in held {
+        let release = Release::new(claim.name.clone(), claim.id);
+        assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+    }
+    // There is room again.
+    granted(&store, &claim("job-0-again", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_unavailable() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    // A layout that was pulled away under us: every statement fails.
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.execute_batch("ALTER TABLE leases RENAME TO elsewhere").unwrap();
+    let error = store.try_acquire(&claim("y", LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(!format!("{error:?}").contains("leases"), "no SQL in errors: {error:?}");
+    db.execute_batch("ALTER TABLE elsewhere RENAME TO leases").unwrap();
+    granted(&store, &claim("y", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_dropped_call_loses_nothing() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    for _ in 0..50 {
+        let claim = claim("x", LONG);
+        {
+            let call = store.try_acquire(&claim);
+            let mut call = std::pin::pin!(call);
+            // It is sent with the first poll, and dropped unanswered.
+            std::future::poll_fn(|cx| {
+                let _ = call.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        let mut release = Release::new(claim.name.clone(), claim.id);
+        release.unanswered = Some(claim.ttl);
+        store.release(&release).await.unwrap();
+        assert!(matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Gone(_)), "a ghost holder");
+    }
+    granted(&store, &claim("x", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_went_away_is_no_obstacle() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let locks = Locks::new(store.clone());
+    let held = locks.mutex("x").lock().await.unwrap();
+    let mutex = locks.mutex("x");
+    assert!(tokio::time::timeout(Duration::from_millis(50), mutex.lock()).await.is_err());
+    let next = tokio::spawn({
+        let mutex = locks.mutex("x");
+        async move { mutex.lock().await.unwrap().fence() }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let fence = held.fence();
+    held.release().await.unwrap();
+    let next = tokio::time::timeout(TICKET / 4, next).await.expect("in time").unwrap();
+    assert!(next > fence);
+}

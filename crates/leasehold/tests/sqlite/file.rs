@@ -1,0 +1,192 @@
+//! The file: its version, who may read it, what is refused, what stays.
+
+use std::os::unix::fs::PermissionsExt;
+
+use leasehold::backend::{Attempt, Backend, Release, Released};
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::{ErrorKind, Locks};
+
+use crate::support::{LONG, claim, granted, last_fence, look, name, place};
+
+#[test]
+fn the_built_in_sqlite_has_no_known_way_to_damage_its_log() {
+    assert!(Sqlite::sqlite_version() >= 3_051_003, "{}", Sqlite::sqlite_version());
+}
+
+#[tokio::test]
+async fn all_files_can_be_read_by_their_owner_alone_from_the_first_moment() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(place.directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["locks.db", "locks.db-shm", "locks.db-wake", "locks.db-wal"]);
+}
+
+#[tokio::test]
+async fn paths_that_name_no_file_are_refused_with_a_pointer() {
+    for url in ["sqlite:", "sqlite::memory:", "sqlite:file:x.db", "sqlite:file::memory:"] {
+        let error = Locks::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
+        assert!(error.message().contains("use memory:"), "{url}: {error}");
+    }
+    for url in ["sqlite:///", "sqlite://host/x.db", "sqlite:x.db?mode=rwc", "sqlite:x#y"] {
+        let error = Locks::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {error}");
+    }
+    let place = place();
+    let missing = place.directory.path().join("no/such/directory/x.db");
+    assert_eq!(Sqlite::open(missing).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let directory = Sqlite::open(place.directory.path()).await.unwrap_err();
+    assert_eq!(directory.kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn all_forms_of_a_url_open_the_same_file() {
+    let place = place();
+    let path = place.path.to_str().unwrap();
+    let link = place.directory.path().join("link.db");
+    let a = Locks::connect(&format!("sqlite:{path}")).await.unwrap();
+    std::os::unix::fs::symlink(&place.path, &link).unwrap();
+    let held = a.mutex("x").lock().await.unwrap();
+    for url in [format!("sqlite://{path}"), format!("SQLite:{}", link.display())] {
+        let b = Locks::connect(&url).await.unwrap();
+        assert!(b.mutex("x").try_lock().await.unwrap().is_none(), "{url}");
+        assert_eq!(b.info().scheme, "sqlite");
+    }
+    held.release().await.unwrap();
+    assert!(!place.directory.path().join("link.db-wal").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_is_something_else_is_refused_and_left_as_it_is() {
+    let place = place();
+    let text = b"This is not a database, and somebody needs it. ".repeat(100);
+    std::fs::write(&place.path, &text).unwrap();
+    let error = Sqlite::open(&place.path).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().contains("not a SQLite database"), "{error}");
+    assert_eq!(std::fs::read(&place.path).unwrap(), text);
+
+    let other = place.directory.path().join("other.db");
+    let db = rusqlite::Connection::open(&other).unwrap();
+    db.execute_batch("CREATE TABLE users (id INTEGER); INSERT INTO users VALUES (1)").unwrap();
+    db.close().unwrap();
+    let before = std::fs::read(&other).unwrap();
+    let error = Sqlite::open(&other).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().contains("another program"), "{error}");
+    assert_eq!(std::fs::read(&other).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_newer_layout_is_refused_and_left_as_it_is() {
+    let place = place();
+    drop(Sqlite::open(&place.path).await.unwrap());
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.pragma_update(None, "user_version", 99).unwrap();
+    let error = Sqlite::open(&place.path).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().contains("layout 99") && error.message().contains("newer"), "{error}");
+    let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(version, 99);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_an_internal_error_and_grants_nothing() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    for n in 0..200 {
+        granted(&store, &claim(&format!("job-{n}"), LONG)).await;
+    }
+    close(store, &place.path).await;
+    let mut bytes = std::fs::read(&place.path).unwrap();
+    let third = bytes.len() / 3;
+    bytes[third..].fill(0xa5);
+    std::fs::write(&place.path, &bytes).unwrap();
+    let mut faults = 0;
+    match Sqlite::open(&place.path).await {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Internal, "{error}"),
+        Ok(store) => {
+            for n in 0..200 {
+                match store.try_acquire(&claim(&format!("job-{n}"), LONG)).await {
+                    Ok(attempt) => assert!(matches!(attempt, Attempt::Busy(_)), "a held name was granted"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+                        faults += 1;
+                    }
+                }
+            }
+            assert!(faults > 0, "the damage was not met");
+        }
+    }
+}
+
+/// Lets go of a store and waits until its thread has closed the file.
+pub(crate) async fn close(store: Sqlite, path: &std::path::Path) {
+    drop(store);
+    let log = path.with_extension("db-wal");
+    for _ in 0..2000 {
+        if !log.exists() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("the log is still there: the writer has not closed the file");
+}
+
+#[tokio::test]
+async fn reopened_it_knows_all_leases_and_its_fences_go_on_above() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let held = claim("held", LONG);
+    let grant = granted(&store, &held).await;
+    let over = claim("over", LONG);
+    let fence = granted(&store, &over).await.fence;
+    assert_eq!(store.release(&Release::new(over.name.clone(), over.id)).await.unwrap(), Released::Done);
+    let before = look(&store, "held").await;
+    close(store, &place.path).await;
+
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let after = look(&store, "held").await;
+    assert_eq!(before.version, after.version);
+    assert_eq!(before.holders[0].grant.fence, after.holders[0].grant.fence);
+    assert!(matches!(store.try_acquire(&claim("held", LONG)).await.unwrap(), Attempt::Busy(_)));
+    let again = granted(&store, &held).await;
+    assert_eq!((again.fence, again.mode), (grant.fence, grant.mode));
+    assert!(again.left.unwrap() <= grant.left.unwrap(), "a repeat does not re-arm");
+    assert_eq!(last_fence(&store, "over").await, fence);
+    assert!(granted(&store, &claim("over", LONG)).await.fence > fence);
+    assert_eq!(store.release(&Release::new(name("held"), held.id)).await.unwrap(), Released::Done);
+}
+
+#[tokio::test]
+async fn what_is_stored_can_be_read_with_sql() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let mut held = claim("nightly report", LONG);
+    held.metadata = Some("what for".into());
+    let grant = granted(&store, &held).await;
+    assert!(matches!(
+        store.try_acquire(&claim("nightly report", LONG).queued(LONG)).await.unwrap(),
+        Attempt::Busy(_)
+    ));
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let row: (String, String, String, String, String, i64) = db
+        .query_row("SELECT name, fence, mode, owner, metadata, version FROM held", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+        })
+        .unwrap();
+    let expected = ("/nightly report", grant.fence.to_string(), "exclusive", "test", "what for", 1i64);
+    assert_eq!((&*row.0, row.1, &*row.2, &*row.3, &*row.4, row.5), expected);
+    let id: String = db.query_row("SELECT id FROM leases", [], |row| row.get(0)).unwrap();
+    assert_eq!(id, held.id.expose());
+    let tickets: i64 = db.query_row("SELECT count(*) FROM tickets", [], |row| row.get(0)).unwrap();
+    assert_eq!(tickets, 1);
+}

@@ -1,0 +1,333 @@
+//! Random histories on the store and on the state machine itself: the same answers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, NameInfo, Query, Release, Renewal};
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::clock::Clock;
+use leasehold::state::{Answer, Now, Op, State};
+use leasehold::{Fence, LeaseId, Name};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::{HandClock, name, place};
+
+/// A step of a history. Claims, leases and tickets are named by a number.
+#[derive(Debug, Clone)]
+enum Step {
+    Acquire {
+        who: usize,
+        queue: bool,
+        repeat: bool,
+        nonce: u64,
+        first: bool,
+    },
+    Renew {
+        who: usize,
+        ttl: u64,
+        shorten: Option<u64>,
+        fence: bool,
+        owner: bool,
+        downgrade: bool,
+        raise: bool,
+    },
+    Release {
+        who: usize,
+        unanswered: bool,
+        nonce: Option<u64>,
+        fence: bool,
+    },
+    Revoke {
+        on: usize,
+        now: bool,
+    },
+    Sweep,
+    Advance {
+        millis: u64,
+    },
+    JumpWall {
+        seconds: i64,
+    },
+    /// Another store on the same file does the following steps.
+    Switch,
+}
+
+const WHO: usize = 10;
+const NAMES: usize = 2;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        10 => (0..WHO, prop::bool::weighted(0.7), prop::bool::weighted(0.1), 0..2u64, any::<bool>())
+            .prop_map(|(who, queue, repeat, nonce, first)| Step::Acquire { who, queue, repeat, nonce, first }),
+        4 => (0..WHO, 1..40u64, prop::option::weighted(0.3, 0..2u64), any::<bool>(), any::<bool>(),
+              prop::bool::weighted(0.2), prop::bool::weighted(0.2))
+            .prop_map(|(who, ttl, shorten, fence, owner, downgrade, raise)| Step::Renew {
+                who, ttl: ttl * 100, shorten, fence, owner, downgrade, raise }),
+        6 => (0..WHO, prop::bool::weighted(0.2), prop::option::weighted(0.2, 0..2u64), any::<bool>())
+            .prop_map(|(who, unanswered, nonce, fence)| Step::Release { who, unanswered, nonce, fence }),
+        1 => (0..NAMES, any::<bool>()).prop_map(|(on, now)| Step::Revoke { on, now }),
+        1 => Just(Step::Sweep),
+        4 => (1..3000u64).prop_map(|millis| Step::Advance { millis }),
+        1 => Just(Step::Advance { millis: 70_000 }),
+        1 => (-3600..3600i64).prop_map(|seconds| Step::JumpWall { seconds }),
+        2 => Just(Step::Switch),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// Who waits, and on which of the two stores.
+type Waiting = HashMap<LeaseId, (usize, Claim)>;
+
+/// The state machine, with the waiters' attempts made at once, as a store's shell does.
+#[derive(Default)]
+struct Model {
+    names: HashMap<Name, (State, Waiting)>,
+    /// Which of the two stores a step runs on: it makes the attempts of its own waiters only.
+    side: usize,
+    /// Who is to be woken on the other side.
+    elsewhere: Vec<(Name, LeaseId)>,
+}
+
+impl Model {
+    fn apply(&mut self, now: Now, name: &Name, op: Op<'_>) -> leasehold::Result<Answer> {
+        let (state, waiters) = self.names.entry(name.clone()).or_default();
+        let mut wake = Vec::new();
+        let answer = state.apply(now, op, &mut wake);
+        if let (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) = (op, &answer)
+            && claim.queue.is_some()
+        {
+            let mut claim = claim.clone();
+            claim.first = false;
+            waiters.insert(claim.id, (self.side, claim));
+        }
+        waiters.retain(|id, _| state.is_queued(id));
+        let mut next = 0;
+        while let Some(id) = wake.get(next).copied() {
+            next += 1;
+            match waiters.get(&id) {
+                Some((side, _)) if *side == self.side => {
+                    let (_, claim) = waiters.remove(&id).unwrap();
+                    let _ = state.apply(now, Op::Acquire(&claim), &mut wake);
+                }
+                Some(_) => self.elsewhere.push((name.clone(), id)),
+                None => {}
+            }
+        }
+        answer
+    }
+}
+
+/// What two answers must have in common. Which of several holders is shown, and when to look again
+/// after a state was read from the file, is left open.
+fn text(answer: &leasehold::Result<Answer>) -> String {
+    match answer {
+        Ok(Answer::Acquired(Attempt::Busy(busy))) => {
+            format!("busy {:?} of {}", busy.place, busy.queue_length)
+        }
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn same_view(a: &NameInfo, b: &NameInfo) -> Result<(), TestCaseError> {
+    let holders = |info: &NameInfo| {
+        let mut holders = info.holders.clone();
+        holders.sort_by_key(|holder| (holder.grant.fence, holder.id));
+        holders
+    };
+    prop_assert_eq!(holders(a), holders(b));
+    prop_assert_eq!(&a.waiters, &b.waiters);
+    prop_assert_eq!((a.version, a.last_fence, a.queue_length), (b.version, b.last_fence, b.queue_length));
+    Ok(())
+}
+
+fn modes(kind: u8) -> fn(usize) -> Mode {
+    match kind {
+        0 => |_| Mode::Exclusive,
+        1 => |who| if who % 3 == 0 { Mode::Exclusive } else { Mode::Shared },
+        2 => |_| Mode::Permit { limit: 3 },
+        // Kinds that do not go together.
+        _ => |who| if who % 5 == 0 { Mode::Permit { limit: 2 } } else { Mode::Shared },
+    }
+}
+
+async fn run(steps: &[Step], kind: u8, shared: bool) -> Result<(), TestCaseError> {
+    let (place, clock) = (place(), HandClock::new());
+    // Nobody looks by itself: the model would have to know when.
+    let never = Duration::from_secs(3600);
+    let open = || Sqlite::builder(&place.path).clock(clock.clone()).look_every(never).open();
+    let stores = [open().await.unwrap(), open().await.unwrap()];
+    let mut model = Model::default();
+    let mode = modes(kind);
+    let claims: Vec<Claim> = (0..WHO)
+        .map(|who| {
+            let ttl = Duration::from_millis(500 * (who as u64 + 1));
+            Claim::new(name(&format!("n{}", who % NAMES)), mode(who), ttl, format!("o{}", who % 2))
+        })
+        .collect();
+    let mut fences = [Fence::UNFENCED; WHO];
+    for step in steps {
+        let now = Now { expiry: clock.micros(), wall: clock.wall_micros() };
+        let store = &stores[model.side];
+        let mut about = None;
+        let (ours, theirs) = match step {
+            Step::Switch => {
+                model.side = (model.side + usize::from(shared)) % 2;
+                continue;
+            }
+            Step::Advance { millis } => {
+                clock.advance(Duration::from_millis(*millis));
+                continue;
+            }
+            Step::JumpWall { seconds } => {
+                clock.jump_wall(seconds * 1_000_000);
+                continue;
+            }
+            Step::Acquire { who, queue, repeat, nonce, first } => {
+                let mut claim = claims[*who].clone();
+                claim.queue = queue.then_some(Duration::from_secs(2));
+                (claim.repeat, claim.nonce, claim.first) = (*repeat, *nonce, *first);
+                about = Some(*who);
+                // A claim lives in one process; anybody may renew or release.
+                model.side = if shared { who / NAMES % 2 } else { 0 };
+                let store = &stores[model.side];
+                let ours = store.try_acquire(&claim).await.map(Answer::Acquired);
+                (ours, model.apply(now, &claim.name, Op::Acquire(&claim)))
+            }
+            Step::Renew { who, ttl, shorten, fence, owner, downgrade, raise } => {
+                let claim = &claims[*who];
+                let mut renewal = Renewal::new(claim.name.clone(), claim.id, Duration::from_millis(*ttl));
+                renewal.shorten = *shorten;
+                renewal.fence = fence.then_some(fences[*who]);
+                renewal.owner = owner.then(|| "o0".into());
+                renewal.mode = downgrade.then_some(Mode::Shared);
+                renewal.raise_fence = raise.then(|| Fence::new(fences[*who].get() + 5));
+                let ours = store.renew(std::slice::from_ref(&renewal)).await.remove(0);
+                (ours.map(Answer::Renewed), model.apply(now, &claim.name, Op::Renew(&renewal)))
+            }
+            Step::Release { who, unanswered, nonce, fence } => {
+                let claim = &claims[*who];
+                let mut release = Release::new(claim.name.clone(), claim.id);
+                release.unanswered = unanswered.then_some(claim.ttl);
+                release.nonce = *nonce;
+                release.fence = fence.then_some(fences[*who]);
+                let ours = store.release(&release).await.map(Answer::Released);
+                (ours, model.apply(now, &claim.name, Op::Release(&release)))
+            }
+            Step::Revoke { on, now: at_once } => {
+                let name = name(&format!("n{on}"));
+                let ours = store.revoke(&name, *at_once).await.map(Answer::Revoked);
+                (ours, model.apply(now, &name, Op::Revoke { now: *at_once }))
+            }
+            Step::Sweep => {
+                let swept = store.sweep().await.unwrap();
+                let (mut expired, mut tickets) = (0, 0);
+                for name in (0..NAMES).map(|n| name(&format!("n{n}"))) {
+                    if let Ok(Answer::Swept(part)) = model.apply(now, &name, Op::Sweep) {
+                        (expired, tickets) = (expired + part.expired, tickets + part.tickets);
+                    }
+                }
+                prop_assert_eq!((swept.expired, swept.tickets), (expired, tickets));
+                continue;
+            }
+        };
+        prop_assert_eq!(text(&ours), text(&theirs), "{:?}", step);
+        if let (Some(who), Ok(Answer::Acquired(Attempt::Granted(grant)))) = (about, &ours) {
+            fences[who] = grant.fence;
+        }
+        // Those who were woken on the other side come, and the model lets them.
+        settle_elsewhere(&mut model, &stores, now).await?;
+        for name in (0..NAMES).map(|n| name(&format!("n{n}"))) {
+            let page = store.inspect(&Query::Name(name.clone())).await.unwrap();
+            let (state, _) = model.names.entry(name.clone()).or_default();
+            same_view(&page.items[0], &state.view(&name, now))?;
+        }
+    }
+    check_stored(&place.path, &model)
+}
+
+/// The other store makes the attempts of its own waiters when it is woken; the test waits for that.
+async fn settle_elsewhere(model: &mut Model, stores: &[Sqlite; 2], now: Now) -> Result<(), TestCaseError> {
+    while let Some((name, id)) = model.elsewhere.pop() {
+        let Some((_, waiters)) = model.names.get_mut(&name) else { continue };
+        let Some((side, claim)) = waiters.get(&id).cloned() else { continue };
+        let wake = tokio::time::timeout(Duration::from_secs(5), stores[side].wait(&claim)).await;
+        prop_assert!(wake.is_ok(), "the waiter was not woken");
+        // If its attempt is just being made, this is answered after it.
+        stores[side].inspect(&Query::Name(name.clone())).await.unwrap();
+        let here = std::mem::replace(&mut model.side, side);
+        model.names.get_mut(&name).unwrap().1.remove(&id);
+        let _ = model.apply(now, &name, Op::Acquire(&claim));
+        model.side = here;
+    }
+    Ok(())
+}
+
+/// What is in the file is the model's state, row by row.
+fn check_stored(path: &std::path::Path, model: &Model) -> Result<(), TestCaseError> {
+    let db = rusqlite::Connection::open(path).unwrap();
+    let count = |sql: &str| -> u32 { db.query_row(sql, [], |row| row.get(0)).unwrap() };
+    let (mut leases, mut tickets, mut spent) = (0, 0, 0);
+    for (state, _) in model.names.values() {
+        for id in state.ids() {
+            match state.row(&id) {
+                Some(leasehold::state::Row::Lease(_)) => leases += 1,
+                Some(leasehold::state::Row::Ticket(_)) => tickets += 1,
+                Some(leasehold::state::Row::Spent(_)) => spent += 1,
+                _ => {}
+            }
+        }
+    }
+    prop_assert_eq!(count("SELECT count(*) FROM leases"), leases);
+    prop_assert_eq!(count("SELECT count(*) FROM tickets"), tickets);
+    prop_assert_eq!(count("SELECT count(*) FROM spent"), spent);
+    Ok(())
+}
+
+fn check(cases: u32, shared: bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        max_shrink_time: 15_000,
+        ..Config::default()
+    })
+    .run(&(steps(), 0..4u8), |(steps, kind)| runtime.block_on(run(&steps, kind, shared)))
+    .unwrap();
+}
+
+#[test]
+fn one_store_answers_as_the_state_machine_does() {
+    check(120, false);
+}
+
+#[test]
+fn two_stores_on_one_file_answer_as_one_state_machine_does() {
+    check(120, true);
+}
+
+#[test]
+fn a_state_taken_apart_and_put_together_is_the_same() {
+    // `Gone` is part of what is kept.
+    let now = Now { expiry: 5, wall: 5 };
+    let mut state = State::new();
+    let claims: Vec<_> = (0..4).map(|_| crate::support::claim("x", Duration::from_secs(1))).collect();
+    for claim in &claims {
+        let claim = claim.clone().queued(Duration::from_secs(1));
+        state.apply(now, Op::Acquire(&claim), &mut Vec::new()).unwrap();
+    }
+    let mut release = Release::new(name("x"), claims[1].id);
+    release.unanswered = Some(Duration::from_secs(1));
+    state.apply(now, Op::Release(&release), &mut Vec::new()).unwrap();
+    let rows: Vec<_> = state.ids().map(|id| (id, state.row(&id).unwrap())).collect();
+    assert_eq!(rows.len(), 4);
+    let mut again = State::from_rows(state.last_fence(), state.version(), rows);
+    assert_eq!(again.view(&name("x"), now), state.view(&name("x"), now));
+    let answer = again.apply(now, Op::Acquire(&claims[1]), &mut Vec::new()).unwrap();
+    assert!(matches!(answer, Answer::Acquired(Attempt::Gone(Gone::Superseded))));
+    let mut wake = Vec::new();
+    again.apply(now, Op::Release(&Release::new(name("x"), claims[0].id)), &mut wake).unwrap();
+    assert_eq!(wake, [claims[2].id]);
+}

@@ -1,0 +1,261 @@
+//! Two stores on one file, as two processes have them; and many tasks on one store.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend, Release, Released, Wake};
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::{Locks, Mode};
+
+use crate::support::{LONG, TICKET, claim, granted, look, name, place};
+
+#[tokio::test]
+async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let first = claim("x", LONG);
+    let mut fence = granted(&a, &first).await.fence;
+    assert!(matches!(b.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+    // They queue up on both in turns.
+    let stores = [&b, &a, &b, &b, &a];
+    let mut waiting = Vec::new();
+    for (place, store) in stores.into_iter().enumerate() {
+        let claim = claim("x", LONG).queued(TICKET);
+        match store.try_acquire(&claim).await.unwrap() {
+            Attempt::Busy(busy) => assert_eq!(busy.place, Some(place as u64)),
+            other => panic!("{other:?}"),
+        }
+        waiting.push((store, claim));
+    }
+    let (mut holder, mut id) = (&a, first.id);
+    for (store, claim) in waiting {
+        let wait = store.wait(&claim);
+        let release = Release::new(name("x"), id);
+        // It waits before the release is sent, or it may have to ask what became of it.
+        let (wake, released) = tokio::join!(wait, holder.release(&release));
+        assert_eq!(released.unwrap(), Released::Done);
+        let Wake::Granted(grant) = wake.unwrap() else { panic!("the attempt was not made for it") };
+        assert!(grant.fence > fence);
+        fence = grant.fence;
+        assert_eq!(look(holder, "x").await.holders[0].id, claim.id);
+        (holder, id) = (store, claim.id);
+    }
+    assert_eq!(look(&a, "x").await.queue_length, 0);
+}
+
+#[tokio::test]
+async fn a_release_on_one_store_wakes_a_waiter_on_the_other_in_time() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let mut times = Vec::new();
+    let mut held = claim("x", LONG);
+    granted(&a, &held).await;
+    let (mut here, mut there) = (&a, &b);
+    for _ in 0..200 {
+        let next = claim("x", LONG).queued(TICKET);
+        assert!(matches!(there.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
+        let wait = async {
+            let wake = there.wait(&next).await.unwrap();
+            (wake, Instant::now())
+        };
+        let release = async {
+            // The other side is blocked in its poll by then.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            here.release(&Release::new(name("x"), held.id)).await.unwrap();
+            Instant::now()
+        };
+        let ((wake, woken), released) = tokio::join!(wait, release);
+        assert!(matches!(wake, Wake::Granted(_)));
+        times.push(woken.saturating_duration_since(released));
+        held = next;
+        (here, there) = (there, here);
+    }
+    times.sort();
+    let (median, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("cross-store wake-up: median {median:?}, p99 {p99:?}");
+    assert!(p99 < Duration::from_millis(50), "p99 {p99:?}");
+}
+
+#[tokio::test]
+async fn a_wake_up_that_was_not_announced_is_found_within_a_second() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let held = claim("x", LONG);
+    granted(&a, &held).await;
+    let next = claim("x", LONG).queued(TICKET);
+    assert!(matches!(b.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
+    // A holder that dies between its commit and its touch leaves exactly this.
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.execute_batch("BEGIN; DELETE FROM leases; UPDATE tickets SET woken = 1; COMMIT").unwrap();
+    let wake = tokio::time::timeout(Duration::from_secs(1), b.wait(&next)).await.expect("in time").unwrap();
+    assert!(matches!(wake, Wake::Granted(_)));
+}
+
+#[tokio::test]
+async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let ttl = Duration::from_millis(300);
+    let (first, second) = (claim("x", LONG), claim("x", ttl).queued(TICKET));
+    granted(&a, &first).await;
+    assert!(matches!(a.try_acquire(&second).await.unwrap(), Attempt::Busy(_)));
+    let third = claim("x", LONG).queued(TICKET);
+    assert!(matches!(b.try_acquire(&third).await.unwrap(), Attempt::Busy(_)));
+    // The second gets the lease at once and is never heard of again. Nobody tells the third.
+    a.release(&Release::new(name("x"), first.id)).await.unwrap();
+    let started = Instant::now();
+    let wake = tokio::time::timeout(ttl + Duration::from_secs(1), b.wait(&third)).await.expect("in time");
+    assert!(matches!(wake.unwrap(), Wake::Granted(_)));
+    assert!(started.elapsed() >= ttl - Duration::from_millis(50), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn what_another_store_wrote_is_seen_by_the_next_call() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    for n in 0..20 {
+        let (here, there) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let held = claim("x", LONG);
+        let fence = granted(here, &held).await.fence;
+        assert!(matches!(there.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+        // By the other one, which has only the file to know it from.
+        let released = there.release(&Release::new(name("x"), held.id)).await.unwrap();
+        assert_eq!(released, Released::Done);
+        assert!(look(here, "x").await.holders.is_empty());
+        assert_eq!(look(here, "x").await.last_fence, fence);
+    }
+}
+
+#[tokio::test]
+async fn readers_that_stand_together_enter_together_also_on_two_stores() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let writer = claim("x", LONG);
+    granted(&a, &writer).await;
+    let mut readers = Vec::new();
+    for store in [&a, &b, &a, &b] {
+        let mut reader = claim("x", LONG).queued(TICKET);
+        reader.mode = Mode::Shared;
+        assert!(matches!(store.try_acquire(&reader).await.unwrap(), Attempt::Busy(_)));
+        readers.push((store, reader));
+    }
+    a.release(&Release::new(name("x"), writer.id)).await.unwrap();
+    for (store, reader) in &readers {
+        tokio::time::timeout(Duration::from_millis(500), store.wait(reader)).await.unwrap().unwrap();
+        granted(store, reader).await;
+    }
+    assert_eq!(look(&b, "x").await.holders.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_their_commits() {
+    const TASKS: u64 = 64;
+    const ROUNDS: u64 = 40;
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let before = store.commits();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let claim = claim(&format!("job-{n}"), LONG);
+                    granted(&store, &claim).await;
+                    let release = Release::new(claim.name.clone(), claim.id);
+                    assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let per_commit = (TASKS * ROUNDS * 2) as f64 / (store.commits() - before) as f64;
+    println!("{per_commit:.1} operations per commit");
+    assert!(per_commit >= 20.0, "{per_commit:.1} operations per commit");
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_not_committed() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    let before = store.commits();
+    granted(&store, &held).await; // a repeat that does not say so
+    assert!(matches!(store.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+    store.release(&Release::new(name("nobody"), held.id)).await.unwrap();
+    look(&store, "x").await;
+    store.sweep().await.unwrap();
+    assert_eq!(store.commits(), before);
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let names: i64 = db.query_row("SELECT count(*) FROM names", [], |row| row.get(0)).unwrap();
+    assert_eq!(names, 1, "a stray release leaves nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_on_two_clients_never_hold_together() {
+    let place = place();
+    let url = format!("sqlite:{}", place.path.display());
+    let clients = [Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap()];
+    let inside = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let last = Arc::new(std::sync::Mutex::new(leasehold::Fence::UNFENCED));
+    let tasks: Vec<_> = (0..16)
+        .map(|n| {
+            let (mutex, inside, last) = (clients[n % 2].mutex("x"), inside.clone(), last.clone());
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let guard = mutex.lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    {
+                        let mut last = last.lock().unwrap();
+                        assert!(guard.fence() > *last);
+                        *last = guard.fence();
+                    }
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_always_busy_does_not_keep_another_out() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let hogs: Vec<_> = (0..64)
+        .map(|n| {
+            let store = a.clone();
+            tokio::spawn(async move {
+                loop {
+                    let claim = claim(&format!("hog-{n}"), LONG);
+                    granted(&store, &claim).await;
+                    store.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let started = Instant::now();
+    let mut times = Vec::new();
+    while started.elapsed() < Duration::from_secs(2) {
+        let asked = Instant::now();
+        let claim = claim("x", LONG);
+        granted(&b, &claim).await;
+        times.push(asked.elapsed());
+        b.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
+    }
+    hogs.iter().for_each(|hog| hog.abort());
+    times.sort();
+    println!(
+        "beside a busy store: {} grants, median {:?}, worst {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+    assert!(times[times.len() - 1] < Duration::from_secs(2), "{:?}", times[times.len() - 1]);
+}

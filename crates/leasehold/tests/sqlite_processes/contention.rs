@@ -1,0 +1,159 @@
+//! Sixteen processes want one lock; some are killed while they have it, some stopped past its ttl.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::{Fence, Locks};
+use rustix::process::Signal;
+
+use crate::support::{Log, Process, lines, random, runtime, start, told};
+
+const PROCESSES: usize = 16;
+/// The first are killed now and then, the next stopped.
+const KILLED: std::ops::Range<usize> = 0..3;
+const STOPPED: std::ops::Range<usize> = 3..6;
+const TTL: Duration = Duration::from_millis(600);
+/// How many are killed, and how many stopped.
+const EACH: u32 = 4;
+const LINGER: Duration = Duration::from_millis(30);
+/// How often somebody has to have been inside, and how long that may take.
+const ENTERED: usize = 150;
+const AT_MOST: Duration = Duration::from_secs(60);
+
+/// The child: adds one to a number in a file, by reading and writing it, whenever it has the lock.
+pub(crate) fn contend() {
+    let (who, directory) = told();
+    let index: usize = who.split('-').next().unwrap().parse().unwrap();
+    let log = Log::append(&directory.join("log"));
+    let counter = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(directory.join("counter"))
+        .unwrap();
+    runtime().block_on(async {
+        let locks = Locks::new(Sqlite::open(directory.join("locks.db")).await.unwrap());
+        let mutex = locks.mutex("x").ttl(TTL);
+        loop {
+            let guard = mutex.lock().await.unwrap();
+            let fence = guard.fence();
+            log.line(&format!("in {who} {fence} {}", SystemClock.now().as_micros()));
+            if index < STOPPED.end {
+                // Long enough to be met inside.
+                tokio::time::sleep(LINGER).await;
+            }
+            // Who may be stopped in here has no business in the file: that is what fences are for.
+            if !STOPPED.contains(&index) {
+                let mut text = [b'0'; 20];
+                let _ = counter.read_at(&mut text, 0).unwrap();
+                let count: u64 = std::str::from_utf8(&text).unwrap().parse().unwrap();
+                std::thread::sleep(Duration::from_micros(500));
+                counter.write_at(format!("{:020}", count + 1).as_bytes(), 0).unwrap();
+                log.line(&format!("wrote {who} {}", count + 1));
+            }
+            log.line(&format!("out {who} {fence}"));
+            guard.release().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut names: Vec<_> = (0..PROCESSES).map(|index| format!("{index}-0")).collect();
+    let mut running: Vec<_> = names.iter().map(|who| start("contend", who, directory.path())).collect();
+    let started = Instant::now();
+    let (mut kills, mut stops) = (0, 0);
+    while lines(&directory.path().join("log")).len() < 50 {
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody gets in");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let started = Instant::now();
+    loop {
+        assert!(started.elapsed() < AT_MOST, "{kills} kills, {stops} stops");
+        std::thread::sleep(Duration::from_millis(1));
+        let log = lines(&directory.path().join("log"));
+        let entered = log.iter().filter(|line| line.starts_with("in")).count();
+        if (kills, stops) == (EACH, EACH) && entered >= ENTERED {
+            break;
+        }
+        // Who is inside, and was not met yet.
+        let last: Vec<_> = log.last().unwrap().split(' ').collect();
+        let index: usize = last[1].split('-').next().unwrap().parse().unwrap();
+        if last[0] != "in" || names[index] != last[1] || random(2) == 0 {
+            continue;
+        }
+        if KILLED.contains(&index) && kills < EACH {
+            kills += 1;
+            running[index].kill();
+            names[index] = format!("{index}-{kills}");
+            running[index] = start("contend", &names[index], directory.path());
+        } else if STOPPED.contains(&index) && stops < EACH {
+            stops += 1;
+            running[index].signal(Signal::STOP);
+            std::thread::sleep(TTL + Duration::from_millis(random(300)));
+            running[index].signal(Signal::CONT);
+        }
+    }
+    // No half line, and nobody who still reads the counter.
+    running.iter_mut().for_each(Process::kill);
+    let log = lines(&directory.path().join("log"));
+    let entered = judge(&log);
+    println!("{entered} times inside, {kills} kills, {stops} stops");
+}
+
+/// Reads the history in the order it was written. Returns how often somebody was inside.
+fn judge(log: &[String]) -> usize {
+    let index = |who: &str| who.split('-').next().unwrap().parse::<usize>().unwrap();
+    let mut inside: Option<(&str, Fence)> = None;
+    let mut highest = Fence::UNFENCED;
+    let mut written = 0;
+    let mut entered: HashMap<usize, u32> = HashMap::new();
+    let mut seen = HashSet::new();
+    for line in log {
+        let words: Vec<_> = line.split(' ').collect();
+        let (what, who) = (words[0], words[1]);
+        let stopped = STOPPED.contains(&index(who));
+        match what {
+            "in" => {
+                let fence = Fence::new(words[2].parse().unwrap());
+                assert!(seen.insert(fence), "fence {fence} was given twice");
+                if stopped {
+                    // Its line may be late. But nobody may have been let in while another was inside.
+                    if let Some((other, theirs)) = inside {
+                        let killed = KILLED.contains(&index(other));
+                        assert!(killed || fence < theirs, "{who} was let in while {other} was inside");
+                    }
+                } else {
+                    if let Some((other, _)) = inside {
+                        let killed = KILLED.contains(&index(other));
+                        assert!(killed, "{who} was let in while {other} was inside");
+                    }
+                    assert!(fence > highest, "fence {fence} came after {highest}");
+                    inside = Some((who, fence));
+                }
+                highest = highest.max(fence);
+                *entered.entry(index(who)).or_default() += 1;
+            }
+            "wrote" => {
+                let count: u64 = words[2].parse().unwrap();
+                assert!(count > written, "the count went from {written} to {count}: an addition was lost");
+                written = count;
+            }
+            "out" if !stopped => {
+                assert_eq!(inside.map(|(who, _)| who), Some(who));
+                inside = None;
+            }
+            _ => {}
+        }
+    }
+    // First come, first served: nobody who was left alone starved.
+    for index in STOPPED.end..PROCESSES {
+        assert!(entered.get(&index).is_some_and(|times| *times >= 3), "{index} starved: {entered:?}");
+    }
+    entered.values().sum::<u32>() as usize
+}

@@ -1,0 +1,22 @@
+//! The SQLite store between real processes, of which some are killed, stopped, or short of room.
+//!
+//! Each test starts this binary again as its children, which are told by the environment what to do.
+
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
+mod contention;
+mod kill;
+mod room;
+mod support;
+
+/// Where children begin. As a test of its own it has nothing to do.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("LEASEHOLD_TEST_CHILD") else { return };
+    match role.as_str() {
+        "load" => kill::load(),
+        "contend" => contention::contend(),
+        "room" => room::short_of_room(),
+        other => panic!("no such child: {other}"),
+    }
+}

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, Info};
+#[cfg(all(feature = "file", unix))]
+use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
@@ -15,7 +17,10 @@ const ABSENT: &[(&str, &str)] = &[
     ("sqlite", "this build has no such store; it comes with the feature `sqlite`"),
     #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
     ("sqlite", "this store needs Linux"),
-    ("file", "this version has no such store yet"),
+    #[cfg(not(feature = "file"))]
+    ("file", "this build has no such store; it comes with the feature `file`"),
+    #[cfg(all(feature = "file", not(unix)))]
+    ("file", "this store needs a Unix system"),
     ("redis", "this version has no such store yet"),
     ("rediss", "this version has no such store yet"),
     ("redis-sentinel", "this version has no such store yet"),
@@ -32,6 +37,8 @@ pub fn stores() -> Vec<Info> {
         Memory::new().info(),
         #[cfg(all(feature = "sqlite", target_os = "linux"))]
         sqlite::INFO,
+        #[cfg(all(feature = "file", unix))]
+        Directory::abilities(),
     ]
 }
 
@@ -42,6 +49,7 @@ impl Locks {
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
+    /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -82,6 +90,8 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         )),
         #[cfg(all(feature = "sqlite", target_os = "linux"))]
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
+        #[cfg(all(feature = "file", unix))]
+        "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

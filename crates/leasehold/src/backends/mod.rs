@@ -1,5 +1,7 @@
 //! The stores, one file or folder each. `memory` is always there; the others have a feature each.
 
+#[cfg(all(feature = "file", unix))]
+pub mod file;
 pub mod memory;
 mod slot;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]

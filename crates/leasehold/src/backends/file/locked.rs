@@ -1,0 +1,127 @@
+//! One file with a lock on it. Taking it never waits, and what was locked is what the name stands for.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+
+use super::dir::{Dir, Identity, broken};
+
+/// More than the files of a name are ever read for.
+const READ_LIMIT: u64 = 1 << 20;
+
+/// How often a file may be replaced between opening and locking it before that is a fault. Cooperating
+/// processes replace one only under the meta lock, at most once per attempt.
+const TRIES: usize = 100;
+
+/// A locked file. Dropped, it is unlocked.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    file: File,
+    name: String,
+    identity: Identity,
+}
+
+/// Tries to lock; false if somebody else's lock is in the way.
+fn try_flock(file: &File, operation: FlockOperation) -> Result<bool> {
+    loop {
+        return match flock(file, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(broken("a lock file cannot be locked", error)),
+        };
+    }
+}
+
+impl Locked {
+    /// Locks the file of this name, if it can be done now. Without `create` also `None` if there is none.
+    pub(crate) fn take(dir: &Dir, name: &str, shared: bool, create: bool) -> Result<Option<Self>> {
+        let operation = if shared {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        for _ in 0..TRIES {
+            let Some(file) = dir.open_file(name, create)? else { return Ok(None) };
+            if !try_flock(&file, operation)? {
+                return Ok(None);
+            }
+            let locked = Locked { identity: Dir::identify(&file)?, file, name: name.to_owned() };
+            // Removed or replaced since it was opened: the lock is on a file that nobody else will find.
+            if locked.is_in_place(dir)? {
+                return Ok(Some(locked));
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "a lock file is being replaced all the time"))
+    }
+
+    /// Whether somebody has the file locked. Nobody may try to lock it meanwhile.
+    pub(crate) fn is_held(dir: &Dir, name: &str) -> Result<bool> {
+        let Some(file) = dir.open_file(name, false)? else { return Ok(false) };
+        let free = try_flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        if free {
+            let _ = flock(&file, FlockOperation::Unlock);
+        }
+        Ok(!free)
+    }
+
+    /// Whether the name still stands for this file.
+    pub(crate) fn is_in_place(&self, dir: &Dir) -> Result<bool> {
+        dir.is_at(&self.name, self.identity)
+    }
+
+    /// What [`is_in_place`](Locked::is_in_place) needs to know.
+    pub(crate) fn identity(&self) -> (String, Identity) {
+        (self.name.clone(), self.identity)
+    }
+
+    /// Shares what was locked alone. False if it was lost on the way, to one who does not keep to the
+    /// meta lock: changing a lock is not atomic.
+    pub(crate) fn share(&self) -> Result<bool> {
+        try_flock(&self.file, FlockOperation::NonBlockingLockShared)
+    }
+
+    pub(crate) fn read(&self) -> Result<String> {
+        read(&self.file)
+    }
+
+    pub(crate) fn write(&self, text: &str) -> Result<()> {
+        let failed = |error| broken("a lock file cannot be written", error);
+        self.file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
+        self.file.set_len(text.len() as u64).map_err(failed)
+    }
+
+    /// Unlocks it, and removes it if nobody else shares it. Only under the meta lock: then nobody is
+    /// between opening and locking it. `or_write` is for the others if there are any.
+    pub(crate) fn remove(self, dir: &Dir, or_write: impl FnOnce(String) -> String) -> Result<()> {
+        if try_flock(&self.file, FlockOperation::NonBlockingLockExclusive)? {
+            if self.is_in_place(dir)? {
+                dir.remove(&self.name)?;
+            }
+            return Ok(());
+        }
+        self.write(&or_write(self.read()?))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough while a child that was just forked, and will close it too, has it open.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// The text of a file; empty if it is none.
+pub(crate) fn read(mut file: &File) -> Result<String> {
+    use std::io::Seek as _;
+    let mut bytes = Vec::new();
+    file.rewind()
+        .and_then(|()| file.take(READ_LIMIT).read_to_end(&mut bytes))
+        .map_err(|error| broken("a lock file cannot be read", error))?;
+    Ok(String::from_utf8(bytes).unwrap_or_default())
+}

@@ -1,0 +1,403 @@
+//! The verbs, as plain blocking functions: each under the meta lock of its name.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use crate::backend::{
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Page, Query, Release, Released, Renewal,
+    Renewed, Swept,
+};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+
+use super::MAX_PERMITS;
+use super::dir::Dir;
+use super::local::{Known, Lease, Local};
+use super::locked::Locked;
+use super::meta::{Files, META, Meta};
+use super::names::FileNames;
+use super::text::{Kind, Record};
+
+/// How long an attempt waits for the meta file. Less than a request may take, more than a slow disk
+/// needs for the counters of a few others.
+const META_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a release waits for it. After that the file is unlocked all the same, and left to be used
+/// again.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often an attempt starts over because its meta file was taken away.
+const TRIES: usize = 10;
+
+/// When a claim that somebody stands in the way of looks again by itself. Its `wait` looks much sooner.
+const RETRY_IN: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) dir: Dir,
+    pub(crate) names: FileNames,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) local: Mutex<Local>,
+}
+
+impl Store {
+    pub(crate) fn local(&self) -> MutexGuard<'_, Local> {
+        // Nothing panics while it is locked; should it ever, what is there is still right.
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn files(&self, name: &Name) -> Result<Files> {
+        Ok(Files::new(self.names.base(name)?))
+    }
+
+    pub(crate) fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        if let Mode::Permit { limit } = claim.mode
+            && !(1..=MAX_PERMITS).contains(&limit)
+        {
+            return Err(Error::invalid(format!("file: has semaphores of 1 to {MAX_PERMITS} permits")));
+        }
+        let files = self.files(&claim.name)?;
+        for _ in 0..TRIES {
+            let meta = Meta::lock(&self.dir, &files, true, META_PATIENCE)?;
+            if let Some(answer) = meta.map(|meta| self.try_under(&meta, claim)).transpose()?.flatten() {
+                return Ok(answer);
+            }
+            if !self.dir.is_in_place()? {
+                return Err(Error::new(ErrorKind::Unavailable, "the directory of the lock files has gone"));
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "the meta file of the name is being removed all the time"))
+    }
+
+    /// One attempt; `None` if it has to start over.
+    fn try_under(&self, meta: &Meta<'_>, claim: &Claim) -> Result<Option<Attempt>> {
+        // Spent, or granted before: that is answered from memory, if the file is still there.
+        self.check_in_place(&claim.name, &claim.id)?;
+        let known = self.local().known(claim, self.clock.now())?;
+        let waits = match known {
+            Some(Known::Answer(attempt)) => return Ok(Some(attempt)),
+            Some(Known::Wait) => true,
+            None => false,
+        };
+        meta.check_kind(&claim.name, claim.mode)?;
+        let file = if waits { None } else { take(meta, claim.mode)? };
+        let Some(file) = file else {
+            let owner = holders(meta, Kind::of(claim.mode))?.into_iter().next().map(|holder| holder.owner);
+            return Ok(Some(Attempt::Busy(Busy { retry_in: Some(RETRY_IN), owner, ..Busy::unknown() })));
+        };
+        let kept = self.keep(meta, claim, file);
+        match kept {
+            Ok(attempt) if meta.is_in_place()? => Ok(Some(attempt)),
+            Ok(_) => {
+                // Somebody else may be at work under another meta file: this grant is worth nothing.
+                self.local().lose(&claim.name, &claim.id, self.clock.now());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a locked file a lease: counted, written down and kept.
+    fn keep(&self, meta: &Meta<'_>, claim: &Claim, file: Locked) -> Result<Attempt> {
+        let wall = self.clock.wall_micros();
+        let written = meta.last_fence().and_then(|last| last.next(wall)).and_then(|fence| {
+            meta.count(&claim.name, claim.mode, fence)?;
+            let record = Record {
+                shared: claim.mode == Mode::Shared,
+                fence,
+                since_ms: wall / 1000,
+                pid: own_pid(),
+                id: claim.id,
+                owner: Arc::clone(&claim.owner),
+                metadata: claim.metadata.clone(),
+            };
+            // The others that share it are there already.
+            let others = if record.shared { file.read()? } else { String::new() };
+            file.write(&(others + &record.write()))?;
+            Ok(fence)
+        });
+        let fence = match written {
+            Ok(fence) => fence,
+            Err(error) => {
+                let_go(meta, file, &claim.id);
+                return Err(error);
+            }
+        };
+        if fence > Fence::WARN {
+            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
+        }
+        let grant = Grant { acquired_at_ms: wall / 1000, ..Grant::new(fence, claim.mode, None) };
+        let lease = Lease {
+            file,
+            grant,
+            owner: Arc::clone(&claim.owner),
+            ttl: claim.ttl,
+            nonce: claim.nonce,
+            repeated: claim.repeat,
+        };
+        let kept = self.local().keep(claim, lease, self.clock.now());
+        Ok(match kept {
+            Ok(grant) => Attempt::Granted(grant),
+            Err(lease) => {
+                let_go(meta, lease.file, &claim.id);
+                Attempt::Gone(Gone::Superseded)
+            }
+        })
+    }
+
+    /// Whether an attempt could succeed now, or has to be made for another reason.
+    pub(crate) fn is_worth_trying(&self, claim: &Claim) -> Result<bool> {
+        let files = self.files(&claim.name)?;
+        let Some(meta) = Meta::lock(&self.dir, &files, false, RELEASE_PATIENCE)? else { return Ok(true) };
+        if meta.content.as_ref().is_none_or(|content| content.kind != Kind::of(claim.mode)) {
+            return Ok(true);
+        }
+        if claim.mode == Mode::Shared {
+            let file = files.lock();
+            return Ok(
+                !Locked::is_held(&self.dir, &file)? || Locked::take(&self.dir, &file, true, false)?.is_some()
+            );
+        }
+        for file in files.of_kind(Kind::of(claim.mode)) {
+            if !Locked::is_held(&self.dir, &file)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Drops a lease whose file is no longer the one that others would lock. Whether it is there.
+    fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
+        let Some((file, identity)) = self.local().lease(name, id).map(|lease| lease.file.identity()) else {
+            return Ok(false);
+        };
+        if self.dir.is_at(&file, identity)? && self.dir.is_in_place()? {
+            return Ok(true);
+        }
+        let lost = {
+            let mut local = self.local();
+            let lost = local.lose(name, id, self.clock.now());
+            local.ring(name);
+            lost
+        };
+        drop(lost);
+        Ok(false)
+    }
+
+    pub(crate) fn renew(&self, renewal: &Renewal) -> Result<Renewed> {
+        let Renewal { name, id, .. } = renewal;
+        let gone = |gone| Ok(Renewed::Gone(gone));
+        if !self.check_in_place(name, id)? {
+            return gone(Gone::NotFound);
+        }
+        let files = self.files(name)?;
+        let raise = renewal.raise_fence.filter(|raise| !raise.is_unfenced());
+        // Only a fence that rises has to be written down.
+        let meta = match raise {
+            Some(_) => Meta::lock(&self.dir, &files, true, META_PATIENCE)?,
+            None => None,
+        };
+        let (fence, mode) = match self.local().lease(name, id) {
+            Some(lease) if lease.matches(renewal.fence, renewal.owner.as_deref()) => {
+                (lease.grant.fence, lease.grant.mode)
+            }
+            _ => return gone(Gone::NotFound),
+        };
+        if let Some(raise) = raise {
+            if raise > Fence::MAX {
+                return Err(Error::invalid("the fence to raise to is above the limit"));
+            }
+            if raise < fence {
+                return gone(Gone::Superseded);
+            }
+        }
+        match renewal.mode {
+            Some(wanted) if wanted == mode => {}
+            Some(Mode::Shared) if mode == Mode::Exclusive => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "file: cannot downgrade: changing a lock on a file is not atomic",
+                ));
+            }
+            Some(wanted) => return Err(wanted.mismatch(mode)),
+            None => {}
+        }
+        if let (Some(raise), Some(meta)) = (raise, &meta)
+            && meta.last_fence()? < raise
+        {
+            meta.count(name, mode, raise)?;
+        }
+        let mut local = self.local();
+        let Some(lease) = local.lease(name, id) else { return gone(Gone::NotFound) };
+        if renewal.shorten.is_none_or(|count| count == lease.grant.renewals) {
+            lease.grant.fence = raise.unwrap_or(fence);
+            lease.grant.renewals += 1;
+            lease.ttl = lease.ttl.max(renewal.ttl);
+        }
+        Ok(Renewed::Held(lease.grant.clone()))
+    }
+
+    pub(crate) fn release(&self, release: &Release) -> Result<Released> {
+        let files = self.files(&release.name)?;
+        let (released, lease) = self.local().release(release, self.clock.now());
+        if let Some(lease) = lease {
+            match Meta::lock(&self.dir, &files, false, RELEASE_PATIENCE) {
+                Ok(Some(meta)) => let_go(&meta, lease.file, &release.id),
+                // Without the meta lock it must not be removed, only unlocked.
+                Ok(None) | Err(_) => drop(lease),
+            }
+        }
+        self.local().ring(&release.name);
+        Ok(released)
+    }
+
+    pub(crate) fn inspect(&self, query: &Query) -> Result<Page> {
+        match query {
+            Query::Name(name) => Ok(Page { items: vec![self.view(name)?], next: None }),
+            Query::LeaseId(_) => {
+                Err(Error::new(ErrorKind::Unsupported, "file: cannot find a lease by its id; ask by name"))
+            }
+            Query::Prefix { stored: prefix, limit, cursor } => {
+                let mut names = Vec::new();
+                for base in self.dir.list(META)? {
+                    // What is not ours, or went away meanwhile, is not shown.
+                    let Ok(Some(content)) = Meta::peek(&self.dir, &base) else { continue };
+                    let after = cursor.as_ref().is_none_or(|cursor| *content.name > **cursor);
+                    if after && content.name.starts_with(prefix.as_str()) {
+                        names.push(content.name);
+                    }
+                }
+                names.sort_unstable();
+                let mut page = Page::default();
+                for stored in names {
+                    let Ok(name) = Name::from_stored(&stored) else { continue };
+                    let item = self.view(&name)?;
+                    if item.holders.is_empty() && item.queue_length == 0 {
+                        continue;
+                    }
+                    if page.items.len() == *limit {
+                        page.next = page.items.last().map(|item| item.name.stored().to_owned());
+                        break;
+                    }
+                    page.items.push(item);
+                }
+                Ok(page)
+            }
+        }
+    }
+
+    fn view(&self, name: &Name) -> Result<NameInfo> {
+        let mut info = NameInfo::unused(name.clone());
+        let files = self.files(name)?;
+        if let Some(meta) = Meta::lock(&self.dir, &files, false, META_PATIENCE)? {
+            info.last_fence = meta.last_fence()?;
+            if let Some(kind) = meta.kind_in_use()? {
+                info.holders = holders(&meta, kind)?;
+                info.holders.sort_unstable_by_key(|holder| holder.grant.fence);
+            }
+        }
+        (info.waiters, info.queue_length) = self.local().waiters(name, self.clock.now());
+        Ok(info)
+    }
+
+    pub(crate) fn sweep(&self) -> Result<Swept> {
+        let mut swept = Swept { waiting: self.local().waiting(), ..Swept::default() };
+        for base in self.dir.list(META)? {
+            let files = Files::new(base);
+            // Somebody is at work there: another time.
+            let Ok(Some(meta)) = Meta::lock(&self.dir, &files, false, Duration::ZERO) else { continue };
+            let Some(kind) = meta.content.as_ref().map(|content| content.kind) else { continue };
+            let mut in_use = false;
+            let all = [Kind::Lock, Kind::Permits(MAX_PERMITS)];
+            for file in all.into_iter().flat_map(|kind| files.of_kind(kind)) {
+                match Locked::take(&self.dir, &file, false, false)? {
+                    Some(unused) => unused.remove(&self.dir, |text| text)?,
+                    None => in_use |= Locked::is_held(&self.dir, &file)?,
+                }
+            }
+            if in_use {
+                swept.held += holders(&meta, kind)?.len() as u64;
+            } else if meta.last_fence()?.is_forgettable(self.clock.wall_micros(), Fence::RETENTION) {
+                meta.forget()?;
+                swept.counters += 1;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// Locks what a mode needs, if it is free.
+fn take(meta: &Meta<'_>, mode: Mode) -> Result<Option<Locked>> {
+    let Meta { dir, files, .. } = meta;
+    match mode {
+        Mode::Exclusive => Locked::take(dir, &files.lock(), false, true),
+        Mode::Shared => {
+            // Alone at first: whoever can do that is the first reader, and what the file says is old.
+            if let Some(file) = Locked::take(dir, &files.lock(), false, true)? {
+                file.write("")?;
+                return Ok(file.share()?.then_some(file));
+            }
+            Locked::take(dir, &files.lock(), true, true)
+        }
+        Mode::Permit { limit } => {
+            for index in 0..limit {
+                if let Some(file) = Locked::take(dir, &files.slot(index), false, true)? {
+                    return Ok(Some(file));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Unlocks and removes a file. That it could not be removed is no reason to keep it locked.
+fn let_go(meta: &Meta<'_>, file: Locked, id: &LeaseId) {
+    let others = |text: String| {
+        Record::read_all(&text).iter().filter(|record| record.id != *id).map(Record::write).collect()
+    };
+    if let Err(error) = file.remove(meta.dir, others) {
+        tracing::debug!(%error, "a lock file that is no longer used was left where it is");
+    }
+}
+
+/// Who holds the name: those whose files are locked. Of several who share one, those whose process is
+/// still there.
+fn holders(meta: &Meta<'_>, kind: Kind) -> Result<Vec<HolderInfo>> {
+    let mut holders = Vec::new();
+    for name in meta.files.of_kind(kind) {
+        if !Locked::is_held(meta.dir, &name)? {
+            continue;
+        }
+        let text = meta.dir.open_file(&name, false)?.map(|file| super::locked::read(&file)).transpose()?;
+        let mut records = Record::read_all(&text.unwrap_or_default());
+        if records.len() > 1 {
+            records.retain(|record| is_alive(record.pid));
+        }
+        if records.is_empty() {
+            holders.push(stranger(kind)?);
+        }
+        holders.extend(records.iter().map(|record| record.info(kind)));
+    }
+    Ok(holders)
+}
+
+/// One that has the file locked and has not said who it is: another program.
+fn stranger(kind: Kind) -> Result<HolderInfo> {
+    let id = LeaseId::parse("----------------------")?;
+    let grant = Grant::new(Fence::UNFENCED, kind.mode(), None);
+    Ok(HolderInfo { id, owner: "unknown".into(), metadata: None, grant, revoked: false })
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn is_alive(pid: i32) -> bool {
+    Pid::from_raw(pid)
+        .is_some_and(|pid| !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH)))
+}

@@ -1,0 +1,201 @@
+//! What the files hold, for people and for `inspect`: one line per fact, fields split by tabs.
+
+use std::sync::Arc;
+
+use crate::backend::{Grant, HolderInfo, Mode};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+
+const FIRST_LINE: &str = "leasehold 1";
+
+/// Text in one field: control characters and `%` as `%XX`.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '%' | '\0'..='\x1f' | '\x7f' => out.push_str(&format!("%{:02X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut out = parts.next()?.to_owned();
+    for part in parts {
+        let code = u8::from_str_radix(part.get(..2)?, 16).ok()?;
+        out.push(char::from(code));
+        out.push_str(&part[2..]);
+    }
+    Some(out)
+}
+
+/// Whether a name is a lock or a semaphore of some limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Lock,
+    Permits(u32),
+}
+
+impl Kind {
+    pub(crate) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Permit { limit } => Kind::Permits(limit),
+            Mode::Exclusive | Mode::Shared => Kind::Lock,
+        }
+    }
+
+    /// A mode of this kind.
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Kind::Lock => Mode::Exclusive,
+            Kind::Permits(limit) => Mode::Permit { limit },
+        }
+    }
+}
+
+/// The content of a meta file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// What it was used as last.
+    pub(crate) kind: Kind,
+    /// The last fence, as a second copy: not on disk when the grant is answered.
+    pub(crate) fence: Fence,
+    /// `Name::stored`.
+    pub(crate) name: Arc<str>,
+}
+
+impl Content {
+    pub(crate) fn write(&self) -> String {
+        let kind = match self.kind {
+            Kind::Lock => "lock".to_owned(),
+            Kind::Permits(limit) => format!("permits {limit}"),
+        };
+        format!("{FIRST_LINE}\n{kind}\n{}\n{}\n", self.fence, escape(&self.name))
+    }
+
+    /// `None` for anything that [`write`](Content::write) did not write in full.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let mut lines = text.strip_suffix('\n')?.split('\n');
+        if lines.next()? != FIRST_LINE {
+            return None;
+        }
+        let kind = match lines.next()? {
+            "lock" => Kind::Lock,
+            other => Kind::Permits(other.strip_prefix("permits ")?.parse().ok()?),
+        };
+        let fence = read_fence(lines.next()?)?;
+        let name = unescape(lines.next()?)?.into();
+        lines.next().is_none().then_some(Content { kind, fence, name })
+    }
+}
+
+/// A fence as it is printed: fifteen digits, so that a torn one is never taken for a lower one.
+pub(crate) fn read_fence(text: &str) -> Option<Fence> {
+    let whole = text.len() == 15 && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| whole).map(Fence::new)
+}
+
+/// One holder, as it is written into the file it has locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) shared: bool,
+    pub(crate) fence: Fence,
+    pub(crate) since_ms: u64,
+    pub(crate) pid: i32,
+    pub(crate) id: LeaseId,
+    pub(crate) owner: Arc<str>,
+    pub(crate) metadata: Option<Arc<str>>,
+}
+
+impl Record {
+    pub(crate) fn write(&self) -> String {
+        let Record { shared, fence, since_ms, pid, id, owner, metadata } = self;
+        let (how, id, owner) = (if *shared { "shared" } else { "alone" }, id.expose(), escape(owner));
+        let metadata = metadata.as_ref().map(|text| format!("\t{}", escape(text))).unwrap_or_default();
+        format!("{how}\t{fence}\t{since_ms}\t{pid}\t{id}\t{owner}{metadata}\n")
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let mut fields = line.split('\t');
+        let shared = match fields.next()? {
+            "shared" => true,
+            "alone" => false,
+            _ => return None,
+        };
+        Some(Record {
+            shared,
+            fence: read_fence(fields.next()?)?,
+            since_ms: fields.next()?.parse().ok()?,
+            pid: fields.next()?.parse().ok()?,
+            id: LeaseId::parse(fields.next()?).ok()?,
+            owner: unescape(fields.next()?)?.into(),
+            metadata: match fields.next() {
+                Some(text) => Some(unescape(text)?.into()),
+                None => None,
+            },
+        })
+    }
+
+    /// All that can be read; what cannot is left out.
+    pub(crate) fn read_all(text: &str) -> Vec<Self> {
+        text.lines().filter_map(Record::read).collect()
+    }
+
+    pub(crate) fn info(&self, kind: Kind) -> HolderInfo {
+        let mode = if self.shared { Mode::Shared } else { kind.mode() };
+        HolderInfo {
+            id: self.id,
+            owner: Arc::clone(&self.owner),
+            metadata: self.metadata.clone(),
+            grant: Grant { acquired_at_ms: self.since_ms, ..Grant::new(self.fence, mode, None) },
+            revoked: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(owner: &str, metadata: Option<&str>) -> Record {
+        Record {
+            shared: false,
+            fence: Fence::new(459_000_000_000_001),
+            since_ms: 1_793_000_000_000,
+            pid: 42,
+            id: LeaseId::random(),
+            owner: owner.into(),
+            metadata: metadata.map(Into::into),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(name in "[a\\n\\t\\0%\\r2é🦉]{1,20}", owner in "[a\\n\\t%é ]{0,9}") {
+            let content =
+                Content { kind: Kind::Permits(7), fence: Fence::new(5), name: name.as_str().into() };
+            prop_assert_eq!(Content::read(&content.write()), Some(content));
+            let both = [record(&owner, Some(&name)), record(&name, None)];
+            prop_assert_eq!(Record::read_all(&(both[0].write() + &both[1].write())), both.to_vec());
+        }
+    }
+
+    #[test]
+    fn what_is_torn_is_not_read() {
+        let whole = Content { kind: Kind::Lock, fence: Fence::new(459_000_000_000_001), name: "/x".into() };
+        let text = whole.write();
+        for end in 0..text.len() {
+            assert_eq!(Content::read(&text[..end]), None, "{end}");
+        }
+        let text = record("me", None).write();
+        for end in 0..text.find("me").unwrap() - 1 {
+            assert_eq!(Record::read_all(&text[..end]), [], "{end}");
+        }
+        for torn in ["", "45900000000001", "4590000000000010", "+59000000000001", "45900000000000x"] {
+            assert_eq!(read_fence(torn), None, "{torn}");
+        }
+    }
+}

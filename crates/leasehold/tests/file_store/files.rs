@@ -1,0 +1,296 @@
+//! What is in the directory: names, permissions, counters, and what strangers put there or take away.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use leasehold::backend::Swept;
+use leasehold::backends::file::{Directory, FileNames};
+use leasehold::{ErrorKind, Fence, Gone, Locks, LostReason, State};
+
+use crate::process::{TempDir, open};
+
+/// The file of the only name in the directory that ends like this.
+fn file(dir: &Path, extension: &str) -> PathBuf {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .collect();
+    assert_eq!(found.len(), 1, "one .{extension} in {found:?}");
+    found.remove(0)
+}
+
+#[tokio::test]
+async fn files_and_directory_are_for_their_owner_only() {
+    let temp = TempDir::new();
+    let locks = open(&temp.locks());
+    let _guard = locks.mutex("x").lock().await.unwrap();
+    let _permit = locks.semaphore("y", 2).acquire().await.unwrap();
+    assert_eq!(fs::metadata(temp.locks()).unwrap().mode() & 0o7777, 0o700);
+    let modes: Vec<_> = fs::read_dir(temp.locks())
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().mode() & 0o7777)
+        .collect();
+    assert_eq!(modes, [0o600; 6]);
+}
+
+#[test]
+fn a_directory_in_which_others_can_swap_files_is_refused() {
+    let temp = TempDir::new();
+    let set = |mode| fs::set_permissions(temp.path(), fs::Permissions::from_mode(mode)).unwrap();
+    set(0o777);
+    assert_eq!(Directory::open(temp.path()).unwrap_err().kind(), ErrorKind::AuthFailed);
+    set(0o1777);
+    assert!(Directory::open(temp.path()).is_ok());
+    set(0o755);
+    assert!(Directory::open(temp.path()).is_ok());
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(temp.path(), Some(12345), None).unwrap();
+        assert_eq!(Directory::open(temp.path()).unwrap_err().kind(), ErrorKind::AuthFailed);
+        std::os::unix::fs::chown(temp.path(), Some(0), None).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_a_directory_is_refused_and_those_above_are_not_made() {
+    let temp = TempDir::new();
+    let plain = temp.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    assert_eq!(Directory::open(&plain).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let deep = temp.path().join("a/b");
+    assert_eq!(Directory::open(&deep).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(!temp.path().join("a").exists());
+}
+
+#[tokio::test]
+async fn different_names_have_different_files_and_all_stay_inside() {
+    let temp = TempDir::new();
+    let locks = open(&temp.locks());
+    let long = "x".repeat(512);
+    let names = [
+        "a",
+        "A",
+        "á",
+        "a ",
+        "a.",
+        ".",
+        "..",
+        "../a",
+        "../../etc/passwd",
+        "/",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "a\nb",
+        "CON",
+        "con",
+        "ß",
+        "ss",
+        "🦉",
+        "🦉🦉",
+        &long,
+        &long[..511],
+        "a%2Fb",
+        "a.meta",
+        "-rf",
+        "~",
+    ];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(locks.mutex(name).try_lock().await.unwrap().expect(name));
+        assert!(locks.mutex(name).try_lock().await.unwrap().is_none(), "{name:?}");
+    }
+    let other = locks.with_namespace("other");
+    guards.push(other.mutex("a").try_lock().await.unwrap().expect("another namespace"));
+    let files: Vec<_> = fs::read_dir(temp.locks()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let metas = files.iter().filter_map(|file| file.to_str().unwrap().strip_suffix(".meta"));
+    let merged: HashSet<_> = metas.map(str::to_lowercase).collect();
+    assert_eq!(merged.len(), names.len() + 1);
+    assert!(files.iter().all(|file| file.len() <= 255));
+    assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    let page = locks.list("", 100, None).await.unwrap();
+    let seen: HashSet<_> = page.items.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(seen, names.into_iter().collect());
+}
+
+#[tokio::test]
+async fn dotnet_names_are_those_of_the_vectors() {
+    let temp = TempDir::new();
+    let vectors: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../vectors/dotnet-distributedlock.json")).unwrap();
+    let locks = Locks::new(Directory::builder(temp.locks()).names(FileNames::Dotnet).open().unwrap());
+    let mut guards = Vec::new();
+    // The empty name is no name here.
+    for case in vectors["file"].as_array().unwrap().iter().filter(|case| case["name"] != "") {
+        guards.push(locks.mutex(case["name"].as_str().unwrap()).lock().await.unwrap());
+        assert!(temp.locks().join(case["file"].as_str().unwrap()).is_file(), "{case}");
+    }
+    assert!(guards.len() >= 6);
+    let error = locks.with_namespace("mine").mutex("x").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn what_is_planted_in_the_place_of_a_file_is_refused_and_not_followed() {
+    for extension in ["meta", "lock", "fence"] {
+        for plant in ["symlink", "dangling", "fifo", "directory", "hard link"] {
+            let temp = TempDir::new();
+            let locks = open(&temp.locks());
+            let guard = locks.mutex("x").lock().await.unwrap();
+            let path = file(&temp.locks(), extension);
+            guard.release().await.unwrap();
+            let _ = fs::remove_file(&path);
+            let victim = temp.path().join("victim");
+            if plant != "dangling" {
+                fs::write(&victim, "precious").unwrap();
+            }
+            match plant {
+                "symlink" | "dangling" => symlink(&victim, &path).unwrap(),
+                "hard link" => fs::hard_link(&victim, &path).unwrap(),
+                "directory" => fs::create_dir(&path).unwrap(),
+                _ => {
+                    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+                    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+                }
+            }
+            let mutex = locks.mutex("x");
+            let attempt = tokio::time::timeout(Duration::from_secs(3), mutex.try_lock());
+            let error = attempt.await.expect("an answer at once").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "{plant} at .{extension}: {error}");
+            match plant {
+                "dangling" => assert!(!victim.exists()),
+                _ => assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{plant} at .{extension}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_file_that_a_stranger_removes_or_replaces_is_a_lost_lock() {
+    for replace in [false, true] {
+        for mode in ["exclusive", "read", "2"] {
+            let temp = TempDir::new();
+            let locks = open(&temp.locks());
+            let guard = crate::process::take(&locks, mode, "x", None).await.unwrap();
+            let path = file(&temp.locks(), if mode == "2" { "slot00" } else { "lock" });
+            fs::remove_file(&path).unwrap();
+            if replace {
+                fs::write(&path, "").unwrap();
+            }
+            let removed = Instant::now();
+            let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+            assert_eq!(reason, LostReason::Refused(Gone::NotFound));
+            assert_eq!(guard.state(), State::Lost);
+            assert!(removed.elapsed() < Duration::from_millis(1500), "{:?}", removed.elapsed());
+            drop(guard);
+            // What the stranger put there is not ours to remove, but can be locked.
+            assert!(crate::process::take(&locks, mode, "x", Some(Duration::from_secs(5))).await.is_some());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_is_moved_away_takes_its_locks_with_it() {
+    let temp = TempDir::new();
+    let locks = open(&temp.locks());
+    let guard = locks.mutex("x").lock().await.unwrap();
+    fs::rename(temp.locks(), temp.path().join("away")).unwrap();
+    let again = open(&temp.locks());
+    let second = again.mutex("x").lock().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    drop(second);
+}
+
+async fn fence(dir: &Path) -> Fence {
+    let locks = open(dir);
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    fence
+}
+
+#[tokio::test]
+async fn a_fence_never_falls_whatever_becomes_of_the_counter() {
+    let temp = TempDir::new();
+    let dir = temp.locks();
+    let mut last = fence(&dir).await;
+    let counter = file(&dir, "fence");
+    // An hour ahead of the clock, so that only what is written down can carry it on.
+    let ahead = Fence::new(last.get() + 3600 * 256_000);
+    fs::write(&counter, format!("{ahead}\n")).unwrap();
+    for damage in ["none", "deleted", "empty", "torn", "garbage", "zero", "none"] {
+        match damage {
+            "deleted" => fs::remove_file(&counter).unwrap(),
+            "empty" => fs::write(&counter, "").unwrap(),
+            "torn" => fs::write(&counter, &fs::read(&counter).unwrap()[..9]).unwrap(),
+            "garbage" => fs::write(&counter, [0xff; 16]).unwrap(),
+            "zero" => fs::write(&counter, "000000000000000\n").unwrap(),
+            _ => {}
+        }
+        let next = fence(&dir).await;
+        assert_eq!(next.get(), last.get().max(ahead.get()) + 1, "{damage}");
+        last = next;
+    }
+    // With the second copy gone too, the clock decides, and it is an hour behind.
+    fs::write(&counter, "").unwrap();
+    fs::write(file(&dir, "meta"), "garbage").unwrap();
+    let next = fence(&dir).await;
+    assert!(next < last && next.get() > last.get() - 3700 * 256_000);
+    assert!(fence(&dir).await > next);
+}
+
+#[tokio::test]
+async fn a_counter_above_the_limit_gives_an_error_and_no_grant() {
+    let temp = TempDir::new();
+    fence(&temp.locks()).await;
+    fs::write(file(&temp.locks(), "fence"), format!("{}\n", Fence::MAX)).unwrap();
+    let locks = open(&temp.locks());
+    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Internal);
+    assert!(!locks.is_locked("x").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_sweep_removes_what_nobody_uses_and_keeps_counters_for_their_time() {
+    let temp = TempDir::new();
+    let dir = temp.locks();
+    let locks = open(&dir);
+    let guard = locks.mutex("held").lock().await.unwrap();
+    let old = fence(&dir).await;
+    let stale = file(&dir, "lock").with_extension("slot07");
+    fs::write(&stale, "").unwrap();
+    let swept = locks.sweep().await.unwrap();
+    let counts = |swept: Swept| (swept.held, swept.counters);
+    assert_eq!(counts(swept), (1, 0));
+    assert!(!stale.exists());
+    assert_eq!(guard.state(), State::Held);
+    // As if it had been used eight days ago.
+    for entry in fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.file_name().unwrap().to_str().unwrap().starts_with("x-") {
+            let text = fs::read_to_string(&entry).unwrap();
+            let then = Fence::new(old.get() - 8 * 24 * 3600 * 256_000);
+            fs::write(&entry, text.replace(&old.to_string(), &then.to_string())).unwrap();
+        }
+    }
+    assert_eq!(counts(locks.sweep().await.unwrap()), (1, 1));
+    let left = fs::read_dir(&dir).unwrap().count();
+    assert_eq!(left, 3, "the lock, meta and counter of the one that is held");
+    assert!(fence(&dir).await > old);
+}
+
+#[tokio::test]
+async fn connect_takes_a_path_or_an_absolute_url() {
+    let temp = TempDir::new();
+    let dir = temp.locks();
+    let one = Locks::connect(&format!("file:{}", dir.display())).await.unwrap();
+    let two = Locks::connect(&format!("FILE://{}", dir.display())).await.unwrap();
+    let _guard = one.mutex("x").lock().await.unwrap();
+    assert!(two.mutex("x").try_lock().await.unwrap().is_none());
+    for bad in ["file:", "file://", "file://host/dir"] {
+        assert_eq!(Locks::connect(bad).await.unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad}");
+    }
+    assert!(leasehold::stores().iter().any(|info| info.scheme == "file" && *info == one.info()));
+}

@@ -52,6 +52,8 @@ impl From<Info> for Row {
 fn url_form(scheme: &str) -> String {
     match scheme {
         "memory" => "memory:".into(),
+        "sqlite" => "sqlite:path".into(),
+        "file" => "file:dir".into(),
         other => format!("{other}:…"),
     }
 }

@@ -98,7 +98,7 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_unavailable() {
+async fn a_layout_that_was_pulled_away_is_an_error_with_no_sql_in_it() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     granted(&store, &claim("x", LONG)).await;

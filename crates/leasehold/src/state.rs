@@ -4,6 +4,8 @@
 //! woken. `docs/contract.md` states the same rules in prose. A store that can change one record
 //! atomically (a map under a mutex, a row in a transaction, compare-and-swap) is a shell around it.
 
+mod rows;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+
+pub use rows::{LeaseRow, Row, SpentRow, TicketRow};
 
 /// How many may be woken by one call; those who enter wake the next.
 pub const WAKE_LIMIT: usize = 128;
@@ -656,177 +660,5 @@ impl Lease {
 
     fn matches(&self, fence: Option<Fence>, owner: Option<&str>) -> bool {
         fence.is_none_or(|fence| fence == self.fence) && owner.is_none_or(|owner| owner == &*self.owner)
-    }
-}
-
-/// What a store keeps of one id: for stores that keep a name as plain rows.
-///
-/// An id has at most one. Times are microseconds on the expiry clock unless they say otherwise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Row {
-    /// It holds a lease.
-    Lease(LeaseRow),
-    /// It waits.
-    Ticket(TicketRow),
-    /// It is refused (promise 8).
-    Spent(SpentRow),
-}
-
-/// A lease, as a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // the words of docs/contract.md, "What is kept"
-pub struct LeaseRow {
-    pub mode: Mode,
-    pub fence: Fence,
-    /// The fence it was granted with.
-    pub granted: Fence,
-    pub owner: Arc<str>,
-    pub metadata: Option<Arc<str>>,
-    pub ttl: u64,
-    pub expires: u64,
-    /// Microseconds since 1970.
-    pub acquired_wall: u64,
-    pub renewals: u64,
-    pub nonce: u64,
-    pub repeated: bool,
-    pub revoked: bool,
-}
-
-/// A place in the queue, as a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // likewise
-pub struct TicketRow {
-    /// Orders the tickets of a name; the numbers themselves mean nothing.
-    pub arrival: u64,
-    pub mode: Mode,
-    pub owner: Arc<str>,
-    /// Of the claim.
-    pub ttl: u64,
-    pub lapses: u64,
-    pub joined: u64,
-    pub nonce: u64,
-    pub repeated: bool,
-    pub woken: bool,
-}
-
-/// A refused id, as a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // likewise
-pub struct SpentRow {
-    pub until: u64,
-    pub why: Gone,
-}
-
-impl State {
-    /// Counts the changes, as `docs/contract.md` says.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Nothing expires, lapses or is forgotten before this moment of the expiry clock: a verb before
-    /// it changes at most the rows of its own id and of those it wakes (a revocation, all leases).
-    pub fn due(&self) -> u64 {
-        self.due
-    }
-
-    /// What there is to keep of this id.
-    pub fn row(&self, id: &LeaseId) -> Option<Row> {
-        if let Some(lease) = self.leases.get(id) {
-            return Some(Row::Lease(lease.row()));
-        }
-        if let Some((arrival, ticket)) = self.ticket(id) {
-            return Some(Row::Ticket(ticket.row(arrival)));
-        }
-        self.spent(id).map(|spent| Row::Spent(SpentRow { until: spent.until, why: spent.why }))
-    }
-
-    /// Every id that has a row.
-    pub fn ids(&self) -> impl Iterator<Item = LeaseId> {
-        let crowd = self.crowd.iter().flat_map(|crowd| crowd.places.keys().chain(crowd.spent.keys()));
-        self.leases.keys().chain(crowd).copied()
-    }
-
-    /// A name put together from what was kept of it: answers as the one it was taken from, except
-    /// that a hint when to look again may be more exact.
-    pub fn from_rows(fence: Fence, version: u64, rows: impl IntoIterator<Item = (LeaseId, Row)>) -> State {
-        let mut state = State { fence, version, due: u64::MAX, ..State::default() };
-        for (id, row) in rows {
-            let end = match row {
-                Row::Lease(row) => {
-                    let end = row.expires;
-                    state.leases.insert(id, Box::new(Lease::from_row(row)));
-                    end
-                }
-                Row::Ticket(row) => {
-                    let (arrival, end) = (row.arrival, row.lapses);
-                    let crowd = state.crowd.get_or_insert_default();
-                    crowd.lapse = if crowd.queue.is_empty() { end } else { crowd.lapse.min(end) };
-                    crowd.arrivals = crowd.arrivals.max(arrival);
-                    crowd.places.insert(id, arrival);
-                    crowd.queue.insert(arrival, Ticket::from_row(id, row));
-                    end
-                }
-                Row::Spent(SpentRow { until, why }) => {
-                    state.crowd.get_or_insert_default().spent.insert(id, Spent { until, why });
-                    until
-                }
-            };
-            state.due = state.due.min(end);
-        }
-        state
-    }
-}
-
-impl Lease {
-    fn row(&self) -> LeaseRow {
-        let Lease { mode, fence, granted, ttl, expires, acquired_wall, .. } = *self;
-        let Lease { renewals, nonce, repeated, revoked, .. } = *self;
-        let (owner, metadata) = (self.owner.clone(), self.metadata.clone());
-        LeaseRow {
-            mode,
-            fence,
-            granted,
-            owner,
-            metadata,
-            ttl,
-            expires,
-            acquired_wall,
-            renewals,
-            nonce,
-            repeated,
-            revoked,
-        }
-    }
-
-    fn from_row(row: LeaseRow) -> Self {
-        let LeaseRow { mode, fence, granted, owner, metadata, ttl, expires, acquired_wall, .. } = row;
-        let LeaseRow { renewals, nonce, repeated, revoked, .. } = row;
-        Lease {
-            mode,
-            fence,
-            granted,
-            owner,
-            metadata,
-            ttl,
-            expires,
-            acquired_wall,
-            renewals,
-            nonce,
-            repeated,
-            revoked,
-        }
-    }
-}
-
-impl Ticket {
-    fn row(&self, arrival: u64) -> TicketRow {
-        let Ticket { mode, ttl, lapses, joined, nonce, repeated, woken, .. } = *self;
-        TicketRow { arrival, mode, owner: self.owner.clone(), ttl, lapses, joined, nonce, repeated, woken }
-    }
-
-    fn from_row(id: LeaseId, row: TicketRow) -> Self {
-        let TicketRow { mode, owner, ttl, lapses, joined, nonce, repeated, woken, .. } = row;
-        Ticket { id, mode, owner, ttl, lapses, joined, nonce, repeated, woken }
     }
 }

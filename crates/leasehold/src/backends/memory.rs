@@ -1,6 +1,6 @@
 //! `memory:` — the state machine in a sharded map: for tests, and for one process.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
@@ -13,11 +13,10 @@ use crate::backend::{
     Attempt, Backend, Claim, Grant, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
     Revoked, Swept, Wake,
 };
-use crate::backends::slot::Slot;
+use crate::backends::waiting::{Slot, Waiting};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::{Answer, Now, Op, State};
 
@@ -57,12 +56,7 @@ struct Shard {
 struct Entry {
     state: State,
     /// Who waits in this process, which is everybody.
-    waiters: HashMap<LeaseId, Waiter>,
-}
-
-struct Waiter {
-    claim: Claim,
-    slot: Arc<Slot>,
+    waiting: Waiting,
 }
 
 impl Memory {
@@ -262,8 +256,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shard {
     fn slot(&self, claim: &Claim) -> Option<Arc<Slot>> {
-        let entry = self.names.get(claim.name.stored())?;
-        Some(Arc::clone(&entry.waiters.get(&claim.id)?.slot))
+        self.names.get(claim.name.stored())?.waiting.slot(&claim.id)
     }
 
     fn make_room(&mut self, now: Now, at: Moment, retention: Duration) {
@@ -293,11 +286,13 @@ impl Entry {
     fn apply(&mut self, now: Now, at: Moment, op: Op<'_>) -> Result<Answer> {
         let mut wake = Vec::new();
         let answer = self.state.apply(now, op, &mut wake);
-        self.keep_in_step(&op, &answer);
+        let mut vain = Vec::new();
+        self.waiting.keep_in_step(&self.state, &op, &answer, &mut vain);
+        vain.iter().for_each(|slot| slot.ring(None));
         let mut next = 0;
         while let Some(id) = wake.get(next).copied() {
             next += 1;
-            let Some(waiter) = self.waiters.remove(&id) else { continue };
+            let Some(waiter) = self.waiting.take(&id) else { continue };
             match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => waiter.slot.ring(Some((grant, at))),
                 // An error is the waiter's to hear, from its own attempt.
@@ -305,44 +300,6 @@ impl Entry {
             }
         }
         answer
-    }
-
-    /// Keeps the waiters in step with the queue. Whoever waits in vain is told to try again, and so
-    /// learns what became of its claim.
-    fn keep_in_step(&mut self, op: &Op<'_>, answer: &Result<Answer>) {
-        match (op, answer) {
-            (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) if claim.queue.is_some() => {
-                let waiter =
-                    || Waiter { claim: Claim { first: false, ..Claim::clone(claim) }, slot: Slot::new() };
-                match self.waiters.entry(claim.id) {
-                    // A newer attempt with the same id takes over from the older one.
-                    hash_map::Entry::Occupied(mut entry) if entry.get().claim.nonce != claim.nonce => {
-                        entry.insert(waiter()).slot.ring(None);
-                    }
-                    hash_map::Entry::Occupied(_) => {}
-                    hash_map::Entry::Vacant(entry) => {
-                        entry.insert(waiter());
-                    }
-                }
-            }
-            (Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }), _)
-                if !self.state.is_queued(id) =>
-            {
-                self.waiters.remove(id).inspect(|waiter| waiter.slot.ring(None));
-            }
-            _ => {}
-        }
-        // Settling drops the places of those who did not come back.
-        if self.waiters.len() as u64 > self.state.queue_length() {
-            let state = &self.state;
-            self.waiters.retain(|id, waiter| {
-                let queued = state.is_queued(id);
-                if !queued {
-                    waiter.slot.ring(None);
-                }
-                queued
-            });
-        }
     }
 }
 

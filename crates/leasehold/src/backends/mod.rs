@@ -3,6 +3,6 @@
 #[cfg(all(feature = "file", unix))]
 pub mod file;
 pub mod memory;
-mod slot;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
+mod waiting;

@@ -229,6 +229,7 @@ async fn run(steps: &[Step], kind: u8, shared: bool) -> Result<(), TestCaseError
                     }
                 }
                 prop_assert_eq!((swept.expired, swept.tickets), (expired, tickets));
+                settle_elsewhere(&mut model, &stores, now).await?;
                 continue;
             }
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::fault::Fault;
 use super::writer::{Job, Reply, Writer};
 use crate::backend::{Attempt, Grant, Page, Query, Swept};
-use crate::backends::slot::Slot;
+use crate::backends::waiting::Slot;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;

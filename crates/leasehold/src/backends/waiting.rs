@@ -1,0 +1,123 @@
+//! Who waits in this process for a name, for stores that run the state machine in it; and how they are woken,
+//! with the grant if the attempt was made for them.
+
+use std::collections::{HashMap, hash_map};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::backend::{Attempt, Claim, Grant, Release};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::lease_id::LeaseId;
+use crate::state::{Answer, Op, State};
+
+/// Those who wait in this process for one name.
+#[derive(Default)]
+pub(crate) struct Waiting(HashMap<LeaseId, Waiter>);
+
+/// One who waits.
+pub(crate) struct Waiter {
+    pub(crate) claim: Claim,
+    pub(crate) slot: Arc<Slot>,
+}
+
+impl Waiting {
+    #[cfg(all(feature = "sqlite", target_os = "linux"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The slot of one who waits.
+    pub(crate) fn slot(&self, id: &LeaseId) -> Option<Arc<Slot>> {
+        self.0.get(id).map(|waiter| Arc::clone(&waiter.slot))
+    }
+
+    /// Takes one out.
+    pub(crate) fn take(&mut self, id: &LeaseId) -> Option<Waiter> {
+        self.0.remove(id)
+    }
+
+    /// Tells all to try again.
+    #[cfg(all(feature = "sqlite", target_os = "linux"))]
+    pub(crate) fn ring_all(&self) {
+        self.0.values().for_each(|waiter| waiter.slot.ring(None));
+    }
+
+    /// Whether this answer makes somebody wait.
+    pub(crate) fn begins(op: &Op<'_>, answer: &Result<Answer>) -> bool {
+        matches!(op, Op::Acquire(claim) if claim.queue.is_some())
+            && matches!(answer, Ok(Answer::Acquired(Attempt::Busy(_))))
+    }
+
+    /// Keeps them in step with the queue after a verb. Those who wait in vain are added to `vain`: told to
+    /// try again, they learn what became of their claim.
+    pub(crate) fn keep_in_step(
+        &mut self,
+        state: &State,
+        op: &Op<'_>,
+        answer: &Result<Answer>,
+        vain: &mut Vec<Arc<Slot>>,
+    ) {
+        match op {
+            Op::Acquire(claim) if Waiting::begins(op, answer) => {
+                let claim = Claim { first: false, ..Claim::clone(claim) };
+                match self.0.entry(claim.id) {
+                    // A newer attempt with the same id takes over from the older one.
+                    hash_map::Entry::Occupied(mut entry) if entry.get().claim.nonce != claim.nonce => {
+                        vain.push(entry.insert(Waiter { claim, slot: Slot::new() }).slot);
+                    }
+                    hash_map::Entry::Occupied(mut entry) => entry.get_mut().claim = claim,
+                    hash_map::Entry::Vacant(entry) => {
+                        entry.insert(Waiter { claim, slot: Slot::new() });
+                    }
+                }
+            }
+            Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }) if !state.is_queued(id) => {
+                vain.extend(self.0.remove(id).map(|waiter| waiter.slot));
+            }
+            _ => {}
+        }
+        // Settling drops the places of those who did not come back.
+        if self.0.len() as u64 > state.queue_length() {
+            vain.extend(self.0.extract_if(|id, _| !state.is_queued(id)).map(|(_, waiter)| waiter.slot));
+        }
+    }
+}
+
+/// Where one who waits in this process finds what its wake-up brought.
+pub(crate) struct Slot(Mutex<Inside>);
+
+enum Inside {
+    Waiting(Option<Waker>),
+    /// Woken; with a grant, and when it was measured, if the attempt was made for it.
+    Rung(Option<(Grant, Moment)>),
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Slot(Mutex::new(Inside::Waiting(None))))
+    }
+
+    /// Wakes its waiter.
+    pub(crate) fn ring(&self, grant: Option<(Grant, Moment)>) {
+        let was = std::mem::replace(&mut *self.lock(), Inside::Rung(grant));
+        if let Inside::Waiting(Some(waker)) = was {
+            waker.wake();
+        }
+    }
+
+    /// Waits to be rung.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
+        match &mut *self.lock() {
+            Inside::Rung(grant) => Poll::Ready(grant.take()),
+            Inside::Waiting(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

@@ -250,7 +250,9 @@ async fn run(steps: &[Step], kind: u8, shared: bool) -> Result<(), TestCaseError
 
 /// The other store makes the attempts of its own waiters when it is woken; the test waits for that.
 async fn settle_elsewhere(model: &mut Model, stores: &[Sqlite; 2], now: Now) -> Result<(), TestCaseError> {
-    while let Some((name, id)) = model.elsewhere.pop() {
+    // They come in the order of the queue.
+    while !model.elsewhere.is_empty() {
+        let (name, id) = model.elsewhere.remove(0);
         let Some((_, waiters)) = model.names.get_mut(&name) else { continue };
         let Some((side, claim)) = waiters.get(&id).cloned() else { continue };
         let wake = tokio::time::timeout(Duration::from_secs(5), stores[side].wait(&claim)).await;

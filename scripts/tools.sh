@@ -15,10 +15,11 @@ apt_install() {
     stop "missing: $*. Install what your system calls these Debian packages, then run this again."
   elif [[ $(id -u) == 0 ]]; then
     printf 'installing: %s\n' "$line"
-    DEBIAN_FRONTEND=noninteractive bash -c "$line" || stop "this failed; run it by hand: $line"
+    # In runlevel 1 packages of servers do not start theirs.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive bash -c "$line" || stop "this failed; run it by hand: $line"
   elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     printf 'installing with sudo: %s\n' "$line"
-    sudo -n env DEBIAN_FRONTEND=noninteractive bash -c "$line" || stop "this failed; run it by hand: sudo bash -c '$line'"
+    sudo -n env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive bash -c "$line" || stop "this failed; run it by hand: sudo bash -c '$line'"
   else
     stop "missing: $*. Run as root, then run this again: $line"
   fi
@@ -66,3 +67,17 @@ links() {
 links || apt_install gcc libc6-dev
 links || stop 'cc cannot link a program, although gcc and libc6-dev are installed'
 cc --version | head -n 1
+
+# The tests start servers of their own, on free ports, and stop them again.
+has_postgres() {
+  command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+packages=()
+command -v redis-server >/dev/null || packages+=(redis-server)
+command -v redis-sentinel >/dev/null || packages+=(redis-sentinel)
+command -v openssl >/dev/null || packages+=(openssl)
+has_postgres || packages+=(postgresql)
+command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || packages+=(pgbouncer)
+((${#packages[@]} == 0)) || apt_install "${packages[@]}"
+redis-server --version
+has_postgres || stop 'initdb of PostgreSQL is not to be found, neither on the PATH nor in /usr/lib/postgresql'

@@ -69,11 +69,15 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Locks::connect).
     pub async fn connect_builder(url: &str) -> Result<LocksBuilder> {
-        Ok(Locks::builder(open(url).await?))
+        match url {
+            // Needs no thread before it is used.
+            "memory:" => Ok(Locks::builder(Arc::new(Memory::new()))),
+            _ => Locks::open(open(url.to_owned())).await,
+        }
     }
 }
 
-async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+async fn open(url: String) -> Result<Arc<dyn Backend>> {
     let scheme = url.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
     // Only what looks like a scheme is repeated: a password could be anywhere else.
     let scheme = scheme.filter(|scheme| {
@@ -84,7 +88,7 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         return Err(Error::invalid("a store URL begins with a scheme and a colon, for example memory:"));
     };
     match scheme.as_str() {
-        "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())),
+        "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())), // MEMORY:
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),

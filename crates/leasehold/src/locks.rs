@@ -31,8 +31,8 @@ pub const DEFAULT_NAMESPACE: &str = "leasehold";
 
 /// A client of one store: makes mutexes, reader-writer locks and semaphores by name.
 ///
-/// Cheap to clone; clones are the same client. It has one background thread, started with the first
-/// acquire, that renews what is held and sends the releases of dropped guards. The thread ends when
+/// Cheap to clone; clones are the same client. It has one background thread, started with the store's
+/// connections or with the first acquire, that renews what is held and sends the releases of dropped guards. The thread ends when
 /// the last clone and the last guard are gone; call [`close`](Locks::close) before the process ends,
 /// so that the releases of guards dropped just before are still sent.
 ///
@@ -73,8 +73,8 @@ enum Home {
 
 /// The library's own thread with its runtime, before there is a client to work for. Dropped, it ends.
 #[derive(Debug)]
-pub(crate) struct Thread {
-    pub(crate) runtime: Handle,
+struct Thread {
+    runtime: Handle,
     id: ThreadId,
     work: oneshot::Sender<Arc<Renewer>>,
 }
@@ -123,7 +123,7 @@ impl Drop for Client {
 }
 
 impl Thread {
-    pub(crate) fn start() -> Result<Self> {
+    fn start() -> Result<Self> {
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, "the background thread could not be started")
                 .with_source(error)
@@ -161,7 +161,7 @@ pub struct LocksBuilder {
     clock: Arc<dyn Clock>,
     runtime: Option<Handle>,
     /// Started before the client, because the store's connections live on it.
-    pub(crate) thread: Option<Thread>,
+    thread: Option<Thread>,
 }
 
 impl LocksBuilder {
@@ -237,6 +237,38 @@ impl Locks {
             runtime: None,
             thread: None,
         }
+    }
+
+    /// As [`builder`](Locks::builder), for a store that this future opens. It runs on the client's own
+    /// thread, and so do the tasks it spawns: connections made there serve renewals and releases also while
+    /// the caller's runtime is blocked or gone. [`connect`](Locks::connect) does this by itself.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use leasehold::{Backend, Locks, backends::memory::Memory};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let store = async { Ok(Arc::new(Memory::new()) as Arc<dyn Backend>) };
+    /// let locks = Locks::open(store).await?.namespace("billing").build();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropped, the future is dropped too, and the thread ends.
+    ///
+    /// # Errors
+    /// Those of the future; `Unavailable` if no thread can be had.
+    pub async fn open(
+        store: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
+    ) -> Result<LocksBuilder> {
+        let thread = Thread::start()?;
+        let opened = thread.runtime.spawn(store).await;
+        let backend = opened.map_err(|error| {
+            Error::new(ErrorKind::Internal, "opening the store panicked").with_source(error)
+        })??;
+        Ok(LocksBuilder { thread: Some(thread), ..Locks::builder(backend) })
     }
 
     /// The same client with other defaults. Locks made before keep theirs.

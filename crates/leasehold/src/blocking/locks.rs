@@ -9,7 +9,7 @@ use crate::diagnostics::LeaseInfo;
 use crate::error::Result;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
-use crate::locks::{LocksBuilder, Thread};
+use crate::locks::LocksBuilder;
 use crate::name::Name;
 use crate::options::Options;
 
@@ -50,11 +50,7 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Locks::connect).
     pub fn connect_builder(url: &str) -> Result<LocksBuilder> {
-        // Connections live on the library's own runtime, which therefore comes first.
-        let thread = Thread::start()?;
-        let mut builder = block_on(Some(&thread.runtime), crate::Locks::connect_builder(url))?;
-        builder.thread = Some(thread);
-        Ok(builder)
+        block_on(None, crate::Locks::connect_builder(url))
     }
 
     /// The same client for async callers.

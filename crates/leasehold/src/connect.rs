@@ -69,11 +69,7 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Locks::connect).
     pub async fn connect_builder(url: &str) -> Result<LocksBuilder> {
-        match url {
-            // Needs no thread before it is used.
-            "memory:" => Ok(Locks::builder(Arc::new(Memory::new()))),
-            _ => Locks::open(open(url.to_owned())).await,
-        }
+        Locks::open(open(url.to_owned())).await
     }
 }
 
@@ -88,7 +84,7 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         return Err(Error::invalid("a store URL begins with a scheme and a colon, for example memory:"));
     };
     match scheme.as_str() {
-        "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())), // MEMORY:
+        "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())),
         "memory" => Err(Error::invalid(
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),

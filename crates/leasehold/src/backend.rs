@@ -59,7 +59,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt>;
 
     /// Waits, after a queued [`Attempt::Busy`], until another attempt makes sense. A hint.
-    /// Stores that cannot push stay pending.
+    /// Stores that cannot push stay pending. With [`Info::keeps_places`] the claim's place in the queue is kept
+    /// for as long as this is pending; dropped and not called again, it lapses like any other.
     async fn wait(&self, claim: &Claim) -> Result<Wake>;
 
     /// Renews leases: one answer each, in the order asked.
@@ -530,6 +531,10 @@ pub struct Info {
     pub fifo: bool,
     /// Whether `wait` is woken; otherwise the wait loop polls.
     pub push: bool,
+    /// Whether the store looks after those whose `wait` is pending: it keeps their places in the queue, and
+    /// notices by itself when a lease or a place before them has ended. The wait loop then comes back of its
+    /// own accord only about once a minute; otherwise after [`Busy::retry_in`], and in time to keep its place.
+    pub keeps_places: bool,
     /// Whether Shared can be claimed.
     pub shared: bool,
     /// The highest limit of permits; 0: none.
@@ -562,6 +567,7 @@ impl Info {
             fenced: true,
             fifo: true,
             push: true,
+            keeps_places: false,
             shared: true,
             max_permits: u32::MAX,
             downgrade: true,

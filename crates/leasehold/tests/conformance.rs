@@ -40,6 +40,7 @@ fn memory_says_that_it_can_do_everything() {
     assert!(info.fenced);
     assert!(info.fifo);
     assert!(info.push);
+    assert!(!info.keeps_places);
     assert!(info.shared);
     assert_eq!(info.max_permits, u32::MAX);
     assert!(info.downgrade);

@@ -160,6 +160,7 @@ enum Need {
     Fenced,
     Fifo,
     Push,
+    KeepsPlaces,
     Shared,
     Permits(u32),
     Downgrade,
@@ -179,6 +180,7 @@ impl Need {
             Need::Fenced => (info.fenced, "there are no fences"),
             Need::Fifo => (info.fifo, "there is no queue"),
             Need::Push => (info.push, "wait is not woken"),
+            Need::KeepsPlaces => (info.keeps_places, "those who wait keep their places themselves"),
             Need::Shared => (info.shared, "there are no shared leases"),
             Need::Permits(least) => {
                 let found = info.max_permits;

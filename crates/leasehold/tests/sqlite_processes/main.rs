@@ -6,6 +6,7 @@
 
 mod contention;
 mod kill;
+mod places;
 mod room;
 mod support;
 
@@ -16,6 +17,7 @@ fn child() {
     match role.as_str() {
         "load" => kill::load(),
         "contend" => contention::contend(),
+        "wait" => places::wait(),
         "room" => room::short_of_room(),
         other => panic!("no such child: {other}"),
     }

@@ -47,6 +47,7 @@ fn memory_says_that_it_can_do_everything() {
     assert!(info.find_by_id);
     assert!(info.revoke);
     assert!(info.detects_loss);
+    assert!(!info.tells_loss);
     assert_eq!(info.check_every, None);
     assert!(info.namespaced);
     assert_eq!(info.max_ttl, Duration::from_secs(24 * 3600));

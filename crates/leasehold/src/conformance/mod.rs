@@ -167,6 +167,7 @@ enum Need {
     FindById,
     Revoke,
     DetectsLoss,
+    TellsLoss,
     Namespaced,
     /// The check is about what the store says it cannot do.
     Lack,
@@ -191,6 +192,7 @@ impl Need {
             Need::FindById => (info.find_by_id, "a lease cannot be found by its id"),
             Need::Revoke => (info.revoke, "leases cannot be revoked"),
             Need::DetectsLoss => (info.detects_loss, "a loss cannot be noticed"),
+            Need::TellsLoss => (info.tells_loss, "a loss is found out by asking"),
             Need::Namespaced => (info.namespaced, "names have no namespace"),
             Need::Lack => {
                 let able = info.shared && info.max_permits > 0 && info.downgrade;

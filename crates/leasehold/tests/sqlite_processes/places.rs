@@ -54,7 +54,10 @@ fn places_live_as_long_as_their_process_and_a_ticket_longer() {
             let ended = Instant::now();
             while length(&store).await > 0 {
                 let late = ended.elapsed().saturating_sub(TICKET);
-                assert!(late < Duration::from_secs(1), "the places outlive their process by a ticket and {late:?}");
+                assert!(
+                    late < Duration::from_secs(1),
+                    "the places outlive their process by a ticket and {late:?}"
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });

@@ -6,6 +6,7 @@
 
 mod contention;
 mod kill;
+mod machine;
 mod places;
 mod room;
 mod support;
@@ -18,6 +19,11 @@ fn child() {
         "load" => kill::load(),
         "contend" => contention::contend(),
         "wait" => places::wait(),
+        "other-clock" => machine::other_clock(),
+        "same-clock" => machine::same_clock(),
+        "full" => machine::full(),
+        "read-only" => machine::read_only(),
+        "another-user" => machine::another_user(),
         "room" => room::short_of_room(),
         other => panic!("no such child: {other}"),
     }

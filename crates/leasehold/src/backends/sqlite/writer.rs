@@ -197,7 +197,16 @@ impl Writer {
 
     /// Runs what has arrived, and answers.
     fn serve(&mut self, requests: Vec<Request>, found: &Found) {
-        let (fault, outcome) = match self.transact(&requests, found) {
+        let mut done = self.transact(&requests, found);
+        // A log that is written back begins anew, in the room it has already. To those who live, what could not
+        // be written is undone, so running it again is no second time.
+        if let Err((fault, _)) = &done
+            && fault::is_full(fault)
+            && self.write_back()
+        {
+            done = self.transact(&requests, &Found::default());
+        }
+        let (fault, outcome) = match done {
             Ok(replies) => {
                 for (request, reply) in requests.into_iter().zip(replies) {
                     // Whoever no longer listens settles it with a release that says so (promise 8).
@@ -207,14 +216,9 @@ impl Writer {
             }
             Err(failed) => failed,
         };
-        // Without what takes room, what makes room may still be written. To those who live, what could
-        // not be written is undone, so running it again is no second time.
+        // Without what takes room, what makes room may still be written.
         let (mut failed, mut rest) = (requests, Vec::new());
         if fault::is_full(&fault) {
-            // A log that is written back begins anew, in the room it has already.
-            if let Err(fault) = checkpoint(&self.db) {
-                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
-            }
             (failed, rest) = failed.into_iter().partition(|request| matches!(request.job, Job::Acquire(_)));
             if failed.is_empty() {
                 std::mem::swap(&mut failed, &mut rest);
@@ -227,6 +231,17 @@ impl Writer {
         }
         if !rest.is_empty() {
             self.serve(rest, &Found::default());
+        }
+    }
+
+    /// Writes the log back into the file; whether all of it is there, so that the log begins anew.
+    fn write_back(&self) -> bool {
+        match checkpoint(&self.db) {
+            Ok((pages, written)) => pages > 0 && pages == written,
+            Err(fault) => {
+                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
+                false
+            }
         }
     }
 
@@ -314,9 +329,10 @@ fn execute(db: &Connection, sql: &str) -> Result<(), Fault> {
     db.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// Writes the log back into the file, as far as nobody is in the way.
-fn checkpoint(db: &Connection) -> Result<(), Fault> {
-    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+/// Writes the log back into the file, as far as nobody is in the way. How many pages it has, and how many of
+/// them are now in the file.
+fn checkpoint(db: &Connection) -> Result<(i64, i64), Fault> {
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
 }
 
 /// Changes whenever another connection, here or in another process, has committed.

@@ -60,6 +60,9 @@ pub enum Op<'a> {
     },
     /// [`Backend::sweep`](crate::Backend::sweep), this name's part
     Sweep,
+    /// Keeps the place of a claim that waits in the store's own process
+    /// ([`Info::keeps_places`](crate::backend::Info::keeps_places)) for another [`Claim::queue`].
+    Keep(&'a Claim),
 }
 
 /// The answer to an [`Op`], of the same kind.
@@ -76,6 +79,8 @@ pub enum Answer {
     Revoked(Revoked),
     /// To a sweep.
     Swept(Swept),
+    /// To a keeping: whether there is such a place.
+    Kept(bool),
 }
 
 /// One name's leases, queue and counters.
@@ -206,6 +211,7 @@ impl State {
                 waiting: self.queue_length(),
                 counters: 0,
             })),
+            Op::Keep(claim) => Ok(Answer::Kept(self.keep(now.expiry, claim))),
         };
         if self.version == version && !settled.expired.is_empty() {
             self.version += 1;
@@ -474,6 +480,16 @@ impl State {
             owner,
             holder_left: holder_left.map(Duration::from_micros),
         }
+    }
+
+    /// Keeps a place that is there. It neither joins the queue nor enters.
+    fn keep(&mut self, now: u64, claim: &Claim) -> bool {
+        let Some(crowd) = &mut self.crowd else { return false };
+        let ticket = crowd.places.get(&claim.id).and_then(|arrival| crowd.queue.get_mut(arrival));
+        let Some(ticket) = ticket.filter(|ticket| ticket.nonce == claim.nonce) else { return false };
+        let lapses = now.saturating_add(micros(claim.queue.unwrap_or_default()));
+        ticket.lapses = ticket.lapses.max(lapses);
+        true
     }
 
     fn renew(&mut self, now: Now, renewal: &Renewal, settled: &Settled) -> Result<Renewed> {

@@ -45,7 +45,7 @@ impl Entry {
     /// Applies a verb and notes which rows it changed.
     fn apply(&mut self, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Result<Answer> {
         let id = match op {
-            Op::Acquire(claim) => Some(claim.id),
+            Op::Acquire(claim) | Op::Keep(claim) => Some(claim.id),
             Op::Renew(renewal) => Some(renewal.id),
             Op::Release(release) => Some(release.id),
             _ => None,
@@ -125,6 +125,11 @@ impl Book {
         }
         // It was just put there; asking twice is how the borrow ends before the insert.
         self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
+    /// When something of a name ends next, if the name is at hand; never too late.
+    pub(super) fn due(&self, name: &str) -> Option<u64> {
+        self.names.get(name).map(|entry| entry.state.due())
     }
 
     /// The state of a name.

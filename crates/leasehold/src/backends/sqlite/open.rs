@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, accessat, mknodat, statfs};
 
 use super::SqliteBuilder;
 use super::fault::{self, Fault, Outcome};
@@ -119,6 +119,10 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     // All who use the file, by whatever way, must use the same log and wake file beside it.
     let path = path.canonicalize().map_err(|error| fault::system("the database cannot be found", error))?;
     refuse_network_fs(&path)?;
+    // SQLite would only say that it cannot open it.
+    may_write(&path, "the database cannot be written")?;
+    let beside = path.parent().unwrap_or(Path::new("/"));
+    may_write(beside, "the directory of the database cannot be written; its log has to be there")?;
     let about = path.metadata().map_err(|error| fault::system("the database cannot be looked at", error))?;
     if !about.is_file() {
         return Err(Error::invalid("the path of the database is not a regular file"));
@@ -129,6 +133,10 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+fn may_write(path: &Path, otherwise: &'static str) -> Result<()> {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).map_err(|error| fault::system(otherwise, error))
 }
 
 fn refuse_network_fs(path: &Path) -> Result<()> {

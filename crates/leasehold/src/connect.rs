@@ -6,6 +6,8 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(feature = "redis")]
+use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,10 +23,14 @@ const ABSENT: &[(&str, &str)] = &[
     ("file", "this build has no such store; it comes with the feature `file`"),
     #[cfg(all(feature = "file", not(unix)))]
     ("file", "this store needs a Unix system"),
-    ("redis", "this version has no such store yet"),
-    ("rediss", "this version has no such store yet"),
-    ("redis-sentinel", "this version has no such store yet"),
-    ("redis-cluster", "this version has no such store yet"),
+    #[cfg(not(feature = "redis"))]
+    ("redis", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("rediss", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis-sentinel", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis-cluster", "this build has no such store; it comes with the feature `redis`"),
     ("postgres", "this version has no such store yet"),
     ("postgres+advisory", "this version has no such store yet"),
     ("http", "this version has no such store yet"),
@@ -39,6 +45,14 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        #[cfg(feature = "redis")]
+        redis::info("redis", false),
+        #[cfg(feature = "redis")]
+        redis::info("rediss", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-sentinel", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-cluster", true),
     ]
 }
 
@@ -50,6 +64,9 @@ impl Locks {
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
+    /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
+    /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -92,6 +109,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
@@ -9,6 +11,7 @@ use crate::backends::memory::Memory;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
 
 /// Schemes that are known but have no store in this build, with what to do about it.
@@ -39,6 +42,7 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        quorum::abilities(),
     ]
 }
 
@@ -49,6 +53,7 @@ impl Locks {
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
+    /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     ///
     /// # Cancel safety
@@ -92,6 +97,10 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        "quorum" => {
+            let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
+            Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
+        }
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(
@@ -100,4 +109,9 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
             )),
         }),
     }
+}
+
+/// Opens one node of a quorum, and says which store it is where that can be known.
+fn open_node(url: String) -> BoxFuture<'static, Result<quorum::Opened>> {
+    Box::pin(async move { Ok(quorum::Opened { backend: open(url).await?, identity: None }) })
 }

@@ -1,0 +1,5 @@
+//! The quorum layer: over memory stores that die, forget, hang and lose answers, and over real servers.
+
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
+mod conformance;

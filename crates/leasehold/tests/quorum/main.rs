@@ -2,4 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // what the tests share may also stop
 
+mod cluster;
 mod conformance;
+mod contention;
+mod fences;
+mod history;
+mod setup;
+mod tables;
+mod unanswered;

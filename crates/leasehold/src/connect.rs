@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
@@ -11,6 +13,7 @@ use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
 
 /// Schemes that are known but have no store in this build, with what to do about it.
@@ -53,6 +56,7 @@ pub fn stores() -> Vec<Info> {
         redis::info("redis-sentinel", false),
         #[cfg(feature = "redis")]
         redis::info("redis-cluster", true),
+        quorum::abilities(),
     ]
 }
 
@@ -63,6 +67,7 @@ impl Locks {
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
+    /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
     /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
@@ -111,6 +116,10 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
+        "quorum" => {
+            let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
+            Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
+        }
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(
@@ -119,4 +128,9 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
             )),
         }),
     }
+}
+
+/// Opens one node of a quorum, and says which store it is where that can be known.
+fn open_node(url: String) -> BoxFuture<'static, Result<quorum::Opened>> {
+    Box::pin(async move { Ok(quorum::Opened { backend: open(url).await?, identity: None }) })
 }

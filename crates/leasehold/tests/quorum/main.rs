@@ -1,0 +1,12 @@
+//! The quorum layer: over memory stores that die, forget, hang and lose answers, and over real servers.
+
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
+mod cluster;
+mod conformance;
+mod contention;
+mod fences;
+mod history;
+mod setup;
+mod tables;
+mod unanswered;

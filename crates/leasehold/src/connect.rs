@@ -6,6 +6,8 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::{self, Postgres};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +27,10 @@ const ABSENT: &[(&str, &str)] = &[
     ("rediss", "this version has no such store yet"),
     ("redis-sentinel", "this version has no such store yet"),
     ("redis-cluster", "this version has no such store yet"),
-    ("postgres", "this version has no such store yet"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres", "this build has no such store; it comes with the feature `postgres`"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgresql", "this build has no such store; it comes with the feature `postgres`"),
     ("postgres+advisory", "this version has no such store yet"),
     ("http", "this version has no such store yet"),
     ("https", "this version has no such store yet"),
@@ -39,6 +44,8 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        #[cfg(feature = "postgres")]
+        postgres::TABLES_INFO,
     ]
 }
 
@@ -50,6 +57,7 @@ impl Locks {
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -92,6 +100,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

@@ -2,7 +2,11 @@
 
 mod config;
 mod fault;
+mod tables;
 mod tls;
 mod tls_stream;
 
 pub use config::Address;
+pub use tables::{Lent, Pooler, Postgres, PostgresBuilder};
+
+pub(crate) use tables::INFO as TABLES_INFO;

@@ -36,6 +36,11 @@ pub(super) struct TlsFiles {
 
 /// What rustls needs to know. `direct`: without asking the server first, which then wants to hear the protocol's name.
 pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result<ClientConfig> {
+    if matches!(mode, Tls::Disable | Tls::Prefer) && files.root.is_some() {
+        return Err(Error::invalid(
+            "sslrootcert checks nothing with this sslmode; say sslmode=verify-full, or leave it out",
+        ));
+    }
     let provider = Arc::new(ring::default_provider());
     let checks_name = mode == Tls::VerifyFull;
     // As in libpq: whoever names authorities wants them to be asked.

@@ -20,9 +20,12 @@ async fn keeps_every_promise(url: &str, schema: &str) {
     store.sweep().await.unwrap();
     let all = Query::Prefix { stored: String::new(), limit: 10, cursor: None };
     assert!(store.inspect(&all).await.unwrap().items.is_empty(), "at rest nothing is left but fences");
-    let rows = format!("SELECT (SELECT count(*) FROM {schema}.leases) + (SELECT count(*) FROM {schema}.tickets)");
+    let rows =
+        format!("SELECT (SELECT count(*) FROM {schema}.leases) + (SELECT count(*) FROM {schema}.tickets)");
     assert_eq!(server().sql(&rows), "0");
-    let off = format!("SELECT count(*) FROM {schema}.names WHERE holders <> 0 OR waiters <> 0 OR next_expiry <> 'infinity' OR next_lapse <> 'infinity'");
+    let off = format!(
+        "SELECT count(*) FROM {schema}.names WHERE holders <> 0 OR waiters <> 0 OR next_expiry <> 'infinity' OR next_lapse <> 'infinity'"
+    );
     assert_eq!(server().sql(&off), "0");
 }
 
@@ -57,7 +60,8 @@ async fn the_store_says_that_it_can_do_everything_but_push_through_a_pooler() {
     assert!(leasehold::stores().contains(&info));
 
     let pooler = PgBouncer::start(server(), PoolMode::Transaction, 3);
-    let mut behind = Store::connect(&format!("{}?schema={}", pooler.url(), place.schema)).await.unwrap().info();
+    let mut behind =
+        Store::connect(&format!("{}?schema={}", pooler.url(), place.schema)).await.unwrap().info();
     assert!(!behind.push, "the pooler is noticed");
     behind.push = true;
     assert_eq!(behind, info);

@@ -18,12 +18,37 @@ use crate::support::{Place, name, place};
 /// A step of a history. Claims, leases and tickets are named by a number.
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire { who: usize, queue: bool, repeat: bool, nonce: u64, first: bool },
-    Renew { whos: Vec<usize>, ttl: u64, shorten: Option<u64>, fence: bool, owner: bool, change: u8, raise: u8 },
-    Release { who: usize, unanswered: bool, nonce: Option<u64>, fence: bool, owner: bool },
-    Revoke { on: usize, now: bool },
+    Acquire {
+        who: usize,
+        queue: bool,
+        repeat: bool,
+        nonce: u64,
+        first: bool,
+    },
+    Renew {
+        whos: Vec<usize>,
+        ttl: u64,
+        shorten: Option<u64>,
+        fence: bool,
+        owner: bool,
+        change: u8,
+        raise: u8,
+    },
+    Release {
+        who: usize,
+        unanswered: bool,
+        nonce: Option<u64>,
+        fence: bool,
+        owner: bool,
+    },
+    Revoke {
+        on: usize,
+        now: bool,
+    },
     Sweep,
-    Advance { millis: u64 },
+    Advance {
+        millis: u64,
+    },
 }
 
 const WHO: usize = 10;
@@ -125,27 +150,31 @@ impl Run<'_> {
                 }
             }
             Step::Renew { whos, ttl, shorten, fence, owner, change, raise } => {
-                let renewals: Vec<_> = whos.iter().map(|who| {
-                    let claim = &self.claims[*who];
-                    let mut renewal = Renewal::new(claim.name.clone(), claim.id, Duration::from_millis(*ttl));
-                    renewal.shorten = *shorten;
-                    renewal.fence = fence.then_some(self.fences[*who]);
-                    renewal.owner = owner.then(|| "o\0".into());
-                    renewal.mode = match change {
-                        0 | 1 => Some(Mode::Shared),
-                        2 => Some(claim.mode),
-                        3 => Some(Mode::Permit { limit: 2 }),
-                        _ => None,
-                    };
-                    renewal.raise_fence = match raise {
-                        0 | 1 => Some(Fence::new(self.fences[*who].get() + 5)),
-                        2 => Some(Fence::new(Fence::MAX.get() - 1)),
-                        3 => Some(Fence::new(Fence::MAX.get() + 1)),
-                        4 => Some(Fence::new(u64::MAX)),
-                        _ => None,
-                    };
-                    renewal
-                }).collect();
+                let renewals: Vec<_> = whos
+                    .iter()
+                    .map(|who| {
+                        let claim = &self.claims[*who];
+                        let mut renewal =
+                            Renewal::new(claim.name.clone(), claim.id, Duration::from_millis(*ttl));
+                        renewal.shorten = *shorten;
+                        renewal.fence = fence.then_some(self.fences[*who]);
+                        renewal.owner = owner.then(|| "o\0".into());
+                        renewal.mode = match change {
+                            0 | 1 => Some(Mode::Shared),
+                            2 => Some(claim.mode),
+                            3 => Some(Mode::Permit { limit: 2 }),
+                            _ => None,
+                        };
+                        renewal.raise_fence = match raise {
+                            0 | 1 => Some(Fence::new(self.fences[*who].get() + 5)),
+                            2 => Some(Fence::new(Fence::MAX.get() - 1)),
+                            3 => Some(Fence::new(Fence::MAX.get() + 1)),
+                            4 => Some(Fence::new(u64::MAX)),
+                            _ => None,
+                        };
+                        renewal
+                    })
+                    .collect();
                 let ours = self.store.renew(&renewals).await;
                 for (ours, renewal) in ours.into_iter().zip(&renewals) {
                     let theirs = self.apply(&renewal.name, Op::Renew(renewal));
@@ -218,12 +247,18 @@ impl Run<'_> {
                         let marks = (l.repeated, l.revoked);
                         expected.push(format!(
                             "lease|{own}|{}|{}|{}|{}|{}|{}|{marks:?}",
-                            l.fence.get(), l.granted.get(), l.ttl, micros(l.expires), l.renewals, l.nonce
+                            l.fence.get(),
+                            l.granted.get(),
+                            l.ttl,
+                            micros(l.expires),
+                            l.renewals,
+                            l.nonce
                         ));
                     }
                     Some(Row::Ticket(t)) => {
                         let marks = (t.repeated, t.woken);
-                        let row = format!("ticket|{own}|{}|{}|{}|{marks:?}", t.ttl, micros(t.lapses), t.nonce);
+                        let row =
+                            format!("ticket|{own}|{}|{}|{}|{marks:?}", t.ttl, micros(t.lapses), t.nonce);
                         tickets.push((t.arrival, row));
                     }
                     Some(Row::Spent(s)) => {

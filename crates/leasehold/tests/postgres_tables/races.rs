@@ -102,7 +102,8 @@ async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_ot
     let keeper = std::thread::spawn(move || {
         server().sql(&format!("BEGIN; SELECT 1 FROM {stuck}.names FOR UPDATE; SELECT pg_sleep(7); COMMIT"))
     });
-    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(7)%' AND wait_event = 'PgSleep'";
+    let asleep =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(7)%' AND wait_event = 'PgSleep'";
     until("the row is locked", async || server().sql(asleep) != "0").await;
     let started = Instant::now();
     let (other, attempt) = (claim("other", LONG), claim("stuck", LONG));
@@ -162,8 +163,23 @@ async fn names_of_any_characters_are_their_own_and_come_in_the_order_of_bytes() 
     let store = place.open().await;
     let longest = "\0".repeat(512);
     let mut names = vec![
-        "p", "p\0", "p\0\u{1}", "p\u{1}", "p\u{1}\u{1}", "p\u{1}\u{2}", "p'", "p\"", "p\\", "p%", "p_", "pé",
-        "p\u{10FFFF}", "p\u{10FFFF}x", "P", "q", &longest,
+        "p",
+        "p\0",
+        "p\0\u{1}",
+        "p\u{1}",
+        "p\u{1}\u{1}",
+        "p\u{1}\u{2}",
+        "p'",
+        "p\"",
+        "p\\",
+        "p%",
+        "p_",
+        "pé",
+        "p\u{10FFFF}",
+        "p\u{10FFFF}x",
+        "P",
+        "q",
+        &longest,
     ];
     for on in &names {
         granted(&store, &claim(on, LONG)).await;

@@ -130,7 +130,8 @@ async fn connections_can_be_lent() {
         let url = url.clone();
         let lent = async move {
             let made = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
-            let (client, connection) = made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
+            let (client, connection) =
+                made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
             tokio::spawn(connection);
             Ok(Box::new(Arc::new(client)) as Lent)
         };

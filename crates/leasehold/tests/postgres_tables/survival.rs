@@ -48,7 +48,8 @@ async fn what_was_answered_survives_a_crash_under_load_and_no_fence_falls() {
                     match store.try_acquire(&claim).await {
                         Ok(Attempt::Granted(grant)) => {
                             assert!(grant.fence > told.last, "a fence fell");
-                            (told.last, told.held, told.grants) = (grant.fence, Some(claim.id), told.grants + 1);
+                            (told.last, told.held, told.grants) =
+                                (grant.fence, Some(claim.id), told.grants + 1);
                         }
                         Ok(other) => panic!("nobody else is there: {other:?}"),
                         Err(_) => break,

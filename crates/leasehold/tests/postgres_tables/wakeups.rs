@@ -156,5 +156,10 @@ async fn behind_a_pooler_waiting_works_by_polling() {
     }
     println!("polled {best:?}");
     assert!(best < Duration::from_secs(1), "{best:?}");
-    assert_eq!(server().sql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND application_name = 'none'"), "0");
+    assert_eq!(
+        server().sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND application_name = 'none'"
+        ),
+        "0"
+    );
 }

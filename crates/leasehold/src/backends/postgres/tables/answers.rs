@@ -91,9 +91,9 @@ pub(super) fn attempt(row: &Row, claim: &Claim) -> Result<Attempt> {
         "busy" => busy(row, claim, now).map(Attempt::Busy),
         "superseded" => Ok(Attempt::Gone(Gone::Superseded)),
         "mismatch" => Err(claim.mode.mismatch(mode(row, 2)?)),
-        "other_mode" => Err(Error::invalid(
-            "this lease id already waits for another mode; ids are never used twice",
-        )),
+        "other_mode" => {
+            Err(Error::invalid("this lease id already waits for another mode; ids are never used twice"))
+        }
         // The one place that says so.
         "overflow" => Err(Fence::MAX.next(0).err().unwrap_or_else(foreign)),
         _ => Err(foreign()),

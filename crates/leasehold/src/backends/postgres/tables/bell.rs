@@ -111,7 +111,8 @@ impl Bell {
     /// Takes out a claim that no longer waits. Whoever still waits on it learns so by trying again.
     pub(super) fn leave(&self, name: &Name, id: &LeaseId) {
         let mut inside = self.inside();
-        let gone = inside.numbers.remove(&(name.clone(), *id)).and_then(|number| inside.waiting.remove(&number));
+        let gone =
+            inside.numbers.remove(&(name.clone(), *id)).and_then(|number| inside.waiting.remove(&number));
         drop(inside);
         if let Some(waiter) = gone {
             waiter.slot.ring(None);
@@ -229,8 +230,9 @@ async fn listen(bell: &Weak<Bell>) -> Result<()> {
     let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
     let listen = format!("LISTEN \"{}\"", alive.channel);
     drop(alive);
-    let mut question: Option<Pin<Box<dyn Future<Output = std::result::Result<(), fault::Fault>> + Send + '_>>> =
-        Some(Box::pin(client.batch_execute(&listen)));
+    let mut question: Option<
+        Pin<Box<dyn Future<Output = std::result::Result<(), fault::Fault>> + Send + '_>>,
+    > = Some(Box::pin(client.batch_execute(&listen)));
     let mut listening = false;
     let mut needed = Instant::now();
     let mut tick = tokio::time::interval_at(Instant::now() + CHECK_EVERY, CHECK_EVERY);

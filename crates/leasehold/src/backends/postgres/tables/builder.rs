@@ -116,7 +116,10 @@ impl PostgresBuilder {
     ///
     /// The I/O of lent connections is done where the caller says. If that runtime is blocked, so are renewals.
     #[must_use]
-    pub fn clients(mut self, lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static) -> Self {
+    pub fn clients(
+        mut self,
+        lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static,
+    ) -> Self {
         self.lender = Some(Arc::new(lend));
         self
     }

@@ -28,8 +28,8 @@ use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
-    Wake,
+    Attempt, Backend, Claim, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
+    Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -98,7 +98,9 @@ impl Postgres {
 
     /// A store on connections that the caller lends, for one round trip each, and on nothing else: the tables must
     /// be there, and those who wait poll.
-    pub fn lent(lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static) -> PostgresBuilder {
+    pub fn lent(
+        lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static,
+    ) -> PostgresBuilder {
         PostgresBuilder::new(None, Some(Arc::new(lend)))
     }
 
@@ -164,7 +166,8 @@ impl Postgres {
         let fences: Vec<_> = leases.iter().map(|lease| lease.fence.map(fence)).collect();
         let owners: Vec<_> = leases.iter().map(|lease| lease.owner.as_deref().map(text::write)).collect();
         let shorten: Vec<_> = leases.iter().map(|lease| lease.shorten.map(saturated)).collect();
-        let modes: Vec<_> = leases.iter().map(|lease| lease.mode.map(|mode| answers::words(mode).0)).collect();
+        let modes: Vec<_> =
+            leases.iter().map(|lease| lease.mode.map(|mode| answers::words(mode).0)).collect();
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();

@@ -40,7 +40,10 @@ pub(super) type Lender = Arc<dyn Fn() -> BoxFuture<'static, Result<Lent>> + Send
 /// Where connections come from.
 pub(super) enum Source {
     /// We make them; `direct`: nothing stands between us and the server that could pass a session to others.
-    Own { address: Address, direct: bool },
+    Own {
+        address: Address,
+        direct: bool,
+    },
     Lent(Lender),
 }
 

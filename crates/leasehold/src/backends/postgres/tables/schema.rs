@@ -64,7 +64,9 @@ pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bo
         Some(VERSION) => Ok(()),
         Some(other) if other > VERSION => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("the tables are of version {other}, and this build knows {VERSION}; use a newer leasehold"),
+            format!(
+                "the tables are of version {other}, and this build knows {VERSION}; use a newer leasehold"
+            ),
         )),
         Some(other) => Err(Error::new(
             ErrorKind::Unsupported,
@@ -109,7 +111,10 @@ mod tests {
     fn every_mention_of_the_schema_is_replaced_and_quoted() {
         let script = script("it's \"mine\"");
         let code: Vec<&str> = script.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
-        assert!(code.iter().all(|line| !line.contains("leasehold.") && !line.contains("SCHEMA IF NOT EXISTS leasehold")));
+        assert!(
+            code.iter()
+                .all(|line| !line.contains("leasehold.") && !line.contains("SCHEMA IF NOT EXISTS leasehold"))
+        );
         assert!(script.contains("CREATE TABLE \"it's \"\"mine\"\"\".names"));
     }
 

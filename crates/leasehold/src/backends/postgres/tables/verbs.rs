@@ -40,7 +40,8 @@ impl Verb {
         let look = |wanted: &str| format!("{wanted}{}", include_str!("sql/look.sql"));
         match self {
             Verb::Acquire => {
-                "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)".into()
+                "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+                    .into()
             }
             Verb::Release => "SELECT * FROM leasehold.release($1, $2, $3, $4, $5, $6)".into(),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),

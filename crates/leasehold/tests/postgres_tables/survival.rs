@@ -5,76 +5,92 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Release, Released};
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released};
 use leasehold::backends::postgres::Postgres as Store;
-use leasehold::{Fence, LeaseId, Locks};
+use leasehold::{Fence, Locks};
 use testkit::postgres::{Postgres, Stop};
 use tokio::task::JoinSet;
 
 use crate::support::{LONG, PATIENCE, claim, granted, look, name, place, server, until};
 
-/// What one task was told about its name.
+/// What one task was told about its names.
 #[derive(Default)]
 struct Told {
     last: Fence,
-    held: Option<LeaseId>,
-    grants: u32,
+    /// Leases that it never gave back.
+    kept: Vec<(Claim, Fence)>,
+}
+
+/// One run of the server.
+#[derive(Default)]
+struct Run {
+    stop: AtomicBool,
+    kept: AtomicU32,
+}
+
+/// Takes and gives back one name, and takes others for good, until the server is gone.
+async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String, Told) {
+    let store = loop {
+        match Store::connect(&url).await {
+            Ok(store) => break store,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    };
+    // One whose release or grant had no answer in the crash before.
+    while store.revoke(&name(&on), true).await.is_err() {}
+    for round in 0.. {
+        let claim = claim(&on, LONG * 10);
+        match store.try_acquire(&claim).await {
+            Ok(Attempt::Granted(grant)) => {
+                assert!(grant.fence > told.last, "a fence fell");
+                told.last = grant.fence;
+            }
+            Ok(other) => panic!("nobody else is there: {other:?}"),
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+        let keep = crate::support::claim(&format!("{on} {} {round}", told.kept.len()), LONG * 10);
+        if let Ok(Attempt::Granted(grant)) = store.try_acquire(&keep).await {
+            told.kept.push((keep, grant.fence));
+            run.kept.fetch_add(1, Ordering::Relaxed);
+        }
+        match store.release(&Release::new(name(&on), claim.id)).await {
+            Ok(_) if !run.stop.load(Ordering::Relaxed) => {}
+            _ => break,
+        }
+    }
+    (on, told)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_answered_survives_a_crash_under_load_and_no_fence_falls() {
     let mut server = Postgres::start();
-    let url = server.url();
     let mut told: HashMap<String, Told> = (0..8).map(|n| (format!("crash {n}"), Told::default())).collect();
     for round in 0..3u32 {
-        let stop = Arc::new(AtomicBool::new(false));
+        let run = Arc::new(Run::default());
         let mut tasks = JoinSet::new();
-        for (on, mut told) in told.drain() {
-            let (stop, url) = (Arc::clone(&stop), url.clone());
-            tasks.spawn(async move {
-                let store = Store::connect(&url).await.unwrap();
-                if let Some(held) = told.held {
-                    let seen = look(&store, &on).await;
-                    assert!(seen.holders.iter().any(|holder| holder.id == held), "a lease was forgotten");
-                    assert!(seen.last_fence >= told.last, "a counter fell");
-                    assert_eq!(store.release(&Release::new(name(&on), held)).await.unwrap(), Released::Done);
-                    told.held = None;
-                } else {
-                    // One whose release or grant had no answer.
-                    store.revoke(&name(&on), true).await.unwrap();
-                }
-                while !stop.load(Ordering::Relaxed) {
-                    let claim = claim(&on, LONG * 10);
-                    match store.try_acquire(&claim).await {
-                        Ok(Attempt::Granted(grant)) => {
-                            assert!(grant.fence > told.last, "a fence fell");
-                            (told.last, told.held, told.grants) =
-                                (grant.fence, Some(claim.id), told.grants + 1);
-                        }
-                        Ok(other) => panic!("nobody else is there: {other:?}"),
-                        Err(_) => break,
-                    }
-                    match store.release(&Release::new(name(&on), claim.id)).await {
-                        Ok(released) => {
-                            assert_eq!(released, Released::Done);
-                            told.held = None;
-                        }
-                        Err(_) => {
-                            told.held = None; // may be released or not
-                            break;
-                        }
-                    }
-                }
-                (on, told)
-            });
+        for (on, told) in told.drain() {
+            tasks.spawn(load(server.url(), on, told, Arc::clone(&run)));
         }
-        tokio::time::sleep(Duration::from_millis(300 + u64::from(round) * 77)).await;
+        until("there is load", async || run.kept.load(Ordering::Relaxed) >= 20 + round).await;
         server.stop(if round == 1 { Stop::Kill } else { Stop::Immediate });
-        stop.store(true, Ordering::Relaxed);
-        told = tasks.join_all().await.into_iter().collect();
+        run.stop.store(true, Ordering::Relaxed);
+        // Those who have not got in yet must be let in to see that they are to stop.
         server.start_again();
+        told = tasks.join_all().await.into_iter().collect();
     }
-    assert!(told.values().map(|told| told.grants).sum::<u32>() > 30);
+    let store = Store::connect(&server.url()).await.unwrap();
+    let mut kept = 0;
+    for (on, told) in told {
+        for (claim, fence) in told.kept {
+            let seen = store.inspect(&Query::Name(claim.name.clone())).await.unwrap().items.remove(0);
+            assert!(seen.holders.iter().any(|holder| holder.id == claim.id), "a lease was forgotten");
+            assert!(seen.last_fence >= fence, "a counter fell");
+            kept += 1;
+        }
+        assert!(look(&store, &on).await.last_fence >= told.last, "a counter fell");
+    }
+    println!("{kept} leases were kept");
+    assert!(kept >= 60, "{kept} leases");
 }
 
 #[tokio::test(flavor = "multi_thread")]

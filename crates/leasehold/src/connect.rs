@@ -10,6 +10,8 @@ use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
 #[cfg(feature = "redis")]
 use crate::backends::redis::{self, Redis};
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::{self, Postgres};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +37,14 @@ const ABSENT: &[(&str, &str)] = &[
     #[cfg(not(feature = "redis"))]
     ("redis-cluster", "this build has no such store; it comes with the feature `redis`"),
     ("postgres", "this version has no such store yet"),
+    ("redis", "this version has no such store yet"),
+    ("rediss", "this version has no such store yet"),
+    ("redis-sentinel", "this version has no such store yet"),
+    ("redis-cluster", "this version has no such store yet"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres", "this build has no such store; it comes with the feature `postgres`"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgresql", "this build has no such store; it comes with the feature `postgres`"),
     ("postgres+advisory", "this version has no such store yet"),
     ("http", "this version has no such store yet"),
     ("https", "this version has no such store yet"),
@@ -57,6 +67,8 @@ pub fn stores() -> Vec<Info> {
         #[cfg(feature = "redis")]
         redis::info("redis-cluster", true),
         quorum::abilities(),
+        #[cfg(feature = "postgres")]
+        postgres::TABLES_INFO,
     ]
 }
 
@@ -72,6 +84,7 @@ impl Locks {
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
     /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
     /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
+    /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -120,6 +133,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
             let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
             Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
         }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

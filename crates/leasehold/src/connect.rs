@@ -6,6 +6,8 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::Advisory;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,7 +28,8 @@ const ABSENT: &[(&str, &str)] = &[
     ("redis-sentinel", "this version has no such store yet"),
     ("redis-cluster", "this version has no such store yet"),
     ("postgres", "this version has no such store yet"),
-    ("postgres+advisory", "this version has no such store yet"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres+advisory", "this build has no such store; it comes with the feature `postgres`"),
     ("http", "this version has no such store yet"),
     ("https", "this version has no such store yet"),
 ];
@@ -39,6 +42,8 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        #[cfg(feature = "postgres")]
+        Advisory::abilities(),
     ]
 }
 
@@ -50,6 +55,7 @@ impl Locks {
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -92,6 +98,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres+advisory" | "postgresql+advisory" => Ok(Arc::new(Advisory::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

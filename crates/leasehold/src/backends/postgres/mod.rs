@@ -1,8 +1,10 @@
 //! PostgreSQL: what its stores share. A URL becomes an [`Address`], a fault an error.
 
+pub mod advisory;
 mod config;
 mod fault;
 mod tls;
 mod tls_stream;
 
+pub use advisory::{Advisory, AdvisoryKey};
 pub use config::Address;

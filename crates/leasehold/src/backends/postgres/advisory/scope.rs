@@ -1,0 +1,1 @@
+//! Advisory locks on connections of the caller: for the length of a transaction, or of a session.

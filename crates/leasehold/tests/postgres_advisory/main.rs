@@ -3,4 +3,11 @@
 
 #[cfg(feature = "conformance")]
 mod conformance;
+mod connecting;
+mod fences;
+mod keys;
+mod loss;
+mod processes;
+mod scope;
 mod support;
+mod waiting;

@@ -115,8 +115,8 @@ async fn race<F: Future<Output = Option<leasehold::Guard>>>(
             Some(guard) => {
                 granted += 1;
                 limit -= limit / 20;
-                let locks = advisory_locks(&look).await;
-                assert_eq!(locks, 1, "the call says granted");
+                // One that gave up before may not be out of the queue yet.
+                assert_eq!(advisory_locks(&look).await - waiters(&look).await, 1, "the call says granted");
                 guard.release().await.unwrap();
             }
             None => {
@@ -136,7 +136,15 @@ async fn race<F: Future<Output = Option<leasehold::Guard>>>(
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
     let server = Postgres::builder().without_fsync().start();
-    race(&server, |locks, limit| async move { locks.mutex("x").try_lock_for(limit).await.unwrap() }).await;
+    race(&server, |locks, limit| async move {
+        match locks.mutex("x").try_lock_for(limit).await {
+            Ok(granted) => granted,
+            // Not even the first attempt was answered within the limit.
+            Err(error) if error.kind() == ErrorKind::NetworkTimeout => None,
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,7 +35,7 @@ impl Sql {
             pair: Space::new(
                 2,
                 "$1, $2",
-                "($1::bigint << 32 | $2::bigint & 4294967295)",
+                "(($1::bigint << 32) | ($2::bigint & 4294967295))",
                 &[Type::INT4, Type::INT4],
                 &schema,
                 fenced,

@@ -8,46 +8,23 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::{self, Advisory, Postgres};
 #[cfg(feature = "redis")]
 use crate::backends::redis::{self, Redis};
-#[cfg(feature = "postgres")]
-use crate::backends::postgres::{self, Postgres};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
 
-/// Schemes that are known but have no store in this build, with what to do about it.
-const ABSENT: &[(&str, &str)] = &[
-    #[cfg(not(feature = "sqlite"))]
-    ("sqlite", "this build has no such store; it comes with the feature `sqlite`"),
-    #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
-    ("sqlite", "this store needs Linux"),
-    #[cfg(not(feature = "file"))]
-    ("file", "this build has no such store; it comes with the feature `file`"),
-    #[cfg(all(feature = "file", not(unix)))]
-    ("file", "this store needs a Unix system"),
-    #[cfg(not(feature = "redis"))]
-    ("redis", "this build has no such store; it comes with the feature `redis`"),
-    #[cfg(not(feature = "redis"))]
-    ("rediss", "this build has no such store; it comes with the feature `redis`"),
-    #[cfg(not(feature = "redis"))]
-    ("redis-sentinel", "this build has no such store; it comes with the feature `redis`"),
-    #[cfg(not(feature = "redis"))]
-    ("redis-cluster", "this build has no such store; it comes with the feature `redis`"),
-    ("postgres", "this version has no such store yet"),
-    ("redis", "this version has no such store yet"),
-    ("rediss", "this version has no such store yet"),
-    ("redis-sentinel", "this version has no such store yet"),
-    ("redis-cluster", "this version has no such store yet"),
-    #[cfg(not(feature = "postgres"))]
-    ("postgres", "this build has no such store; it comes with the feature `postgres`"),
-    #[cfg(not(feature = "postgres"))]
-    ("postgresql", "this build has no such store; it comes with the feature `postgres`"),
-    ("postgres+advisory", "this version has no such store yet"),
-    ("http", "this version has no such store yet"),
-    ("https", "this version has no such store yet"),
+/// Schemes by the feature that brings them: what to say where a build does not have it.
+const FEATURES: &[(&str, &[&str])] = &[
+    ("file", &["file"]),
+    ("http", &["http", "https"]),
+    ("postgres", &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"]),
+    ("redis", &["redis", "rediss", "redis-sentinel", "redis-cluster"]),
+    ("sqlite", &["sqlite"]),
 ];
 
 /// What each store that this build can open is and can do.
@@ -69,6 +46,8 @@ pub fn stores() -> Vec<Info> {
         quorum::abilities(),
         #[cfg(feature = "postgres")]
         postgres::TABLES_INFO,
+        #[cfg(feature = "postgres")]
+        Advisory::abilities(),
     ]
 }
 
@@ -85,6 +64,7 @@ impl Locks {
     /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
     /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -135,8 +115,15 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         }
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
-        other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
-            Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
+        #[cfg(feature = "postgres")]
+        "postgres+advisory" | "postgresql+advisory" => Ok(Arc::new(Advisory::connect(&url).await?)),
+        other => Err(match FEATURES.iter().find(|(_, schemes)| schemes.contains(&other)) {
+            Some((feature, _)) => Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{other}: this build has no such store; it comes with the feature `{feature}`, where the system can have it"
+                ),
+            ),
             None => Error::invalid(format!(
                 "unknown store scheme {other:?}; this build knows {}",
                 stores().iter().map(|info| format!("{}:", info.scheme)).collect::<Vec<_>>().join(", ")

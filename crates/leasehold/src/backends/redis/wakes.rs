@@ -1,7 +1,6 @@
 //! Wake-ups: one subscriber per client, on a channel of its own, and who waits for what comes there.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -133,7 +132,7 @@ impl Wakes {
                 _ => Arc::clone(&waiter.slot),
             }
         };
-        poll_fn(|cx| slot.poll(cx)).await;
+        slot.wait().await;
         Ok(Wake::Retry)
     }
 

@@ -6,7 +6,6 @@
 //! everybody is told to try again, so that nothing can be missed in between.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -143,7 +142,7 @@ impl Bell {
         };
         // Not there: it has come to an end. Trying again tells.
         let Some(slot) = slot else { return Ok(Wake::Retry) };
-        poll_fn(|cx| slot.poll(cx)).await;
+        slot.wait().await;
         Ok(Wake::Retry)
     }
 

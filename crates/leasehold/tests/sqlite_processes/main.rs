@@ -18,6 +18,7 @@ fn child() {
     match role.as_str() {
         "load" => kill::load(),
         "contend" => contention::contend(),
+        "push" => places::wait_for_push(),
         "wait" => places::wait(),
         "other-clock" => machine::other_clock(),
         "same-clock" => machine::same_clock(),

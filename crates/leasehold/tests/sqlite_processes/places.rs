@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Attempt, Backend, Claim, Query};
+use leasehold::backend::{Attempt, Backend, Claim, Query, Release, Wake};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Mode, Name};
 use rustix::process::Signal;
@@ -28,6 +28,44 @@ pub(crate) fn wait() {
         }
         Log::append(&directory.join(format!("log-{child}"))).line("waiting");
         futures_util::future::join_all(claims.iter().map(|claim| store.wait(claim))).await;
+    });
+}
+
+/// The child: one that waits, and looks by itself only after an hour.
+pub(crate) fn wait_for_push() {
+    let (_, directory) = told();
+    let log = Log::append(&directory.join("log-push"));
+    runtime().block_on(async {
+        let builder = Sqlite::builder(directory.join("locks.db")).look_every(Duration::from_secs(3600));
+        let store = builder.open().await.unwrap();
+        let claim = claim().queued(TTL);
+        assert!(matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Busy(_)));
+        log.line("waiting");
+        assert!(matches!(store.wait(&claim).await.unwrap(), Wake::Granted(_)));
+        log.line("granted");
+    });
+}
+
+#[test]
+fn a_release_wakes_a_waiter_in_another_process_by_push_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log-push");
+    let lines_are = async |count: usize| {
+        let began = Instant::now();
+        while lines(&log).len() < count {
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?} after 20 s", lines(&log));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    runtime().block_on(async {
+        let store = Sqlite::open(directory.path().join("locks.db")).await.unwrap();
+        let held = claim();
+        assert!(matches!(store.try_acquire(&held).await.unwrap(), Attempt::Granted(_)));
+        let _child = start("push", "", directory.path());
+        lines_are(1).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        store.release(&Release::new(held.name.clone(), held.id)).await.unwrap();
+        lines_are(2).await;
     });
 }
 

@@ -47,10 +47,9 @@ async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_an
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let other = Redis::connect(&server.url()).await.unwrap();
-    let locks = Locks::new(store);
+    let locks = Locks::new(store).with_namespace("");
     let hand_over = async |kill: bool| {
-        let mut held = claim("x", LONG);
-        held.ttl = LONG;
+        let held = claim("x", LONG);
         granted(&other, &held).await;
         let waiting = tokio::spawn({
             let mutex = locks.mutex("x");
@@ -148,7 +147,7 @@ async fn a_restart_with_data_keeps_leases_and_one_without_still_has_rising_fence
 #[tokio::test]
 async fn a_waiting_acquire_outlives_a_restart_of_the_server() {
     let mut server = Server::durable();
-    let locks = Locks::connect(&server.url()).await.unwrap();
+    let locks = Locks::connect(&server.url()).await.unwrap().with_namespace("");
     let other = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
     granted(&other, &held).await;
@@ -237,12 +236,12 @@ async fn who_is_not_let_in_is_not_allowed_and_the_password_is_nowhere() {
     // The user of docs/redis.md can do everything.
     let docs = include_str!("../../../../docs/redis.md");
     let rules = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER locks on >secret ")).unwrap();
-    let rules: Vec<&str> = ["ACL", "SETUSER", "locks", "on", ">secret"].into_iter().chain(rules.split(' ')).collect();
+    let rules: Vec<&str> =
+        ["ACL", "SETUSER", "locks", "on", ">secret"].into_iter().chain(rules.split(' ')).collect();
     assert_eq!(server.cli(&rules), "OK");
     let url = open.replace("127", "locks:secret@127");
-    let connect = || async {
-        Ok(std::sync::Arc::new(Redis::connect(&url).await?) as std::sync::Arc<dyn Backend>)
-    };
+    let connect =
+        || async { Ok(std::sync::Arc::new(Redis::connect(&url).await?) as std::sync::Arc<dyn Backend>) };
     let harness = leasehold::conformance::Harness::connect(connect).await.unwrap();
     leasehold::conformance::run_all(&harness).await.assert_passed();
     // And nothing else.
@@ -277,7 +276,7 @@ async fn over_tls_with_an_authority_of_its_own() {
 #[tokio::test]
 async fn a_grant_counts_only_when_the_replicas_have_it_if_asked() {
     let servers = with_replica();
-    let url = format!("{}?wait_replicas=1&wait_timeout_ms=300", servers[0].url());
+    let url = format!("{}?wait_replicas=1&wait_timeout_ms=1500", servers[0].url());
     let store = Redis::connect(&url).await.unwrap();
     let held = claim("x", LONG);
     granted(&store, &held).await;
@@ -297,7 +296,7 @@ async fn a_grant_counts_only_when_the_replicas_have_it_if_asked() {
 async fn a_failover_is_followed_through_the_sentinels() {
     let mut group = Sentinels::start();
     let store = Redis::connect(&group.url()).await.unwrap();
-    let locks = Locks::connect(&group.url()).await.unwrap();
+    let locks = Locks::connect(&group.url()).await.unwrap().with_namespace("");
     let held = claim("x", LONG);
     let before = granted(&store, &held).await;
     assert_eq!(group.servers[0].cli(&["WAIT", "1", "5000"]), "1");
@@ -334,6 +333,7 @@ async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
     assert_eq!(clients.lines().filter(|line| !line.contains("cmd=client")).count(), 1, "{clients}");
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     granted_at_last(&store, &claim("y", LONG)).await;
-    let error = Redis::with_connection("redis-cluster://h", client.get_multiplexed_async_connection().await.unwrap());
+    let error =
+        Redis::with_connection("redis-cluster://h", client.get_multiplexed_async_connection().await.unwrap());
     assert_eq!(error.await.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

@@ -19,12 +19,38 @@ use crate::support::name;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire { who: usize, queue: Option<u64>, repeat: bool, nonce: u64, first: bool, ttl: u64, other_mode: bool },
-    Renew { who: usize, ttl: u64, shorten: Option<u64>, fence: u8, owner: u8, downgrade: bool, raise: u8 },
-    Release { who: usize, unanswered: Option<u64>, nonce: Option<u64>, fence: u8, owner: u8 },
-    Revoke { now: bool },
+    Acquire {
+        who: usize,
+        queue: Option<u64>,
+        repeat: bool,
+        nonce: u64,
+        first: bool,
+        ttl: u64,
+        other_mode: bool,
+    },
+    Renew {
+        who: usize,
+        ttl: u64,
+        shorten: Option<u64>,
+        fence: u8,
+        owner: u8,
+        downgrade: bool,
+        raise: u8,
+    },
+    Release {
+        who: usize,
+        unanswered: Option<u64>,
+        nonce: Option<u64>,
+        fence: u8,
+        owner: u8,
+    },
+    Revoke {
+        now: bool,
+    },
     Sweep,
-    Pass { millis: u64 },
+    Pass {
+        millis: u64,
+    },
     /// The minute of the refused ids is over.
     Age,
     /// The counter is just below its limit.
@@ -221,7 +247,9 @@ async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseErro
             }
         };
         prop_assert_eq!(text(&ours), text(&theirs), "{:?}", step);
-        if let (Ok(Answer::Acquired(Attempt::Busy(a))), Ok(Answer::Acquired(Attempt::Busy(b)))) = (&ours, &theirs) {
+        if let (Ok(Answer::Acquired(Attempt::Busy(a))), Ok(Answer::Acquired(Attempt::Busy(b)))) =
+            (&ours, &theirs)
+        {
             // The state machine knows the earliest lapse only about; the store exactly, and that is later.
             let exact = a.holder_left.is_some() && a.place.is_none_or(|place| place == 0);
             prop_assert!(a.retry_in == b.retry_in || !exact && a.retry_in > b.retry_in, "{:?} {:?}", a, b);
@@ -273,7 +301,14 @@ async fn same_rows(raw: &mut MultiplexedConnection, model: &Model) -> Result<(),
                 let marks = format!("-{}{}", mark(l.repeated, "r"), mark(l.revoked, "v"));
                 let expected = format!(
                     "{} {} {} {} {} {} {} {} {marks}",
-                    mode(l.mode), l.fence.get(), l.granted.get(), l.ttl, l.expires, l.acquired_wall, l.renewals, l.nonce,
+                    mode(l.mode),
+                    l.fence.get(),
+                    l.granted.get(),
+                    l.ttl,
+                    l.expires,
+                    l.acquired_wall,
+                    l.renewals,
+                    l.nonce,
                 );
                 prop_assert_eq!(field(&format!("l:{id}")), expected);
                 if l.mode == Mode::Exclusive {
@@ -286,7 +321,8 @@ async fn same_rows(raw: &mut MultiplexedConnection, model: &Model) -> Result<(),
             }
             Row::Ticket(t) => {
                 let marks = format!("-{}{}", mark(t.repeated, "r"), mark(t.woken, "w"));
-                let expected = format!("{} {} {} {} {} {marks} ", mode(t.mode), t.ttl, t.lapses, t.joined, t.nonce);
+                let expected =
+                    format!("{} {} {} {} {} {marks} ", mode(t.mode), t.ttl, t.lapses, t.joined, t.nonce);
                 let kept = field(&format!("t:{id}"));
                 prop_assert!(kept.starts_with(&expected), "{} is not {}", kept, expected);
                 prop_assert_eq!(places.get(&id), Some(&t.lapses));

@@ -2,5 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // what the tests share may also stop
 
+mod cluster;
 mod conformance;
+mod faults;
+mod keys;
+mod model;
 mod support;

@@ -16,6 +16,10 @@ pub(crate) fn claim(on: &str, ttl: Duration) -> Claim {
     Claim::new(name(on), Mode::Exclusive, ttl, "test")
 }
 
+pub(crate) fn shared(on: &str) -> Claim {
+    Claim::new(name(on), Mode::Shared, LONG, "test")
+}
+
 pub(crate) async fn granted(store: &dyn Backend, claim: &Claim) -> Grant {
     match store.try_acquire(claim).await.unwrap() {
         Attempt::Granted(grant) => grant,

@@ -69,17 +69,20 @@ pub(super) async fn page(route: &Route, prefix: &str, limit: usize, cursor: Opti
     Ok(page)
 }
 
-pub(super) async fn sweep(route: &Route) -> Result<Swept> {
+/// Settles every name; also says when the last was.
+pub(super) async fn sweep(route: &Route) -> Result<(Swept, u64)> {
     let mut found = names(route, "").await?;
     found.sort_unstable();
     found.dedup();
     found.retain(|key| keys::stored(key).is_some_and(|stored| Name::from_stored(&stored).is_ok()));
-    let mut total = Swept::default();
+    let (mut total, mut time) = (Swept::default(), 0);
     for some in found.chunks(AT_ONCE) {
         let calls: Vec<_> = some.iter().map(|key| wire::sweep(key.clone())).collect();
         for answer in route.call_all(&calls).await {
-            total += wire::swept(&mut Answer::new(answer?)?)?;
+            let mut answer = Answer::new(answer?)?;
+            time = answer.time().unwrap_or(time);
+            total += wire::swept(&mut answer)?;
         }
     }
-    Ok(total)
+    Ok((total, time))
 }

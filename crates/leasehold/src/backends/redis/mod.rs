@@ -385,6 +385,8 @@ impl Backend for Redis {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        look::sweep(&self.inner.route).await
+        let (swept, time) = look::sweep(&self.inner.route).await?;
+        self.inner.time.store(time, Ordering::SeqCst);
+        Ok(swept)
     }
 }

@@ -193,13 +193,13 @@ local function settle()
   held = redis.call('ZCARD', leases)
   waiting = redis.call('ZCARD', queue)
   due = math.min(next_end, first_score(leases), first_score(places), first_score(spent))
+  if id ~= '' then
+    local own = redis.call('HMGET', name, 'l:' .. id, 't:' .. id, 's:' .. id)
+    lease, ticket, why = own[1], own[2], own[3]
+  end
   for _, one in ipairs(to_spend) do
     spend(one[1], one[2], one[3])
     if one[1] == id then why = one[3] end
-  end
-  if id ~= '' then
-    local own = redis.call('HMGET', name, 'l:' .. id, 't:' .. id, 's:' .. id)
-    lease, ticket, why = own[1], own[2], own[3] or why
   end
 end
 

@@ -110,7 +110,7 @@ fn leases_of(
     let mut calls: HashMap<u64, u64> = HashMap::new();
     let mut leases: HashMap<u64, Lease> = HashMap::new();
     for record in history {
-        let Record { kind, shared, worker, claim, at, lease: id, fence, deadline } = *record;
+        let Record { kind, shared, worker, claim, at, lease: id, deadline, .. } = *record;
         match kind {
             Kind::AcquireCall => {
                 calls.insert(claim, at);
@@ -127,7 +127,7 @@ fn leases_of(
                 let new = Lease {
                     worker,
                     shared,
-                    fence,
+                    fence: record.fence,
                     called,
                     from: at,
                     believed: at,
@@ -150,6 +150,7 @@ fn leases_of(
             accuse("history", format!("worker {worker} has {kind:?} without a grant"));
             continue;
         };
+        let fence = lease.fence;
         match kind {
             Kind::Held => {
                 if let Some(lost) = lease.lost {

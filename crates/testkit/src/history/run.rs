@@ -74,7 +74,7 @@ impl Trial {
             tasks: 3,
             ttl: Duration::from_millis(400),
             time: Duration::from_secs(10),
-            demands: Demands { grants: 200, handovers: 50, killed_holders: 3, stopped_holders: 3 },
+            demands: Demands { grants: 150, handovers: 50, killed_holders: 3, stopped_holders: 3 },
         }
     }
 
@@ -107,6 +107,13 @@ impl Trial {
         Worker { child: Child::spawn(test, &task.to_line()), log, stopped_until: None }
     }
 
+    /// Whether there were as many grants as demanded.
+    fn grants(&self, directory: &Path, workers: u32) -> bool {
+        let histories = (0..workers).map(|number| history(&directory.join(format!("{number}"))));
+        let granted = histories.flatten().filter(|record| record.kind == Kind::Granted).count();
+        granted >= self.demands.grants
+    }
+
     fn run_in(&self, test: &str, directory: &Path) -> Outcome {
         let mut number = 0;
         let tasks = |place: usize| if place < self.mortal { 1 } else { self.tasks };
@@ -130,7 +137,7 @@ impl Trial {
                 }
             }
             let enough = kills >= self.demands.killed_holders && stops.1 >= self.demands.stopped_holders;
-            if started.elapsed() >= self.time && enough {
+            if started.elapsed() >= self.time && enough && self.grants(directory, number) {
                 break;
             }
             assert!(started.elapsed() < PATIENCE, "{kills} kills, {stops:?} stops, and it should be more");
@@ -147,7 +154,7 @@ impl Trial {
                 worker.child.go_on();
                 continue;
             }
-            next = Instant::now() + self.ttl * 2;
+            next = Instant::now() + self.ttl * 3;
             if place < self.mortal && random(3) > 0 {
                 kills += 1;
                 worker.child.signal(Signal::KILL);

@@ -8,6 +8,8 @@ use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
+#[cfg(feature = "redis")]
+use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,10 +26,14 @@ const ABSENT: &[(&str, &str)] = &[
     ("file", "this build has no such store; it comes with the feature `file`"),
     #[cfg(all(feature = "file", not(unix)))]
     ("file", "this store needs a Unix system"),
-    ("redis", "this version has no such store yet"),
-    ("rediss", "this version has no such store yet"),
-    ("redis-sentinel", "this version has no such store yet"),
-    ("redis-cluster", "this version has no such store yet"),
+    #[cfg(not(feature = "redis"))]
+    ("redis", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("rediss", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis-sentinel", "this build has no such store; it comes with the feature `redis`"),
+    #[cfg(not(feature = "redis"))]
+    ("redis-cluster", "this build has no such store; it comes with the feature `redis`"),
     ("postgres", "this version has no such store yet"),
     ("postgres+advisory", "this version has no such store yet"),
     ("http", "this version has no such store yet"),
@@ -42,6 +48,14 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        #[cfg(feature = "redis")]
+        redis::info("redis", false),
+        #[cfg(feature = "redis")]
+        redis::info("rediss", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-sentinel", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-cluster", true),
         quorum::abilities(),
     ]
 }
@@ -55,6 +69,9 @@ impl Locks {
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
+    /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
+    /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -97,6 +114,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
         "quorum" => {
             let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
             Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
@@ -113,5 +132,13 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
 
 /// Opens one node of a quorum, and says which store it is where that can be known.
 fn open_node(url: String) -> BoxFuture<'static, Result<quorum::Opened>> {
-    Box::pin(async move { Ok(quorum::Opened { backend: open(url).await?, identity: None }) })
+    Box::pin(async move {
+        #[cfg(feature = "redis")]
+        if url.split_once(':').is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().starts_with("redis")) {
+            let redis = Redis::connect(&url).await?;
+            let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
+            return Ok(quorum::Opened { backend: Arc::new(redis), identity });
+        }
+        Ok(quorum::Opened { backend: open(url).await?, identity: None })
+    })
 }

@@ -3,6 +3,8 @@
 #[cfg(all(feature = "file", unix))]
 pub mod file;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;

@@ -134,5 +134,13 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
 
 /// Opens one node of a quorum, and says which store it is where that can be known.
 fn open_node(url: String) -> BoxFuture<'static, Result<quorum::Opened>> {
-    Box::pin(async move { Ok(quorum::Opened { backend: open(url).await?, identity: None }) })
+    Box::pin(async move {
+        #[cfg(feature = "redis")]
+        if url.split_once(':').is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().starts_with("redis")) {
+            let redis = Redis::connect(&url).await?;
+            let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
+            return Ok(quorum::Opened { backend: Arc::new(redis), identity });
+        }
+        Ok(quorum::Opened { backend: open(url).await?, identity: None })
+    })
 }

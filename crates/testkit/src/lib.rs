@@ -2,6 +2,7 @@
 
 mod daemon;
 pub mod faulty;
+pub mod history;
 pub mod paused;
 pub mod postgres;
 pub mod process;

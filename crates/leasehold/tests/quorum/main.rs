@@ -7,6 +7,8 @@ mod conformance;
 mod contention;
 mod fences;
 mod history;
+#[cfg(feature = "redis")]
+mod redis;
 mod setup;
 mod tables;
 mod unanswered;

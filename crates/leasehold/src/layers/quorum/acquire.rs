@@ -147,7 +147,7 @@ impl Nodes {
             }
         };
         let asked = Instant::now();
-        let within = self.node_timeout.min(claim.ttl / 2);
+        let within = self.node_timeout.min(claim.ttl);
         let mut fan = Fan::new(
             &self.members,
             granted.iter().map(|(node, _)| *node),

@@ -1,61 +1,42 @@
 //! Looking at a quorum: the nodes' views as one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::Nodes;
-use super::fan::Enough;
-use crate::backend::{HolderInfo, NameInfo, Page, Query};
+use super::{Nodes, SCAN_TIMEOUT};
+use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query};
 use crate::error::{Error, Result};
 use crate::name::Name;
 
-/// What the nodes showed.
-pub(super) struct Seen {
-    pub(super) pages: Vec<(usize, Page)>,
-    failed: Vec<Error>,
-    pending: usize,
+async fn inspect(backend: Arc<dyn Backend>, query: Query) -> Result<Page> {
+    backend.inspect(&query).await
 }
 
 impl Nodes {
-    pub(super) async fn look(&self, query: &Query) -> Seen {
-        self.look_from(|_| query.clone()).await
-    }
-
-    /// Each node gets its own query.
-    async fn look_from(&self, query: impl Fn(usize) -> Query) -> Seen {
-        let (mut pages, mut failed) = (Vec::new(), Vec::new());
-        let mut fan = self.fan_all(|node, backend| {
-            let query = query(node);
-            async move { backend.inspect(&query).await }
-        });
-        fan.gather(&self.members, self.node_timeout, |node, page, _| {
-            match page {
-                Ok(page) => pages.push((node, page)),
-                Err(error) => failed.push(error),
-            }
-            if pages.len() >= self.majority { Enough::Nearly } else { Enough::No }
-        })
-        .await;
-        let pending = fan.pending();
-        fan.finish();
+    pub(super) async fn look(&self, name: &Name) -> Result<Vec<(usize, Page)>> {
+        let query = Query::Name(name.clone());
+        let mut pages = self.ask(self.node_timeout, |_, backend| inspect(backend, query.clone())).await?;
         pages.sort_unstable_by_key(|(node, _)| *node);
-        Seen { pages, failed, pending }
+        Ok(pages)
     }
 
-    fn checked(&self, seen: Seen) -> Result<Vec<(usize, Page)>> {
-        let Seen { pages, failed, pending } = seen;
-        if pages.len() >= self.majority { Ok(pages) } else { Err(self.too_few(failed, pending)) }
+    /// Each node gets its own query, and time to look at everything.
+    async fn scan(&self, query: impl Fn(usize) -> Query) -> Result<Vec<(usize, Page)>> {
+        let mut pages = self.ask(SCAN_TIMEOUT, |node, backend| inspect(backend, query(node))).await?;
+        pages.sort_unstable_by_key(|(node, _)| *node);
+        Ok(pages)
     }
 
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Name(name) => {
-                let pages = self.checked(self.look(query).await)?;
+                let pages = self.look(name).await?;
                 let unknown = self.members.len() - pages.len();
                 let views = pages.into_iter().flat_map(|(_, page)| page.items).collect();
                 Ok(Page { items: vec![self.one_view(name.clone(), views, unknown)], next: None })
             }
             Query::LeaseId(id) => {
-                let pages = self.checked(self.look(query).await)?;
+                let pages = self.scan(|_| query.clone()).await?;
                 let unknown = self.members.len() - pages.len();
                 let views = by_name(pages.into_iter().flat_map(|(_, page)| page.items));
                 let views = views.into_iter().map(|(name, views)| self.one_view(name, views, unknown));
@@ -72,12 +53,12 @@ impl Nodes {
             Some(cursor) => Cursor::parse(cursor, self.members.len())?,
             None => Cursor { after: String::new(), nodes: vec![None; self.members.len()] },
         };
-        let seen = self.look_from(|node| Query::Prefix {
+        let seen = self.scan(|node| Query::Prefix {
             stored: stored.to_owned(),
             limit: limit.max(1),
             cursor: from.nodes[node].clone(),
         });
-        let pages = self.checked(seen.await)?;
+        let pages = seen.await?;
         let unknown = self.members.len() - pages.len();
         // A page with a next one is complete up to its last name.
         let end_of = |page: &Page| page.items.last().map(|info| info.name.stored().to_owned());
@@ -112,7 +93,11 @@ impl Nodes {
     fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize) -> NameInfo {
         let mut info = NameInfo::unused(name);
         info.version = views.iter().map(|view| view.version).max().unwrap_or_default();
-        info.last_fence = views.iter().map(|view| view.last_fence).max().unwrap_or_default();
+        // A node that granted too late may have a higher one that nobody was given.
+        let mut fences: Vec<_> = views.iter().map(|view| view.last_fence).collect();
+        fences.sort_unstable_by(|a, b| b.cmp(a));
+        let surely = self.majority.saturating_sub(unknown).max(1);
+        info.last_fence = fences.get(surely - 1).copied().unwrap_or_default();
         // In the order of the node that shows most.
         let mut in_order: Vec<&NameInfo> = views.iter().collect();
         in_order.sort_by_key(|view| std::cmp::Reverse(view.holders.len()));

@@ -32,6 +32,9 @@ pub(crate) use connect::{Opened, open};
 /// phases and giving back) are still within the client's request timeout of 5 s.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a node may take to look through all it has.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Fewer nodes than this are no quorum: one that fails would be a majority of the rest.
 const LEAST_NODES: usize = 3;
 
@@ -85,8 +88,8 @@ const LEAST_NODES: usize = 3;
 /// | nobody is | gone: some nodes refuse this id, and the rest are too few |
 ///
 /// Revocations count when M nodes have them; a lease is then refused its renewal. A name is shown as held by
-/// whoever may hold it on M nodes; fences and versions are the highest of the nodes', counts of a sweep or a
-/// revocation too.
+/// whoever may hold it on M nodes; its last fence is the highest that M nodes may have; versions, and the counts
+/// of a sweep or a revocation, are the highest of the nodes'.
 ///
 /// # What is not promised
 ///
@@ -276,14 +279,18 @@ impl Nodes {
     }
 
     /// Asks all nodes, and takes the answers of a majority and of those that are not far behind it.
-    async fn ask<T, F>(&self, ask: impl FnMut(usize, Arc<dyn Backend>) -> F) -> Result<Vec<(usize, T)>>
+    async fn ask<T, F>(
+        &self,
+        timeout: Duration,
+        ask: impl FnMut(usize, Arc<dyn Backend>) -> F,
+    ) -> Result<Vec<(usize, T)>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
-        let mut fan = self.fan_all(ask);
-        fan.gather(&self.members, self.node_timeout, |node, answer, _| {
+        let mut fan = Fan::new(&self.members, 0..self.members.len(), timeout, ask);
+        fan.gather(&self.members, timeout, |node, answer, _| {
             match answer {
                 Ok(answer) => answers.push((node, answer)),
                 Err(error) => failed.push(error),
@@ -368,7 +375,7 @@ impl Backend for Quorum {
     }
 
     async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        let asked = self.nodes.ask(|_, node| {
+        let asked = self.nodes.ask(self.nodes.node_timeout, |_, node| {
             let name = name.clone();
             async move { node.revoke(&name, now).await }
         });
@@ -381,7 +388,7 @@ impl Backend for Quorum {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let answers = self.nodes.ask(|_, node| async move { node.sweep().await }).await?;
+        let answers = self.nodes.ask(SCAN_TIMEOUT, |_, node| async move { node.sweep().await }).await?;
         let most =
             |of: fn(&Swept) -> u64| answers.iter().map(|(_, swept)| of(swept)).max().unwrap_or_default();
         Ok(Swept {

@@ -7,7 +7,7 @@ use crate::backend::{Backend, Info};
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
 #[cfg(feature = "postgres")]
-use crate::backends::postgres::{self, Postgres};
+use crate::backends::postgres::{Advisory, Postgres};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +31,8 @@ const ABSENT: &[(&str, &str)] = &[
     ("postgres", "this build has no such store; it comes with the feature `postgres`"),
     #[cfg(not(feature = "postgres"))]
     ("postgresql", "this build has no such store; it comes with the feature `postgres`"),
-    ("postgres+advisory", "this version has no such store yet"),
+    #[cfg(not(feature = "postgres"))]
+    ("postgres+advisory", "this build has no such store; it comes with the feature `postgres`"),
     ("http", "this version has no such store yet"),
     ("https", "this version has no such store yet"),
 ];
@@ -45,7 +46,9 @@ pub fn stores() -> Vec<Info> {
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
         #[cfg(feature = "postgres")]
-        postgres::TABLES_INFO,
+        Postgres::abilities(),
+        #[cfg(feature = "postgres")]
+        Advisory::abilities(),
     ]
 }
 
@@ -58,6 +61,7 @@ impl Locks {
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -102,6 +106,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres+advisory" | "postgresql+advisory" => Ok(Arc::new(Advisory::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

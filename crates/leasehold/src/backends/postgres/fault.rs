@@ -43,9 +43,9 @@ pub(crate) fn connecting(fault: Fault) -> Error {
     if let Some(said) = fault.as_db_error() {
         return told(said);
     }
-    // The driver has no other word for these two.
+    // The driver has no other word for these.
     match fault.to_string().as_str() {
-        "authentication error" => Error::new(
+        "authentication error" | "invalid configuration" => Error::new(
             ErrorKind::AuthFailed,
             "the PostgreSQL server wants to know who we are in a way that the URL does not answer; is there a password?",
         )

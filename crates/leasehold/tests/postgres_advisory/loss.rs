@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, State};
 use testkit::postgres::{Postgres, Stop};
+use testkit::proxy::Proxy;
 
 use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
 
@@ -151,4 +152,31 @@ async fn the_keepalive_of_an_idle_holder_is_no_loss() {
     guard.check().unwrap();
     guard.release().await.unwrap();
     assert_eq!(waiter.await.unwrap().attempts(), 2, "the waiter stood in the queue all the time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen_seconds() {
+    let server = Postgres::start();
+    let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
+    let through = format!("postgres+advisory://postgres@{}/postgres", proxy.address());
+    let (locks, direct) = (Locks::connect(&through).await.unwrap(), connect(&server).await);
+    let look = stranger(&server).await;
+    let mine = locks.mutex("mine").lock().await.unwrap();
+    let other = direct.mutex("other").lock().await.unwrap();
+    let waiter = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("other").lock().await })
+    };
+    until("it waits", || async { advisory_locks(&look).await == 3 }).await;
+    let (lost, began) = (mine.lost(), Instant::now());
+    proxy.blackhole();
+    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    // A waiter that can do nothing says so, and does not wait for ever.
+    let error = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    proxy.discard();
+    proxy.pass();
+    other.release().await.unwrap();
+    locks.mutex("other").lock().await.unwrap().release().await.unwrap();
 }

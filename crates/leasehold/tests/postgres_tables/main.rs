@@ -1,4 +1,5 @@
 //! Leases in the tables of a real PostgreSQL server.
+#![allow(clippy::unwrap_used)]
 
 mod conformance;
 mod model;

@@ -10,5 +10,3 @@ mod tls_stream;
 pub use advisory::{Advisory, AdvisoryKey};
 pub use config::Address;
 pub use tables::{Lent, Pooler, Postgres, PostgresBuilder};
-
-pub(crate) use tables::INFO as TABLES_INFO;

@@ -86,6 +86,15 @@ impl Pool {
         Some(self.loan(session))
     }
 
+    /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask.
+    pub(super) async fn silence(&self) {
+        let witness = self.inside().shared.first().map(|(session, _)| Arc::clone(session));
+        match witness {
+            Some(session) => session.silence().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// A session of one's own; `None` if there may be no more.
     pub(super) async fn own(&self) -> Result<Option<Loan>> {
         match self.take_idle() {

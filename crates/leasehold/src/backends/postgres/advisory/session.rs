@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::backend::Mode;
+use crate::cancel::Cancel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
@@ -31,6 +32,8 @@ pub(super) struct Session {
     end: Arc<Notify>,
     /// It was told to end.
     doomed: AtomicBool,
+    /// It no longer answered.
+    silent: Cancel,
     /// Its place among the sessions there may be.
     _room: OwnedSemaphorePermit,
 }
@@ -46,7 +49,8 @@ impl Session {
         let (client, connection) = address.connect().await?;
         let end = Arc::new(Notify::new());
         let (tell, session) = tokio::sync::oneshot::channel::<Weak<Session>>();
-        home.spawn(drive(connection, Arc::clone(&end), session, keepalive));
+        let silent = Cancel::new();
+        home.spawn(drive(connection, Arc::clone(&end), session, keepalive, silent.clone()));
         let row = client
             .query_typed_one(&body(include_str!("sql/session.sql")), &[])
             .await
@@ -64,6 +68,7 @@ impl Session {
             statements: Mutex::default(),
             end,
             doomed: AtomicBool::new(false),
+            silent,
             _room: room,
         });
         let _ = tell.send(Arc::downgrade(&session));
@@ -79,6 +84,11 @@ impl Session {
     pub(super) fn kill(&self) {
         self.doomed.store(true, Ordering::Release);
         self.end.notify_one();
+    }
+
+    /// Resolves if the server stops to answer on this session.
+    pub(super) async fn silence(&self) {
+        self.silent.cancelled().await;
     }
 
     /// The server's process.
@@ -192,11 +202,12 @@ async fn drive(
     end: Arc<Notify>,
     session: tokio::sync::oneshot::Receiver<Weak<Session>>,
     every: Duration,
+    silent: Cancel,
 ) {
     tokio::select! {
         _ = connection => {}
         () = end.notified() => {}
-        () = keep_alive(session, every) => {}
+        () = keep_alive(session, every) => silent.cancel(),
     }
     // Whatever is left is dropped here: the socket is closed, and who asks is told that it is over.
 }

@@ -190,12 +190,11 @@ impl Store {
     pub(super) async fn sweep(self: Arc<Self>) -> Result<Swept> {
         let mut swept = Swept::default();
         if self.sql.fenced {
-            let retention = u64::try_from(Fence::RETENTION.as_secs()).unwrap_or(u64::MAX);
             let sql = include_str!("sql/forget.sql")
                 .replace("%SCHEMA%", &self.sql.schema)
                 .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
             let loan = self.pool.shared(&[]).await?;
-            let after = i64::try_from(retention * 256_000).unwrap_or(i64::MAX);
+            let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
             let rows = loan.session().client().query_typed(&sql, &[(&after, Type::INT8)]).await;
             swept.counters = rows.map_err(fault::statement)?.len() as u64;
         }

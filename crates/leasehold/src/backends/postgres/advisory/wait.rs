@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::backend::{Claim, Wake};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
 use super::book::Waiter;
@@ -102,6 +102,10 @@ impl Store {
             tokio::select! {
                 biased;
                 granted = &mut asked => granted,
+                () = self.pool.silence() => Err(Error::new(
+                    ErrorKind::NetworkTimeout,
+                    "the PostgreSQL server does not answer any more",
+                )),
                 () = answer.closed() => {
                     self.call_off(&session, asked).await;
                     return;

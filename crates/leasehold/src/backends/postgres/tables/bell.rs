@@ -222,6 +222,9 @@ async fn run(bell: Weak<Bell>) {
     }
 }
 
+/// Something the server is asked while messages are read.
+type Question<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), fault::Fault>> + Send + 'a>>;
+
 /// One connection, until it breaks or nobody needs it any more.
 async fn listen(bell: &Weak<Bell>) -> Result<()> {
     let Some(alive) = bell.upgrade() else { return Ok(()) };
@@ -229,9 +232,7 @@ async fn listen(bell: &Weak<Bell>) -> Result<()> {
     let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
     let listen = format!("LISTEN \"{}\"", alive.channel);
     drop(alive);
-    let mut question: Option<
-        Pin<Box<dyn Future<Output = std::result::Result<(), fault::Fault>> + Send + '_>>,
-    > = Some(Box::pin(client.batch_execute(&listen)));
+    let mut question: Option<Question<'_>> = Some(Box::pin(client.batch_execute(&listen)));
     let mut listening = false;
     let mut needed = Instant::now();
     let mut tick = tokio::time::interval_at(Instant::now() + CHECK_EVERY, CHECK_EVERY);

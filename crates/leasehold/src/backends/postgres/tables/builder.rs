@@ -169,7 +169,7 @@ impl PostgresBuilder {
         let pool = match (self.lender, self.address) {
             (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size),
             (None, Some(address)) => {
-                let source = Source::Own { address, direct: bell.is_some() };
+                let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
                 let pool = Pool::new(source, &self.schema, self.pool_size);
                 first.into_iter().for_each(|client| pool.keep(client));
                 pool

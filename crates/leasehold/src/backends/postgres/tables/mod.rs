@@ -36,7 +36,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::state;
 
-pub(crate) const INFO: Info = Info::new("postgres");
+const INFO: Info = Info::new("postgres");
 
 /// Names that one call of a sweep looks at: each is locked until the call ends.
 const SWEPT_AT_ONCE: i32 = 500;
@@ -111,6 +111,11 @@ impl Postgres {
     pub fn script(schema: &str) -> Result<String> {
         schema::check_name(schema)?;
         Ok(schema::script(schema))
+    }
+
+    /// What such a store can do, unless a pooler is in the way.
+    pub(crate) fn abilities() -> Info {
+        INFO
     }
 
     /// The server's clock as of the last answer, in microseconds since 1970: what that answer was decided by.

@@ -41,7 +41,7 @@ pub(super) type Lender = Arc<dyn Fn() -> BoxFuture<'static, Result<Lent>> + Send
 pub(super) enum Source {
     /// We make them; `direct`: nothing stands between us and the server that could pass a session to others.
     Own {
-        address: Address,
+        address: Box<Address>,
         direct: bool,
     },
     Lent(Lender),
@@ -57,7 +57,7 @@ pub(super) struct Pool {
 }
 
 enum Session {
-    Own { client: Client, prepared: [Option<Statement>; Verb::ALL.len()] },
+    Own { client: Client, prepared: Box<[Option<Statement>; Verb::ALL.len()]> },
     Lent(Lent),
 }
 

@@ -10,4 +10,4 @@ FROM (VALUES
     ('default_transaction_read_only', 'off'),
     ('client_connection_check_interval', '2s')
 ) AS wanted (name, value)
-WHERE EXISTS (SELECT FROM pg_settings AS known WHERE known.name = wanted.name)
+WHERE current_setting(name, true) IS NOT NULL

@@ -1,19 +1,36 @@
 -- What the verbs share. A verb locks the row of its name and reads the clock after that, once: `p_now`. It works on
 -- its copy of that row, `n`, and writes it back at the end.
 
--- The row of a name, locked, and made if it is not there. Under READ COMMITTED every later statement of the verb
--- sees what those before it in the row's queue have committed; under other levels it would not.
-CREATE FUNCTION leasehold.open_name(p_name text) RETURNS leasehold.names LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    n leasehold.names%ROWTYPE;
+-- Refuses isolation levels under which a statement does not see what was committed before it. And sets, for this
+-- transaction, what sessions of ours have set for good: plans are kept, also those made while a table was empty, and
+-- these must not be scans; and nobody waits for ever for a row.
+CREATE FUNCTION leasehold.check_session() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'leasehold needs the isolation level read committed' USING ERRCODE = 'LH001';
     END IF;
-    -- A session of ours has set it. One from a pooler may wait for ever unless told otherwise.
-    IF current_setting('lock_timeout') = '0' THEN
-        PERFORM set_config('lock_timeout', '4s', true);
+    IF current_setting('enable_seqscan') = 'on' THEN
+        PERFORM set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+        IF current_setting('lock_timeout') = '0' THEN
+            PERFORM set_config('lock_timeout', '4s', true);
+        END IF;
     END IF;
+END $$;
+
+-- The clock's part of a fence: microseconds since 1970, in units of 1/256 ms, rounded down. A double holds the
+-- microseconds exactly. One expression, so that it costs no call.
+CREATE FUNCTION leasehold.clock_fence(p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT (date_part('epoch', p_now) * 1000000)::bigint / 1000000 * 256000
+        + (date_part('epoch', p_now) * 1000000)::bigint % 1000000 * 32 / 125
+$$;
+
+-- The row of a name, locked, and made if it is not there. Every later statement of the verb sees what those before
+-- it in the row's queue have committed.
+CREATE FUNCTION leasehold.open_name(p_name text) RETURNS leasehold.names LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    n leasehold.names%ROWTYPE;
+BEGIN
+    PERFORM leasehold.check_session();
     LOOP
         SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
         EXIT WHEN FOUND;

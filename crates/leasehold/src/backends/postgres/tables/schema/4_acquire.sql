@@ -15,25 +15,42 @@ DECLARE
     l leasehold.leases%ROWTYPE;
     t leasehold.tickets%ROWTYPE;
     s record;
-    wall bigint;
     inside bigint;
     alone boolean;
     enters boolean;
     dropped boolean := false; -- settling ended a lease
     changed boolean := false; -- the name's row has to be written
 BEGIN
-    -- As open_name, which this saves a call of.
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'leasehold needs the isolation level read committed' USING ERRCODE = 'LH001';
-    END IF;
-    IF current_setting('lock_timeout') = '0' THEN
-        PERFORM set_config('lock_timeout', '4s', true);
+    -- What check_session does, if it has something to do.
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
+        PERFORM leasehold.check_session();
     END IF;
     SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
         n := leasehold.open_name(p_name);
     END IF;
     o_now := clock_timestamp();
+
+    -- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
+    -- clock reaches in 2081. The same as below, with fewer expressions: each costs about a microsecond per call.
+    IF n.holders = 0 AND n.waiters = 0 AND n.next_forget = 'infinity' AND n.fence < 899999999999999
+        AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0)
+    THEN
+        UPDATE leasehold.names SET
+            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = p_mode,
+            permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
+        WHERE name = p_name RETURNING fence INTO o_fence;
+        INSERT INTO leasehold.leases (
+            name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
+        ) VALUES (
+            p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now,
+            o_now + p_ttl * interval '1 microsecond', p_nonce, p_repeat
+        )
+        RETURNING 'granted', mode, permits, renewals, granted_at, expires
+        INTO o_answer, o_mode, o_permits, o_renewals, o_granted_at, o_expires;
+        RETURN;
+    END IF;
+
     IF n.next_expiry <= o_now OR n.next_lapse <= o_now OR n.next_forget <= o_now THEN
         SELECT * INTO s FROM leasehold.settle(n, o_now, p_id);
         n := s.n;
@@ -119,8 +136,7 @@ BEGIN
                 WHEN 'exclusive' THEN inside = 0 WHEN 'shared' THEN NOT alone ELSE inside < p_permits END;
         END IF;
         IF enters THEN
-            wall := (date_part('epoch', o_now) * 1000000)::bigint;
-            o_fence := greatest(n.fence + 1, wall / 1000000 * 256000 + wall % 1000000 * 32 / 125);
+            o_fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));
             IF o_fence > 900000000000000 THEN
                 o_answer := 'overflow';
                 EXIT act;

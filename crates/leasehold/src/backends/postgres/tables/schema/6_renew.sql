@@ -114,12 +114,7 @@ CREATE FUNCTION leasehold.renew(
 DECLARE
     r record;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'leasehold needs the isolation level read committed' USING ERRCODE = 'LH001';
-    END IF;
-    IF current_setting('lock_timeout') = '0' THEN
-        PERFORM set_config('lock_timeout', '4s', true);
-    END IF;
+    PERFORM leasehold.check_session();
     IF cardinality(p_names) > 1 THEN
         PERFORM 1 FROM leasehold.names WHERE name = ANY (p_names) ORDER BY name FOR UPDATE;
     ELSE

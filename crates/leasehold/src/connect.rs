@@ -9,7 +9,7 @@ use crate::backend::{Backend, Info};
 use crate::backends::file::Directory;
 use crate::backends::memory::Memory;
 #[cfg(feature = "postgres")]
-use crate::backends::postgres::{self, Advisory, Postgres};
+use crate::backends::postgres::{Advisory, Postgres};
 #[cfg(feature = "redis")]
 use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
@@ -45,7 +45,7 @@ pub fn stores() -> Vec<Info> {
         redis::info("redis-cluster", true),
         quorum::abilities(),
         #[cfg(feature = "postgres")]
-        postgres::TABLES_INFO,
+        Postgres::abilities(),
         #[cfg(feature = "postgres")]
         Advisory::abilities(),
     ]

@@ -69,7 +69,7 @@ pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
 
 /// The answer as text; `None` if this user may not ask.
 async fn ask(link: &Arc<Link>, cmd: &mut redis::Cmd) -> Result<Option<String>> {
-    match link.send(cmd).await {
+    match link.send(cmd).await.map(|reply| reply.value) {
         Ok(Value::Array(items)) => match items.into_iter().nth(1) {
             Some(Value::BulkString(text)) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
             _ => Ok(None),

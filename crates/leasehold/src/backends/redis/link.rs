@@ -29,6 +29,26 @@ impl From<Failure> for Error {
     }
 }
 
+/// What a server said, and over which connection.
+pub(super) struct Reply {
+    pub(super) value: Value,
+    from: Arc<Link>,
+    generation: u64,
+}
+
+impl Reply {
+    /// Sends another command over the very connection that brought this; an error if that is gone.
+    pub(super) async fn and_then(&self, cmd: &Cmd) -> Result<Value> {
+        match self.from.current() {
+            Some((mut connection, generation)) if generation == self.generation => {
+                let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
+                Ok(self.from.judged(generation, answer)?)
+            }
+            _ => Err(Error::new(ErrorKind::Unavailable, "the connection to Redis broke after the answer")),
+        }
+    }
+}
+
 /// A connection that is made when it is first needed, and again after it broke.
 ///
 /// Connections are made by tasks on the runtime the store was opened on: they live there, whoever asks.
@@ -173,12 +193,19 @@ impl Link {
     }
 
     /// Sends what `send` sends, and gives the connection up if that broke it.
-    async fn with<T, F>(self: &Arc<Self>, send: impl FnOnce(MultiplexedConnection) -> F) -> Result<T, Failure>
+    async fn with<T, F>(
+        self: &Arc<Self>,
+        send: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<(T, u64), Failure>
     where
         F: Future<Output = std::result::Result<T, RedisError>>,
     {
         let (connection, generation) = self.connection().await.map_err(Failure::Connecting)?;
         let answer = send(connection).await;
+        Ok((self.judged(generation, answer)?, generation))
+    }
+
+    fn judged<T>(&self, generation: u64, answer: std::result::Result<T, RedisError>) -> Result<T, Failure> {
         answer.map_err(|fault| {
             if fault::breaks_connection(&fault) {
                 self.broken(generation);
@@ -188,9 +215,11 @@ impl Link {
     }
 
     /// One command.
-    pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Value, Failure> {
-        self.with(|mut connection| async move { connection.send_packed_command(cmd).await?.extract_error() })
-            .await
+    pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
+        let sent = self
+            .with(|mut connection| async move { connection.send_packed_command(cmd).await?.extract_error() });
+        let (value, generation) = sent.await?;
+        Ok(Reply { value, from: Arc::clone(self), generation })
     }
 
     /// Many at once; each has an answer of its own.
@@ -198,9 +227,11 @@ impl Link {
         self: &Arc<Self>,
         pipeline: &Pipeline,
         count: usize,
-    ) -> Result<Vec<std::result::Result<Value, RedisError>>, Failure> {
-        let values = self
+    ) -> Result<Vec<std::result::Result<Reply, RedisError>>, Failure> {
+        let sent = self
             .with(|mut connection| async move { connection.send_packed_commands(pipeline, 0, count).await });
-        Ok(values.await?.into_iter().map(Value::extract_error).collect())
+        let (values, generation) = sent.await?;
+        let reply = |value| Reply { value, from: Arc::clone(self), generation };
+        Ok(values.into_iter().map(|value| value.extract_error().map(reply)).collect())
     }
 }

@@ -28,7 +28,7 @@ async fn scan(link: &Arc<Link>, pattern: &str, found: &mut Vec<String>) -> Resul
         let mut cmd = redis::cmd("SCAN");
         cmd.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("hash");
         let answer: (String, Vec<Vec<u8>>) =
-            redis::from_redis_value(link.send(&cmd).await?).map_err(|_| fault::strange())?;
+            redis::from_redis_value(link.send(&cmd).await?.value).map_err(|_| fault::strange())?;
         cursor = answer.0;
         // What no name of ours has for a key is somebody else's.
         found.extend(answer.1.into_iter().filter_map(|key| String::from_utf8(key).ok()));
@@ -55,7 +55,7 @@ pub(super) async fn page(route: &Route, prefix: &str, limit: usize, cursor: Opti
     for some in found.chunks(AT_ONCE) {
         let calls: Vec<_> = some.iter().map(|name| wire::inspect(name, None)).collect();
         for (name, answer) in some.iter().zip(route.call_all(&calls).await) {
-            let info = wire::inspected(answer?, name)?.info;
+            let info = wire::inspected(answer?.value, name)?.info;
             if info.holders.is_empty() && info.queue_length == 0 {
                 continue;
             }
@@ -79,7 +79,7 @@ pub(super) async fn sweep(route: &Route) -> Result<(Swept, u64)> {
     for some in found.chunks(AT_ONCE) {
         let calls: Vec<_> = some.iter().map(|key| wire::sweep(key.clone())).collect();
         for answer in route.call_all(&calls).await {
-            let mut answer = Answer::new(answer?)?;
+            let mut answer = Answer::new(answer?.value)?;
             time = answer.time().unwrap_or(time);
             total += wire::swept(&mut answer)?;
         }

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use self::address::{Address, Layout};
+use self::link::Reply;
 use self::route::Route;
 use self::scripts::Call;
 use self::wakes::Wakes;
@@ -236,11 +237,11 @@ impl Redis {
     }
 
     async fn call(&self, call: Call) -> Result<Answer> {
-        self.read(self.inner.route.call(&call).await?)
+        self.read(self.inner.route.call(&call).await?.value)
     }
 
     async fn look(&self, name: &Name, id: Option<&LeaseId>) -> Result<Seen> {
-        let seen = wire::inspected(self.inner.route.call(&wire::inspect(name, id)).await?, name)?;
+        let seen = wire::inspected(self.inner.route.call(&wire::inspect(name, id)).await?.value, name)?;
         self.inner.time.store(seen.time, Ordering::SeqCst);
         Ok(seen)
     }
@@ -256,10 +257,10 @@ impl Redis {
         let Some((route, replicas, time)) = &self.inner.confirmed else {
             return wire::acquired(&mut self.call(call).await?, claim);
         };
-        let attempt = wire::acquired(&mut self.read(route.call(&call).await?)?, claim)?;
+        let reply = route.call(&call).await?;
+        let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
         if let Attempt::Granted(_) = attempt {
-            let confirmed = confirm(route, call.key(), *replicas, *time).await;
-            if let Err(error) = confirmed {
+            if let Err(error) = confirm(&reply, *replicas, *time).await {
                 // Nobody was told that it is held.
                 let mut back = Release::new(claim.name.clone(), claim.id);
                 back.unanswered = Some(claim.ttl);
@@ -280,12 +281,13 @@ impl Redis {
     }
 }
 
-/// Waits until so many replicas have what was written over this route.
-async fn confirm(route: &Route, key: &str, replicas: u32, time: Duration) -> Result<()> {
+/// Waits until so many replicas have what was written before this reply. `WAIT` promises something only about what
+/// its own connection has sent, and nothing about another's, perhaps to another primary: so it must be the same.
+async fn confirm(reply: &Reply, replicas: u32, time: Duration) -> Result<()> {
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     let mut cmd = redis::cmd("WAIT");
     cmd.arg(replicas).arg(millis);
-    match route.send(key, &cmd).await? {
+    match reply.and_then(&cmd).await? {
         Value::Int(have) if have >= i64::from(replicas) => Ok(()),
         Value::Int(_) => Err(Error::new(
             ErrorKind::Unavailable,
@@ -327,19 +329,22 @@ impl Backend for Redis {
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls: Vec<_> = leases.iter().map(|renewal| wire::renew(renewal, self.finds())).collect();
-        let read = |value: Result<Value>| wire::renewed(&mut self.read(value?)?);
+        let read = |value: Value| wire::renewed(&mut self.read(value)?);
         let Some((route, replicas, time)) = &self.inner.confirmed else {
-            return self.inner.route.call_all(&calls).await.into_iter().map(read).collect();
+            let replies = self.inner.route.call_all(&calls).await.into_iter();
+            return replies.map(|reply| read(reply?.value)).collect();
         };
         let mut answers = Vec::with_capacity(calls.len());
-        for (call, value) in calls.iter().zip(route.call_all(&calls).await) {
-            let mut answer = read(value);
-            if let Ok(Renewed::Held(_)) = &answer
-                && let Err(error) = confirm(route, call.key(), *replicas, *time).await
-            {
-                answer = Err(error);
-            }
-            answers.push(answer);
+        for reply in route.call_all(&calls).await {
+            let answer = async {
+                let reply = reply?;
+                let answer = read(reply.value.clone())?;
+                if let Renewed::Held(_) = answer {
+                    confirm(&reply, *replicas, *time).await?;
+                }
+                Ok(answer)
+            };
+            answers.push(answer.await);
         }
         answers
     }

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::address::{Address, Layout};
-use super::link::{Failure, Link};
+use super::link::{Failure, Link, Reply};
 use super::scripts::Call;
 use super::{fault, keys};
 use crate::error::{Error, ErrorKind, Result};
@@ -147,7 +147,7 @@ impl Route {
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
         for node in nodes {
             match self.node(&node)?.send(&cmd).await {
-                Ok(answer) => match read_slots(answer, &node) {
+                Ok(answer) => match read_slots(answer.value, &node) {
                     Some(slots) if !slots.is_empty() => {
                         self.map().slots = slots;
                         return Ok(());
@@ -161,17 +161,17 @@ impl Route {
     }
 
     /// One call of a script.
-    pub(super) async fn call(&self, call: &Call) -> Result<Value> {
+    pub(super) async fn call(&self, call: &Call) -> Result<Reply> {
         let link = self.link(call.key()).await?;
         let answer = link.send(&call.script.by_hash(call)).await;
         self.follow(call, answer).await
     }
 
     /// Calls that go out together and are answered each on its own.
-    pub(super) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Value>> {
+    pub(super) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Reply>> {
         // By the links they go over; nearly always one.
         let mut groups: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
-        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<Reply>>> = calls.iter().map(|_| None).collect();
         for (i, call) in calls.iter().enumerate() {
             match self.link(call.key()).await {
                 Ok(link) => match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &link)) {
@@ -212,14 +212,14 @@ impl Route {
 
     /// Sends a call on as long as the answer says that nothing has happened yet: the script is not known there,
     /// the slot is elsewhere or on its way. Never after a connection broke: then it may have happened.
-    async fn follow(&self, call: &Call, mut answer: Result<Value, Failure>) -> Result<Value> {
+    async fn follow(&self, call: &Call, mut answer: Result<Reply, Failure>) -> Result<Reply> {
         let mut text = false;
         let mut link = None;
         let mut asking = false;
         let started = Instant::now();
         for _ in 0.. {
             let fault = match answer {
-                Ok(value) => return Ok(value),
+                Ok(reply) => return Ok(reply),
                 Err(Failure::Said(fault)) => fault,
                 Err(failure) => return Err(failure.into()),
             };
@@ -280,12 +280,12 @@ impl Route {
 
     /// One command to the server that has this key.
     pub(super) async fn send(&self, key: &str, cmd: &Cmd) -> Result<Value> {
-        Ok(self.link(key).await?.send(cmd).await?)
+        Ok(self.link(key).await?.send(cmd).await?.value)
     }
 }
 
 /// On the node that a slot is moving to, which serves it only when asked so.
-async fn ask(link: &Arc<Link>, cmd: Cmd) -> Result<Value, Failure> {
+async fn ask(link: &Arc<Link>, cmd: Cmd) -> Result<Reply, Failure> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.add_command(redis::cmd("ASKING")).add_command(cmd);
     match link.send_all(&pipeline, 2).await?.pop() {

@@ -259,14 +259,14 @@ impl Redis {
         };
         let reply = route.call(&call).await?;
         let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
-        if let Attempt::Granted(_) = attempt {
-            if let Err(error) = confirm(&reply, *replicas, *time).await {
-                // Nobody was told that it is held.
-                let mut back = Release::new(claim.name.clone(), claim.id);
-                back.unanswered = Some(claim.ttl);
-                let _ = self.call(wire::release(&back, self.finds())).await;
-                return Err(error);
-            }
+        if let Attempt::Granted(_) = attempt
+            && let Err(error) = confirm(&reply, *replicas, *time).await
+        {
+            // Nobody was told that it is held.
+            let mut back = Release::new(claim.name.clone(), claim.id);
+            back.unanswered = Some(claim.ttl);
+            let _ = self.call(wire::release(&back, self.finds())).await;
+            return Err(error);
         }
         Ok(attempt)
     }

@@ -12,6 +12,8 @@ mod scripts;
 mod wakes;
 mod wire;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -331,15 +333,20 @@ impl Backend for Redis {
         let Some((route, replicas, time)) = &self.inner.confirmed else {
             return self.inner.route.call_all(&calls).await.into_iter().map(read).collect();
         };
-        let mut answers = Vec::with_capacity(calls.len());
-        for (call, value) in calls.iter().zip(route.call_all(&calls).await) {
-            let mut answer = read(value);
-            if let Ok(Renewed::Held(_)) = &answer
-                && let Err(error) = confirm(route, call.key(), *replicas, *time).await
-            {
-                answer = Err(error);
+        let mut answers: Vec<_> = route.call_all(&calls).await.into_iter().map(read).collect();
+        // One confirmation per server is for all that was written there before.
+        let mut confirmed: HashMap<Option<String>, Result<()>> = HashMap::new();
+        for (call, answer) in
+            calls.iter().zip(&mut answers).filter(|(_, answer)| matches!(answer, Ok(Renewed::Held(_))))
+        {
+            let server = route.serving(keys::slot(call.key()));
+            let known = match confirmed.entry(server) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(confirm(route, call.key(), *replicas, *time).await),
+            };
+            if let Err(error) = known {
+                *answer = Err(error.duplicate());
             }
-            answers.push(answer);
         }
         answers
     }

@@ -122,7 +122,8 @@ impl Route {
         }
     }
 
-    fn serving(&self, slot: u16) -> Option<String> {
+    /// The node of a cluster that is known to serve a slot.
+    pub(super) fn serving(&self, slot: u16) -> Option<String> {
         let map = self.map();
         map.slots
             .iter()

@@ -337,3 +337,42 @@ async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
         Redis::with_connection("redis-cluster://h", client.get_multiplexed_async_connection().await.unwrap());
     assert_eq!(error.await.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn synchronous_callers_lock_and_wait_too() {
+    let server = Server::start();
+    let locks = leasehold::blocking::Locks::connect(&server.url()).unwrap();
+    let guard = locks.mutex("x").lock().unwrap();
+    let waiting = std::thread::spawn({
+        let mutex = locks.mutex("x");
+        move || mutex.lock().unwrap().fence()
+    });
+    while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let fence = guard.fence();
+    guard.release().unwrap();
+    assert!(waiting.join().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn connections_and_renewals_outlive_the_runtime_that_asked_for_them() {
+    let server = Server::start();
+    let url = server.url();
+    // A runtime of its own, gone when the lock is held: the connection was replaced while it was there.
+    let port = server.port().to_string();
+    let guard = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locks = Locks::connect(&url).await.unwrap();
+            locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+            let kill = ["-p", &port, "CLIENT", "KILL", "TYPE", "normal"];
+            std::process::Command::new("redis-cli").args(kill).output().unwrap();
+            locks.mutex("x").ttl(Duration::from_millis(600)).lock().await.unwrap()
+        })
+    });
+    let guard = guard.join().unwrap();
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    assert!(guard.check().is_ok(), "it was renewed all the time");
+    guard.release().await.unwrap();
+}

@@ -128,7 +128,7 @@ async fn nine_thousand_expired_readers_and_places_do_not_break_the_next_call() {
     // Some are repeated: their ids are refused afterwards.
     let reader = |i: usize| {
         let mut reader = Claim::new(on.clone(), Mode::Shared, Duration::from_secs(20), "reader");
-        reader.repeat = i % 4 == 0;
+        reader.repeat = i.is_multiple_of(4);
         reader
     };
     let readers: Vec<Claim> = (0..CROWD).map(reader).collect();

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use leasehold::backend::{Attempt, Backend, Claim, Mode, NameInfo, Query, Release, Renewal};
 use leasehold::backends::redis::Redis;
 use leasehold::state::{Answer, Now, Op, Row, SpentRow, State};
@@ -110,8 +111,9 @@ fn text(answer: &leasehold::Result<Answer>) -> String {
     }
 }
 
-/// The state machine, taken apart and put together, so that its hints when to look again are exact.
-struct Model(State);
+/// The state machine, taken apart and put together, so that its hints when to look again are exact; and whom the
+/// latest verb woke.
+struct Model(State, Vec<LeaseId>);
 
 impl Model {
     fn rows(&self) -> Vec<(LeaseId, Row)> {
@@ -126,7 +128,8 @@ impl Model {
 
     fn apply(&mut self, time: u64, op: Op<'_>) -> leasehold::Result<Answer> {
         self.rebuild(self.0.last_fence(), |_| {});
-        self.0.apply(Now { expiry: time, wall: time }, op, &mut Vec::new())
+        self.1.clear();
+        self.0.apply(Now { expiry: time, wall: time }, op, &mut self.1)
     }
 }
 
@@ -135,6 +138,41 @@ struct Place {
     _server: Server,
     store: Redis,
     raw: MultiplexedConnection,
+    /// Hears all wake-ups.
+    heard: tokio::sync::Mutex<redis::aio::PubSub>,
+}
+
+impl Place {
+    fn start() -> Self {
+        let server = Server::start();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (store, raw, heard) = runtime.block_on(async {
+            let client = redis::Client::open(server.url()).unwrap();
+            let raw = client.get_multiplexed_async_connection().await.unwrap();
+            let mut heard = client.get_async_pubsub().await.unwrap();
+            heard.psubscribe("leasehold-wake:*").await.unwrap();
+            (Redis::connect(&server.url()).await.unwrap(), raw, heard)
+        });
+        Place { runtime, _server: server, store, raw, heard: tokio::sync::Mutex::new(heard) }
+    }
+
+    /// The wake numbers that were published since the last time.
+    async fn numbers(&self) -> Vec<String> {
+        let mut raw = self.raw.clone();
+        // What was published before this comes before it.
+        let mut end = redis::cmd("PUBLISH");
+        let _: () = end.arg("leasehold-wake:end").arg("end").query_async(&mut raw).await.unwrap();
+        let mut heard = self.heard.lock().await;
+        let mut messages = heard.on_message();
+        let mut numbers = Vec::new();
+        loop {
+            let number: String = messages.next().await.unwrap().get_payload().unwrap();
+            if number == "end" {
+                return numbers;
+            }
+            numbers.push(number);
+        }
+    }
 }
 
 const ON: &str = "a}{b";
@@ -143,7 +181,7 @@ const KEY: &str = "leasehold:{/a%7D{b}";
 async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
     let (store, mut raw) = (&place.store, place.raw.clone());
     let _: () = redis::cmd("FLUSHALL").query_async(&mut raw).await.unwrap();
-    let mut model = Model(State::new());
+    let mut model = Model(State::new(), Vec::new());
     let mode = modes(kind);
     let claims: Vec<Claim> = (0..WHO)
         .map(|who| Claim::new(name(ON), mode(who), Duration::from_secs(1), format!("o:{}", who % 2)))
@@ -261,7 +299,21 @@ async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseErro
         let time = store.last_time();
         same_view(&seen, &model.0.view(&name(ON), Now { expiry: time, wall: time }))?;
         same_rows(&mut raw, &model).await?;
+        same_wakes(place, &model).await?;
     }
+    Ok(())
+}
+
+/// Those were woken who were to be, in the order of the queue, and each once.
+async fn same_wakes(place: &Place, model: &Model) -> Result<(), TestCaseError> {
+    let mut numbers = Vec::new();
+    for id in &model.1 {
+        let mut ask = redis::cmd("HGET");
+        let ticket: String =
+            ask.arg(KEY).arg(format!("t:{}", id.expose())).query_async(&mut place.raw.clone()).await.unwrap();
+        numbers.push(ticket.rsplit_once(' ').unwrap().1.to_owned());
+    }
+    prop_assert_eq!(place.numbers().await, numbers);
     Ok(())
 }
 
@@ -354,16 +406,9 @@ async fn same_rows(raw: &mut MultiplexedConnection, model: &Model) -> Result<(),
 
 #[test]
 fn redis_answers_and_keeps_as_the_state_machine_does() {
-    let server = Server::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (store, raw) = runtime.block_on(async {
-        let client = redis::Client::open(server.url()).unwrap();
-        let raw = client.get_multiplexed_async_connection().await.unwrap();
-        (Redis::connect(&server.url()).await.unwrap(), raw)
-    });
-    let place = Place { runtime, _server: server, store, raw };
+    let place = Place::start();
     TestRunner::new(Config {
-        cases: 120,
+        cases: 80,
         failure_persistence: None,
         max_shrink_iters: 300,
         max_shrink_time: 15_000,
@@ -371,4 +416,39 @@ fn redis_answers_and_keeps_as_the_state_machine_does() {
     })
     .run(&(steps(), 0..4u8), |(steps, kind)| place.runtime.block_on(run(&place, &steps, kind)))
     .unwrap();
+}
+
+#[test]
+fn at_most_128_are_let_in_at_a_time_as_by_the_state_machine() {
+    let place = Place::start();
+    let mut model = Model(State::new(), Vec::new());
+    let claim =
+        |mode| Claim::new(name(ON), mode, Duration::from_secs(3600), "x").queued(Duration::from_secs(3600));
+    let writer = claim(Mode::Exclusive);
+    let readers: Vec<Claim> = (0..200).map(|_| claim(Mode::Shared)).collect();
+    let late = claim(Mode::Shared);
+    place.runtime.block_on(async {
+        let acquire = async |model: &mut Model, claim: &Claim| {
+            let ours = place.store.try_acquire(claim).await.map(Answer::Acquired);
+            let theirs = model.apply(place.store.last_time(), Op::Acquire(claim));
+            assert_eq!(text(&ours), text(&theirs));
+            same_wakes(&place, model).await.unwrap();
+            matches!(ours, Ok(Answer::Acquired(Attempt::Granted(_))))
+        };
+        for claim in [&writer].into_iter().chain(&readers) {
+            acquire(&mut model, claim).await;
+        }
+        let release = Release::new(name(ON), writer.id);
+        place.store.release(&release).await.unwrap();
+        model.apply(place.store.last_time(), Op::Release(&release)).unwrap();
+        assert_eq!(model.1.len(), 128);
+        same_wakes(&place, &model).await.unwrap();
+        for (reader, enters) in
+            [(128, false), (150, false), (127, true), (128, true), (130, false), (0, true)]
+        {
+            assert_eq!(acquire(&mut model, &readers[reader]).await, enters, "{reader}");
+        }
+        assert!(!acquire(&mut model, &late).await, "more than 128 are before it");
+        same_rows(&mut place.raw.clone(), &model).await.unwrap();
+    });
 }

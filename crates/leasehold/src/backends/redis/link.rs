@@ -37,6 +37,11 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    /// Whether both came over one connection.
+    pub(super) fn is_beside(&self, other: &Reply) -> bool {
+        Arc::ptr_eq(&self.from, &other.from) && self.generation == other.generation
+    }
+
     /// Sends another command over the very connection that brought this; an error if that is gone.
     pub(super) async fn and_then(&self, cmd: &Cmd) -> Result<Value> {
         match self.from.current() {

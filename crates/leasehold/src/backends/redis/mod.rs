@@ -334,17 +334,32 @@ impl Backend for Redis {
             let replies = self.inner.route.call_all(&calls).await.into_iter();
             return replies.map(|reply| read(reply?.value)).collect();
         };
-        let mut answers = Vec::with_capacity(calls.len());
-        for reply in route.call_all(&calls).await {
-            let answer = async {
-                let reply = reply?;
-                let answer = read(reply.value.clone())?;
-                if let Renewed::Held(_) = answer {
-                    confirm(&reply, *replicas, *time).await?;
+        // One confirmation per connection is for all that was written over it before: the answers come first.
+        let replies: Vec<_> = route.call_all(&calls).await;
+        let mut confirmed: Vec<(&Reply, Result<()>)> = Vec::new();
+        let mut answers = Vec::with_capacity(replies.len());
+        for reply in &replies {
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(error) => {
+                    answers.push(Err(error.duplicate()));
+                    continue;
                 }
-                Ok(answer)
             };
-            answers.push(answer.await);
+            let answer = read(reply.value.clone());
+            if matches!(answer, Ok(Renewed::Held(_)))
+                && !confirmed.iter().any(|(known, _)| known.is_beside(reply))
+            {
+                confirmed.push((reply, confirm(reply, *replicas, *time).await));
+            }
+            let refused = confirmed
+                .iter()
+                .find(|(known, _)| known.is_beside(reply))
+                .and_then(|(_, done)| done.as_ref().err());
+            answers.push(match (answer, refused) {
+                (Ok(Renewed::Held(_)), Some(error)) => Err(error.duplicate()),
+                (answer, _) => answer,
+            });
         }
         answers
     }

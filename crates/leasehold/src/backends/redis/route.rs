@@ -122,6 +122,7 @@ impl Route {
         }
     }
 
+    /// The node of a cluster that is known to serve a slot.
     fn serving(&self, slot: u16) -> Option<String> {
         let map = self.map();
         map.slots

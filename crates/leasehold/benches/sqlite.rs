@@ -201,7 +201,7 @@ fn idle(path: &Path) -> (u64, f64) {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let store = Sqlite::open(path).await.unwrap();
         let locks = Locks::new(store.clone()).with_namespace("");
-        let name = |n: usize| if n % 2 == 0 { "crowd".to_owned() } else { format!("own-{n}") };
+        let name = |n: usize| if n.is_multiple_of(2) { "crowd".to_owned() } else { format!("own-{n}") };
         for n in (1..WAITERS).step_by(2).chain([0]) {
             let name = Name::new(&name(n)).unwrap();
             let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(3600), "bench");

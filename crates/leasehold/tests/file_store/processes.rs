@@ -59,7 +59,7 @@ async fn permits_are_never_more_than_the_limit_and_all_come_back() {
 async fn a_killed_holder_s_lock_passes_on_within_200_ms() {
     let temp = TempDir::new();
     let locks = open(&temp.locks());
-    let mut worst = Duration::ZERO;
+    let mut times = Vec::new();
     for mode in ["exclusive", "write", "read", "1"].repeat(3) {
         let name = format!("x-{mode}");
         let wanted = if mode == "read" { "write" } else { mode };
@@ -75,9 +75,14 @@ async fn a_killed_holder_s_lock_passes_on_within_200_ms() {
         other.kill();
         let (guard, at) = waiter.await.unwrap();
         assert!(guard.is_some());
-        worst = worst.max(at - killed);
+        times.push(at - killed);
     }
-    println!("takeover after SIGKILL, worst of 12: {worst:?}");
+    times.sort();
+    let (median, worst) = (times[5], times[11]);
+    println!("takeover after SIGKILL: median {median:?}, worst of 12 {worst:?}");
+    // Who only looks now and then by then needs 50 ms in the median.
+    #[cfg(target_os = "linux")]
+    assert!(median < Duration::from_millis(25), "{times:?}");
     assert!(worst < Duration::from_secs(2), "{worst:?}");
 }
 

@@ -292,7 +292,7 @@ impl Writer {
     ) -> Result<(Vec<Reply>, bool, Moment), Fault> {
         let version = data_version(&self.db)?;
         if self.booked != Some(version) {
-            self.book.clear();
+            self.book.doubt();
             self.booked = Some(version);
         }
         // Read when nobody else can write, so that time never goes back for a name.

@@ -70,11 +70,12 @@ async fn three_urls_are_a_quorum_and_one_twice_is_not() {
     let locks = Locks::connect(&format!("quorum:{},{},{}", url(1), url(2), url(3))).await.unwrap();
     assert_eq!(locks.info().scheme, "quorum");
     let guard = locks.mutex("x").lock().await.unwrap();
-    // Each of them has it.
+    let mut held = 0;
     for n in 1..=3 {
         let alone = Locks::connect(&url(n)).await.unwrap();
-        assert!(alone.is_locked("x").await.unwrap(), "node {n}");
+        held += u32::from(alone.is_locked("x").await.unwrap());
     }
+    assert!(held >= 2, "{held} of three nodes have it");
     guard.release().await.unwrap();
     let error = Locks::connect(&format!("quorum:{},{},{}", url(1), url(2), url(1))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -1,17 +1,17 @@
 //! A quorum from one URL, and nodes that are not there yet.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
-use futures_util::future::{BoxFuture, join_all};
-use tokio::sync::OnceCell;
+use futures_util::future::{BoxFuture, FutureExt as _, Shared, join_all};
+use tokio::runtime::Handle;
 
 use super::{LEAST_NODES, Node, Quorum, twice};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 
 /// A store, and which one it is.
@@ -50,7 +50,9 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Option<Info>, opener: 
             url,
             opener,
             place,
-            store: OnceCell::new(),
+            home: Handle::current(),
+            store: OnceLock::new(),
+            opening: Mutex::new(None),
             identities: Arc::clone(&identities),
         }));
     }
@@ -91,30 +93,61 @@ fn split(urls: &str) -> Vec<&str> {
     parts
 }
 
-/// A store that is opened when it is first needed, and tried again each time until it is there.
+/// What came of opening a store, for all who wait for it.
+type Opening = Shared<BoxFuture<'static, std::result::Result<Arc<dyn Backend>, Arc<Error>>>>;
+
+/// A store that is opened when it is first needed, and tried again until it is there.
 struct Lazy {
     info: Info,
     url: String,
     opener: Opener,
     place: usize,
-    store: OnceCell<Arc<dyn Backend>>,
+    /// Where its connections live: not with whoever happens to call first.
+    home: Handle,
+    store: OnceLock<Arc<dyn Backend>>,
+    /// The latest try; goes on when those who wait for it have given up.
+    opening: Mutex<Option<Opening>>,
     /// Which stores the nodes of this quorum turned out to be.
     identities: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Lazy {
     async fn store(&self) -> Result<&Arc<dyn Backend>> {
-        self.store
-            .get_or_try_init(|| async {
-                let Opened { backend, identity } = (self.opener)(self.url.clone()).await?;
-                let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
-                if identity.is_some() && known.contains(&identity) {
-                    return Err(twice(self.place));
-                }
-                known[self.place] = identity;
-                Ok(backend)
-            })
-            .await
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        match self.opening().await {
+            Ok(store) => Ok(self.store.get_or_init(|| store)),
+            Err(error) => Err(error.duplicate()),
+        }
+    }
+
+    /// The try that is under way, or a new one.
+    fn opening(&self) -> Opening {
+        let mut latest = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
+            return opening.clone();
+        }
+        let (opened, place) = ((self.opener)(self.url.clone()), self.place);
+        let identities = Arc::clone(&self.identities);
+        let task = self.home.spawn(async move {
+            let Opened { backend, identity } = opened.await?;
+            let mut known = identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
+            if identity.is_some() && others.any(|(_, other)| *other == identity) {
+                return Err(twice(place));
+            }
+            known[place] = identity;
+            Ok(backend)
+        });
+        let opening = async move {
+            let opened = task.await.unwrap_or_else(|error| {
+                let message = "opening a node of the quorum was cut off";
+                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            });
+            opened.map_err(Arc::new)
+        };
+        latest.insert(opening.boxed().shared()).clone()
     }
 }
 

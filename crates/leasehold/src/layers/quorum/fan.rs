@@ -20,21 +20,28 @@ const LEAST_GRACE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) backend: Arc<dyn Backend>,
-    /// It failed, or was behind the others, the last time it was asked: nobody waits for it.
+    /// It failed, or was behind the others, the last time it was asked: nothing in a hurry waits for it.
     late: AtomicBool,
+    /// It failed.
+    dead: AtomicBool,
 }
 
 impl Member {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
-        Member { backend, late: AtomicBool::new(false) }
+        Member { backend, late: AtomicBool::new(false), dead: AtomicBool::new(false) }
     }
 
     fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    fn note(&self, late: bool) {
-        self.late.store(late, Ordering::Relaxed);
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    fn answered(&self, failed: bool) {
+        self.late.store(failed, Ordering::Relaxed);
+        self.dead.store(failed, Ordering::Relaxed);
     }
 }
 
@@ -60,7 +67,7 @@ where
         let failed = answer.as_ref().is_err_and(|error| {
             matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout | ErrorKind::AuthFailed)
         });
-        member.note(failed);
+        member.answered(failed);
         (node, answer)
     })
 }
@@ -72,6 +79,8 @@ pub(super) enum Enough {
     No,
     /// The outcome is certain, but it is better with those that are just behind.
     Nearly,
+    /// The outcome needs everybody who can be expected to answer.
+    ButForTheDead,
     /// Go on.
     Yes,
 }
@@ -130,6 +139,8 @@ impl<T: Send + 'static> Fan<T> {
             match enough {
                 Enough::No => {}
                 Enough::Yes => return,
+                Enough::ButForTheDead if self.pending.iter().all(|member| member.is_dead()) => return,
+                Enough::ButForTheDead => {}
                 Enough::Nearly if self.pending.iter().all(|member| member.is_late()) => return,
                 Enough::Nearly => {
                     if !std::mem::replace(&mut nearly, true) {
@@ -144,7 +155,7 @@ impl<T: Send + 'static> Fan<T> {
                 Err(_) => break,
             }
         }
-        self.pending.iter().for_each(|member| member.note(true));
+        self.pending.iter().for_each(|member| member.late.store(true, Ordering::Relaxed));
     }
 
     /// Polls every call once, and takes those that are answered by then.

@@ -62,8 +62,9 @@ impl Nodes {
         let unknown = self.members.len() - pages.len();
         // A page with a next one is complete up to its last name.
         let end_of = |page: &Page| page.items.last().map(|info| info.name.stored().to_owned());
-        let mut bound =
-            pages.iter().filter(|(_, page)| page.next.is_some()).filter_map(|(_, page)| end_of(page)).min();
+        let ends = pages.iter().filter(|(_, page)| page.next.is_some()).filter_map(|(_, page)| end_of(page));
+        // A node that was away is read again from where it was, before what has been shown.
+        let mut bound = ends.min().map(|bound| bound.max(from.after.clone()));
         let fresh = |info: &NameInfo| info.name.stored() > from.after.as_str() || from.after.is_empty();
         let items = pages.iter().flat_map(|(_, page)| page.items.clone()).filter(fresh);
         let mut views: Vec<NameInfo> = by_name(items)
@@ -92,12 +93,10 @@ impl Nodes {
     /// The nodes' views of one name as one. `unknown` nodes have not been seen.
     fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize) -> NameInfo {
         let mut info = NameInfo::unused(name);
-        info.version = views.iter().map(|view| view.version).max().unwrap_or_default();
-        // A node that granted too late may have a higher one that nobody was given.
-        let mut fences: Vec<_> = views.iter().map(|view| view.last_fence).collect();
-        fences.sort_unstable_by(|a, b| b.cmp(a));
+        // What a minority has beyond this comes from claims that were given back.
         let surely = self.majority.saturating_sub(unknown).max(1);
-        info.last_fence = fences.get(surely - 1).copied().unwrap_or_default();
+        info.version = ranked(views.iter().map(|view| view.version), surely);
+        info.last_fence = ranked(views.iter().map(|view| view.last_fence), surely);
         // In the order of the node that shows most.
         let mut in_order: Vec<&NameInfo> = views.iter().collect();
         in_order.sort_by_key(|view| std::cmp::Reverse(view.holders.len()));
@@ -122,6 +121,13 @@ impl Nodes {
         }
         info
     }
+}
+
+/// The highest that so many reach.
+fn ranked<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, reach: usize) -> T {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    values.get(reach - 1).copied().unwrap_or_default()
 }
 
 fn by_name(items: impl Iterator<Item = NameInfo>) -> BTreeMap<Name, Vec<NameInfo>> {

@@ -88,8 +88,8 @@ const LEAST_NODES: usize = 3;
 /// | nobody is | gone: some nodes refuse this id, and the rest are too few |
 ///
 /// Revocations count when M nodes have them; a lease is then refused its renewal. A name is shown as held by
-/// whoever may hold it on M nodes; its last fence is the highest that M nodes may have; versions, and the counts
-/// of a sweep or a revocation, are the highest of the nodes'.
+/// whoever may hold it on M nodes; its last fence and its version are the highest that M nodes may have; the
+/// counts of a sweep or a revocation are the highest of the nodes'.
 ///
 /// # What is not promised
 ///
@@ -278,7 +278,7 @@ impl Nodes {
         Fan::new(&self.members, 0..self.members.len(), self.node_timeout, ask)
     }
 
-    /// Asks all nodes, and takes the answers of a majority and of those that are not far behind it.
+    /// Asks all nodes, and takes the answers of a majority and of all others that are not known to be dead.
     async fn ask<T, F>(
         &self,
         timeout: Duration,
@@ -295,7 +295,7 @@ impl Nodes {
                 Ok(answer) => answers.push((node, answer)),
                 Err(error) => failed.push(error),
             }
-            if answers.len() >= self.majority { Enough::Nearly } else { Enough::No }
+            if answers.len() >= self.majority { Enough::ButForTheDead } else { Enough::No }
         })
         .await;
         let pending = fan.pending();

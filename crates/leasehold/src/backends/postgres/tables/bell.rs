@@ -214,6 +214,9 @@ async fn run(bell: Weak<Bell>) {
             }
             Err(error) => {
                 tracing::warn!(%error, "no wake-ups from the PostgreSQL server for now; those who wait poll");
+                if !bell.is_needed() && bell.hang_up() {
+                    return;
+                }
                 bell.turn(Line::Down);
                 drop(bell);
                 tokio::time::sleep(RETRY).await;
@@ -227,11 +230,14 @@ type Question<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), fault::F
 
 /// One connection, until it breaks or nobody needs it any more.
 async fn listen(bell: &Weak<Bell>) -> Result<()> {
-    let Some(alive) = bell.upgrade() else { return Ok(()) };
-    let (client, mut connection) = alive.address.connect().await?;
+    // Not kept alive by this, which may take long.
+    let Some((address, channel)) = bell.upgrade().map(|bell| (bell.address.clone(), bell.channel.clone()))
+    else {
+        return Ok(());
+    };
+    let (client, mut connection) = address.connect().await?;
     let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
-    let listen = format!("LISTEN \"{}\"", alive.channel);
-    drop(alive);
+    let listen = format!("LISTEN \"{channel}\"");
     let mut question: Option<Question<'_>> = Some(Box::pin(client.batch_execute(&listen)));
     let mut listening = false;
     let mut needed = Instant::now();

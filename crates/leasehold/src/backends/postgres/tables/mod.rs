@@ -28,7 +28,7 @@ use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
+    Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
     Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -294,7 +294,8 @@ impl Backend for Postgres {
         ];
         let row = self.call_one(Verb::Release, &params, 1).await?;
         let answer = answers::released(&row)?;
-        if let (Some(bell), Released::Done) = (&self.inner.bell, answer) {
+        // A newer attempt may still wait.
+        if let (Some(bell), false) = (&self.inner.bell, answer == Released::Gone(Gone::Superseded)) {
             bell.leave(&lease.name, &lease.id);
         }
         Ok(answer)
@@ -321,18 +322,17 @@ impl Backend for Postgres {
 
     async fn sweep(&self) -> Result<Swept> {
         let mut swept = Swept::default();
-        let mut after = Some(String::new());
-        while let Some(last) = after {
-            let params: [Param<'_>; 2] = [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4)];
-            let row = self.call_one(Verb::Sweep, &params, 3).await?;
+        let mut more = true;
+        while more {
+            let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)], 3).await?;
             swept.expired += answers::number(&row, 1)?;
             swept.tickets += answers::number(&row, 2)?;
-            after = answers::get(&row, 0)?;
+            more = answers::get(&row, 0)?;
         }
         // Counters below this are no longer needed: the clock alone has given a higher one for the retention.
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
         let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
-        after = Some(String::new());
+        let mut after = Some(String::new());
         while let Some(last) = after {
             let params: [Param<'_>; 3] =
                 [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4), (&forgettable, Type::INT8)];

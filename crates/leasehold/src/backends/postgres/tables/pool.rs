@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -23,6 +23,9 @@ const ROLLED_BACK_TRIES: u32 = 3;
 /// How long a connection whose call nobody awaits any more is kept for the answer: longer than the server lets a
 /// call wait.
 const DRAIN: Duration = Duration::from_secs(8);
+
+/// How long a connection that nobody needs is kept.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// What a session of ours is told first. A call that waits for a row longer than `lock_timeout` is an error,
 /// and so is one that takes longer than `statement_timeout`: within the 5 s that a request has by default. The
@@ -51,7 +54,8 @@ pub(super) struct Pool {
     source: Source,
     statements: Statements,
     permits: Arc<Semaphore>,
-    idle: Mutex<Vec<Session>>,
+    /// With when they were last used, which was longest ago for the first.
+    idle: Mutex<Vec<(Instant, Session)>>,
     /// Where connections live, whoever needs one first.
     runtime: Handle,
 }
@@ -89,7 +93,7 @@ impl Pool {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Session)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,11 +154,11 @@ impl Pool {
     async fn take(self: &Arc<Self>) -> Result<InUse<'_>> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
         let mut session = self.idle().pop();
-        while session.as_ref().is_some_and(|session| session.client().is_closed()) {
+        while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
             session = self.idle().pop();
         }
         let session = match session {
-            Some(session) => session,
+            Some((_, session)) => session,
             None => self.connect().await?,
         };
         Ok(InUse { pool: self, session: Some((session, permit)), unanswered: false })
@@ -174,13 +178,19 @@ impl Pool {
 
     /// Puts back a connection made before.
     pub(super) fn keep(&self, client: Client) {
-        self.idle().push(Session::Own { client, prepared: Default::default() });
+        self.give_back(Session::Own { client, prepared: Default::default() });
     }
 
     fn give_back(&self, session: Session) {
         // What was lent goes back at once.
         if matches!(session, Session::Own { .. }) && !session.client().is_closed() {
-            self.idle().push(session);
+            let mut idle = self.idle();
+            let now = Instant::now();
+            idle.push((now, session));
+            // One at a time: whoever needs few connections gets rid of the others.
+            if idle.first().is_some_and(|(used, _)| now - *used > IDLE) {
+                let _ended = idle.remove(0);
+            }
         }
     }
 }
@@ -232,7 +242,7 @@ fn judged(fault: fault::Fault) -> Error {
         // Ours, from the functions.
         Some("LH001") => wrong_isolation(),
         // A statement prepared by somebody else.
-        Some("26000" | "42P05" | "08P01") => Error::new(
+        Some("26000" | "42P05") => Error::new(
             ErrorKind::Unsupported,
             "a pooler stands before the server and mixes up sessions; say pooler=transaction in the URL",
         ),

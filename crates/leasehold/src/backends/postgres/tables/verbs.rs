@@ -46,7 +46,7 @@ impl Verb {
             Verb::Release => "SELECT * FROM leasehold.release($1, $2, $3, $4, $5, $6)".into(),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
-            Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2)".into(),
+            Verb::Sweep => "SELECT * FROM leasehold.sweep($1)".into(),
             Verb::Forget => "SELECT * FROM leasehold.forget($1, $2, $3)".into(),
             Verb::Counts => include_str!("sql/counts.sql").into(),
             Verb::LookName => look(include_str!("sql/look_name.sql")),

@@ -18,7 +18,8 @@ DECLARE
     inside bigint;
     alone boolean;
     enters boolean;
-    dropped boolean := false; -- settling ended a lease
+    settled boolean := false; -- something may have ended
+    dropped boolean := false; -- a lease has
     changed boolean := false; -- the name's row has to be written
 BEGIN
     -- What check_session does, if it has something to do.
@@ -54,6 +55,7 @@ BEGIN
     IF n.next_expiry <= o_now OR n.next_lapse <= o_now OR n.next_forget <= o_now THEN
         SELECT * INTO s FROM leasehold.settle(n, o_now, p_id);
         n := s.n;
+        settled := true;
         dropped := s.p_leases > 0;
         changed := true;
     END IF;
@@ -223,7 +225,7 @@ BEGIN
             FROM leasehold.leases WHERE name = p_name ORDER BY expires DESC LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
-        IF NOT p_repeat AND NOT dropped THEN
+        IF NOT p_repeat AND NOT settled THEN
             PERFORM set_config('synchronous_commit', 'off', true);
         END IF;
     END;

@@ -322,7 +322,8 @@ impl<'a> Loop<'a> {
             self.poll.delay(self.polls - 1)
         };
         // A place in the queue is kept by coming back in time.
-        let refresh = self.back.claim.queue.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
+        let mine = self.back.claim.queue.filter(|_| !self.client.info.wait_keeps_place);
+        let refresh = mine.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
         Next::Wait(now + pause.min(refresh))
     }
 

@@ -530,6 +530,11 @@ pub struct Info {
     pub fifo: bool,
     /// Whether `wait` is woken; otherwise the wait loop polls.
     pub push: bool,
+    /// Whether a pending `wait` keeps the place in the queue by itself, so that the wait loop does not have to
+    /// come back for it.
+    pub wait_keeps_place: bool,
+    /// Whether inspecting shows lease ids; otherwise their [digests](LeaseId::digest).
+    pub shows_ids: bool,
     /// Whether Shared can be claimed.
     pub shared: bool,
     /// The highest limit of permits; 0: none.
@@ -562,6 +567,8 @@ impl Info {
             fenced: true,
             fifo: true,
             push: true,
+            wait_keeps_place: false,
+            shows_ids: true,
             shared: true,
             max_permits: u32::MAX,
             downgrade: true,

@@ -1,7 +1,7 @@
 //! One store with its settings, and the routes over it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -29,7 +29,6 @@ pub struct App {
     pub(crate) metrics: Metrics,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
-    pub(crate) started: Instant,
     /// The store's connections live on its thread.
     _locks: Locks,
 }
@@ -56,7 +55,6 @@ impl App {
             metrics: Metrics::new(info.scheme),
             settings,
             draining: Cancel::new(),
-            started: Instant::now(),
             _locks: locks,
         }))
     }

@@ -26,9 +26,9 @@ fn respond(answer: Answer) -> Response<Body> {
 }
 
 pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
-    let caller = Caller::of(&mut request);
+    let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
     let answer = async {
-        let name = reading::name(&app, request.uri())?;
+        let name = reading::name(&app, &uri)?;
         caller.may(Verb::Read, name.as_str())?;
         let page = in_time(app.backend.inspect(&Query::Name(name.clone()))).await?;
         let info = page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name));
@@ -38,10 +38,10 @@ pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>
 }
 
 pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
-    let caller = Caller::of(&mut request);
+    let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
     let answer = async {
         let (mut prefix, mut limit, mut cursor) = (String::new(), PAGE, None);
-        for (key, value) in reading::query(request.uri())? {
+        for (key, value) in reading::query(&uri)? {
             match key.as_str() {
                 "prefix" => prefix = value,
                 "limit" => {

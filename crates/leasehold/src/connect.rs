@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
+#[cfg(feature = "http")]
+use crate::backends::http::{self, Http};
 use crate::backends::memory::Memory;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
@@ -27,8 +29,10 @@ const ABSENT: &[(&str, &str)] = &[
     ("redis-cluster", "this version has no such store yet"),
     ("postgres", "this version has no such store yet"),
     ("postgres+advisory", "this version has no such store yet"),
-    ("http", "this version has no such store yet"),
-    ("https", "this version has no such store yet"),
+    #[cfg(not(feature = "http"))]
+    ("http", "this build has no such store; it comes with the feature `http`"),
+    #[cfg(not(feature = "http"))]
+    ("https", "this build has no such store; it comes with the feature `http`"),
 ];
 
 /// What each store that this build can open is and can do.
@@ -39,6 +43,8 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
+        #[cfg(feature = "http")]
+        http::INFO,
     ]
 }
 
@@ -50,6 +56,7 @@ impl Locks {
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -92,6 +99,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "http")]
+        "http" | "https" => Ok(Arc::new(Http::connect(&url).await?)),
         other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
             Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
             None => Error::invalid(format!(

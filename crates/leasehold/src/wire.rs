@@ -112,7 +112,7 @@ pub fn floor_ms(time: Duration) -> u64 {
 
 /// Whole milliseconds, rounded up: what is asked for.
 pub fn ceil_ms(time: Duration) -> u64 {
-    floor_ms(time).saturating_add(u64::from(time.subsec_nanos() % 1_000_000 != 0))
+    floor_ms(time).saturating_add(u64::from(!time.subsec_nanos().is_multiple_of(1_000_000)))
 }
 
 /// A lease id in a body.

@@ -116,9 +116,9 @@ impl Taking {
     }
 
     /// A grant of a call sent at this moment.
-    fn granted(&self, sent: Instant, grant: Grant) -> Outcome {
-        let waited = sent.duration_since(self.started).saturating_add(grant.waited);
-        Outcome::Granted(Grant { waited, ..grant })
+    fn granted(&self, sent: Instant, mut grant: Grant) -> Outcome {
+        grant.waited += sent.duration_since(self.started);
+        Outcome::Granted(grant)
     }
 
     /// The call failed: tried again while there is time to wait.

@@ -48,7 +48,7 @@ async fn the_metrics_really_count() {
     server.verb("a", "release", json!({"lease_id": lease})).await;
     server.verb("a", "release", json!({"lease_id": lease})).await;
     server.verb("short", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
-    server.verb("long", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000})).await;
+    server.verb("lasting-name", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000})).await;
     let began = Instant::now();
     let text = loop {
         let text = server.get("/metrics").await.text;
@@ -72,7 +72,7 @@ async fn the_metrics_really_count() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("long") && !text.contains("\"me\""), "names and owners are no labels: {text}");
+    assert!(!text.contains("lasting-name") && !text.contains("\"me\""), "names and owners are no labels: {text}");
 }
 
 /// Where a log can be read back.

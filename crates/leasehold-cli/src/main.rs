@@ -3,7 +3,9 @@
 mod args;
 mod exit;
 mod report;
+mod serve;
 mod stores;
+mod token;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -25,6 +27,8 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Exit, Failure> {
     let out = match args.command {
+        Command::Serve(args) => return serve::run(*args),
+        Command::Token(args) => token::run(&args)?,
         Command::Stores(args) => stores::run(&args)?,
     };
     // Not `print!`, which panics when the reader has gone away.

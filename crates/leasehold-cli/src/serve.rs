@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Error, ErrorKind, Locks};
-use leasehold_server::{App, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve};
+use leasehold_server::{App, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,6 +38,9 @@ pub(crate) struct Serve {
     /// Where to listen [default: 127.0.0.1:7420]
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
+    /// An address of their own for /metrics and the dashboard
+    #[arg(long, env = "LEASEHOLD_METRICS_LISTEN", value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
     /// Who may do what, as `leasehold token create` writes it
     #[arg(long, env = "LEASEHOLD_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
@@ -88,12 +91,15 @@ pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
 async fn start(args: Serve) -> Result<Exit, Failure> {
     let store = args.store.as_deref().unwrap_or("sqlite:leasehold.db");
     let address = address(args.listen.as_deref().unwrap_or("127.0.0.1:7420"))?;
-    if args.tokens.is_none() && !address.ip().is_loopback() && !args.insecure_no_auth {
-        return Err(Error::invalid(format!(
-            "{address} can be reached by others, and without tokens everybody may do everything; \
-             make one with `leasehold token create` and say --tokens FILE, or say --insecure-no-auth"
-        ))
-        .into());
+    let figures = args.metrics_listen.as_deref().map(self::address).transpose()?;
+    for address in [Some(address), figures].into_iter().flatten() {
+        if args.tokens.is_none() && !address.ip().is_loopback() && !args.insecure_no_auth {
+            return Err(Error::invalid(format!(
+                "{address} can be reached by others, and without tokens everybody may do everything; \
+                 make one with `leasehold token create` and say --tokens FILE, or say --insecure-no-auth"
+            ))
+            .into());
+        }
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(cert), Some(key)) => {
@@ -112,16 +118,23 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
         None => None,
     };
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("cannot listen on {address}")).with_source(error)
-    })?;
+    let listener = listen(address).await?;
+    let figures = match figures {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
     let app = App::new(Locks::connect(store).await?, settings)?;
     let url = format!("{scheme}://{}", reachable(listener.local_addr()?));
     if args.check {
         say(&format!("everything is in order: {url} could be served\n"))?;
         return Ok(Exit::Success);
     }
-    say(&greeting(&url, store, database.as_deref(), args.tokens.is_some()))?;
+    let page = match &figures {
+        Some(listener) => format!("{scheme}://{}", reachable(listener.local_addr()?)),
+        None => url.clone(),
+    };
+    say(&greeting(&url, &page, store, database.as_deref(), args.tokens.is_some()))?;
+    let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let reloading = tokio::spawn(reload(Arc::clone(&app), tls.clone()));
     let shutdown = async {
@@ -132,6 +145,9 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     };
     serve(app, listener, tls, shutdown).await?;
     reloading.abort();
+    if let Some(beside) = beside {
+        beside.abort();
+    }
     Ok(Exit::Success)
 }
 
@@ -143,6 +159,7 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     if let Some(ms) = args.max_ttl_ms {
         settings.max_ttl = Duration::from_millis(ms);
     }
+    settings.figures_elsewhere = args.metrics_listen.is_some();
     settings.hosts.clone_from(&args.host);
     settings.tokens = args.tokens.as_ref().map(Tokens::read).transpose()?;
     settings.log_names = args.log_names;
@@ -154,6 +171,12 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     };
     settings.max_connections = room_for_connections();
     Ok(settings)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("cannot listen on {address}")).with_source(error)
+    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, Error> {
@@ -178,7 +201,7 @@ fn room_for_connections() -> usize {
     usize::try_from(files).unwrap_or(1024).saturating_sub(64).clamp(16, 1 << 20)
 }
 
-fn greeting(url: &str, store: &str, database: Option<&Path>, tokens: bool) -> String {
+fn greeting(url: &str, page: &str, store: &str, database: Option<&Path>, tokens: bool) -> String {
     let data = match database {
         Some(path) => path.display().to_string(),
         None if store == "memory:" => "in memory only: gone when this process ends".into(),
@@ -189,7 +212,7 @@ fn greeting(url: &str, store: &str, database: Option<&Path>, tokens: bool) -> St
     format!(
         "leasehold {version} listens on {url}\n\
          data       {data}\n\
-         dashboard  {url}/\n\
+         dashboard  {page}/\n\
          try        curl {url}/v1/locks/demo/acquire{token} -H 'content-type: application/json' \
          -d '{{\"owner_id\":\"me\",\"ttl_ms\":30000}}'\n\
          export LEASEHOLD_URL={url}\n",

@@ -192,6 +192,24 @@ fn settings_come_from_flags_then_the_environment_then_a_file() {
     }
 }
 
+#[test]
+fn metrics_and_the_dashboard_can_have_an_address_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--store", "memory:"];
+    let server = Server::start(&arguments, directory.path());
+    let page = server.greeting.lines().find_map(|line| line.strip_prefix("dashboard")).unwrap().trim();
+    let status = |url: String| {
+        let answer = Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
+        String::from_utf8(answer.unwrap().stdout).unwrap()
+    };
+    assert_ne!(page, format!("{}/", server.url));
+    for path in ["", "metrics"] {
+        assert_eq!(status(format!("{page}{path}")), "200");
+        assert_eq!(status(format!("{}/{path}", server.url)), "404");
+    }
+    assert_eq!(status(format!("{}/v1/locks", server.url)), "200");
+}
+
 /// What was answered stands, and fences go on, whenever the server is killed.
 #[test]
 fn killed_under_load_it_forgets_nothing_that_it_answered() {

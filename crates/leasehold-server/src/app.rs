@@ -92,8 +92,19 @@ pub(crate) async fn in_time<T>(call: impl Future<Output = leasehold::Result<T>>)
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
 }
 
-/// The routes of a server.
+/// The routes of a server; with `/metrics` and the dashboard, unless they have an address of their own.
 pub fn app(app: Arc<App>) -> Router {
+    let figures = !app.settings.figures_elsewhere;
+    routes(app, figures)
+}
+
+/// The routes of the address that metrics and the dashboard have for themselves: all, because the dashboard
+/// needs the others too.
+pub(crate) fn figures(app: Arc<App>) -> Router {
+    routes(app, true)
+}
+
+fn routes(app: Arc<App>, figures: bool) -> Router {
     let mut routes = Router::new()
         .route("/v1/locks/{name}/acquire", post(acquire::route))
         .route("/v1/locks/{name}/renew", post(verbs::renew))
@@ -108,18 +119,9 @@ pub fn app(app: Arc<App>) -> Router {
         .route("/healthz", get(looking::healthz))
         .route("/readyz", get(looking::readyz))
         .route("/openapi.json", get(openapi::route));
-    if app.settings.with_metrics {
-        routes = routes.merge(own_address(&app));
+    if figures {
+        routes = routes.route("/metrics", get(metrics::route)).route("/", get(dashboard::route));
     }
-    finish(routes, app)
-}
-
-/// The routes of the second address, if metrics and the dashboard have one: the dashboard needs the others too.
-fn own_address(_: &Arc<App>) -> Router<Arc<App>> {
-    Router::new().route("/metrics", get(metrics::route)).route("/", get(dashboard::route))
-}
-
-fn finish(routes: Router<Arc<App>>, app: Arc<App>) -> Router {
     routes
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)

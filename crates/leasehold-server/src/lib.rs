@@ -36,7 +36,7 @@ mod verbs;
 
 pub use app::{App, app};
 pub use log::{Log, LogForm};
-pub use serve::serve;
+pub use serve::{serve, serve_figures};
 pub use settings::Settings;
 pub use sole::SoleServer;
 pub use tls::Tls;

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::app::{App, app};
+use crate::app::{App, app, figures};
 use crate::sweep;
 use crate::tls::Tls;
 
@@ -39,10 +39,37 @@ pub async fn serve(
     tls: Option<Arc<Tls>>,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let router = app(Arc::clone(&state));
+    let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
+    let mut connections = accept(&state, app(Arc::clone(&state)), listener, tls, shutdown).await;
+    state.draining.cancel();
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN, all).await;
+    sweeping.abort();
+    state.settings.log.flush();
+    Ok(())
+}
+
+/// Answers on the address that metrics and the dashboard have for themselves, for as long as [`serve`] answers on
+/// the other; run it beside that.
+///
+/// # Cancel safety
+/// Dropped, all its connections are closed at once.
+pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<Arc<Tls>>) {
+    let ended = state.draining.clone();
+    let router = figures(Arc::clone(&state));
+    accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
+}
+
+/// Accepts connections until told to stop; those that are left.
+async fn accept(
+    state: &Arc<App>,
+    router: Router,
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shutdown: impl Future<Output = ()>,
+) -> JoinSet<()> {
     let room = Arc::new(Semaphore::new(state.settings.max_connections));
     let mut connections = JoinSet::new();
-    let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         // With no room left, nobody is accepted: they wait in the system's queue, not in our memory.
@@ -52,11 +79,11 @@ pub async fn serve(
         };
         tokio::select! {
             biased;
-            () = shutdown.as_mut() => break,
+            () = shutdown.as_mut() => return connections,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (accepted, permit) = next => match accepted {
                 Ok((stream, _)) => {
-                    let connection = serve_one(Arc::clone(&state), router.clone(), tls.clone(), stream);
+                    let connection = serve_one(Arc::clone(state), router.clone(), tls.clone(), stream);
                     connections.spawn(async move {
                         connection.await;
                         drop(permit);
@@ -66,17 +93,11 @@ pub async fn serve(
             }
         }
     }
-    drop(listener);
-    state.draining.cancel();
-    let all = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(DRAIN, all).await;
-    sweeping.abort();
-    state.settings.log.flush();
-    Ok(())
 }
 
 async fn serve_one(state: Arc<App>, router: Router, tls: Option<Arc<Tls>>, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
+    notice_silence(&stream);
     match tls {
         None => speak(state, router, stream).await,
         Some(tls) => {
@@ -102,5 +123,17 @@ async fn speak(state: Arc<App>, router: Router, stream: impl AsyncRead + AsyncWr
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
         }
+    }
+}
+
+/// A client that died without a word is noticed in some ten seconds, also while it waits.
+fn notice_silence(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    #[cfg(target_os = "linux")]
+    {
+        let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(5));
+        let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2));
+        let _ = sockopt::set_tcp_keepcnt(stream, 3);
     }
 }

@@ -29,8 +29,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and how long its body.
     pub read_timeout: Duration,
-    /// Whether metrics and the dashboard are among the routes; not if they have an address of their own.
-    pub with_metrics: bool,
+    /// Metrics and the dashboard have an address of their own: see [`serve_figures`](crate::serve_figures).
+    pub figures_elsewhere: bool,
 }
 
 impl Default for Settings {
@@ -45,7 +45,7 @@ impl Default for Settings {
             sweep_every: Duration::from_millis(500),
             max_connections: 20_000,
             read_timeout: Duration::from_secs(10),
-            with_metrics: true,
+            figures_elsewhere: false,
         }
     }
 }

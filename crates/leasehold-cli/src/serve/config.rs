@@ -40,6 +40,7 @@ impl File {
             match key.as_str() {
                 "store" => drop(args.store.get_or_insert(value)),
                 "listen" => drop(args.listen.get_or_insert(value)),
+                "metrics-listen" => drop(args.metrics_listen.get_or_insert(value)),
                 "tokens" => drop(args.tokens.get_or_insert(value.into())),
                 "tls-cert" => drop(args.tls_cert.get_or_insert(value.into())),
                 "tls-key" => drop(args.tls_key.get_or_insert(value.into())),

@@ -6,4 +6,5 @@ mod gates;
 mod operations;
 mod schema;
 mod support;
+mod tls;
 mod vanishing;

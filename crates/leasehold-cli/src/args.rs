@@ -20,6 +20,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Load a server or a store, and check what it promises.
+    Bench(Box<crate::bench::Bench>),
     /// Run the lock server.
     Serve(Box<crate::serve::Serve>),
     /// Make tokens for the lock server.

@@ -1,6 +1,7 @@
 //! The `leasehold` command line: parse, run one command, exit with a code from one table.
 
 mod args;
+mod bench;
 mod exit;
 mod report;
 mod serve;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Exit, Failure> {
     let out = match args.command {
+        Command::Bench(args) => return bench::run(*args),
         Command::Serve(args) => return serve::run(*args),
         Command::Token(args) => token::run(&args)?,
         Command::Stores(args) => stores::run(&args)?,

@@ -96,7 +96,8 @@ fn told_to_end_it_answers_who_waits_and_exits_with_0() {
         let body = r#"{"owner_id":"me","ttl_ms":600000,"wait_ms":50000}"#;
         let curl = |url: &str| {
             let url = format!("{url}/v1/locks/a/acquire");
-            let arguments = ["-sS", "-w", "\n%{http_code}", &url, "-H", "content-type: application/json", "-d", body];
+            let arguments =
+                ["-sS", "-w", "\n%{http_code}", &url, "-H", "content-type: application/json", "-d", body];
             Command::new("curl").args(arguments).stdout(Stdio::piped()).spawn().unwrap()
         };
         assert!(curl(&server.url).wait().unwrap().success());
@@ -174,12 +175,15 @@ fn others_need_a_token_unless_told_otherwise() {
 fn settings_come_from_flags_then_the_environment_then_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config");
-    std::fs::write(&config, "# a server\nlisten = 127.0.0.1:0\nstore = \"memory:\"\nmax-ttl-ms = 5000\n").unwrap();
+    std::fs::write(&config, "# a server\nlisten = 127.0.0.1:0\nstore = \"memory:\"\nmax-ttl-ms = 5000\n")
+        .unwrap();
     let server = Server::start(&["--config", "config", "--max-ttl-ms", "7000"], directory.path());
     let info = Locks::connect(&server.url).unwrap().info();
     assert_eq!(info.max_ttl, Duration::from_secs(7));
     assert!(server.greeting.contains("in memory only"));
-    for (file, says) in [("lissen = 1", "line 1"), ("listen", "line 1"), ("log-names = maybe", "true or false")] {
+    for (file, says) in
+        [("lissen = 1", "line 1"), ("listen", "line 1"), ("log-names = maybe", "true or false")]
+    {
         std::fs::write(&config, file).unwrap();
         let answer = refused(&["--config", "config", "--check"], directory.path());
         assert_eq!(answer.status.code(), Some(64));
@@ -199,7 +203,8 @@ fn metrics_and_the_dashboard_can_have_an_address_of_their_own() {
     let server = Server::start(&arguments, directory.path());
     let page = server.greeting.lines().find_map(|line| line.strip_prefix("dashboard")).unwrap().trim();
     let status = |url: String| {
-        let answer = Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
+        let answer =
+            Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
         String::from_utf8(answer.unwrap().stdout).unwrap()
     };
     assert_ne!(page, format!("{}/", server.url));
@@ -234,7 +239,9 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
                     let name = format!("w{worker}-{}", round % 5);
                     let leasing = locks.leasing(&name).ttl(Duration::from_secs(600));
                     // The server is away now and then; only what was answered counts.
-                    let Ok(Some(lease)) = leasing.try_acquire_for(Duration::from_millis(500)) else { continue };
+                    let Ok(Some(lease)) = leasing.try_acquire_for(Duration::from_millis(500)) else {
+                        continue;
+                    };
                     let before = last.insert(name, lease.fence);
                     assert!(before.is_none_or(|before| lease.fence > before), "a fence fell");
                     let keep = format!("kept-{worker}-{round}");
@@ -264,8 +271,31 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
         for lease in worker.join().unwrap() {
             kept += 1;
             let held = locks.renew(&lease).unwrap();
-            assert!(matches!(held, leasehold::backend::Renewed::Held(_)), "an answered lease is gone: {held:?}");
+            assert!(
+                matches!(held, leasehold::backend::Renewed::Held(_)),
+                "an answered lease is gone: {held:?}"
+            );
         }
     }
     assert!(kept > 0, "nothing was kept, so nothing was shown");
+}
+
+#[test]
+fn under_load_with_stalling_holders_no_promise_is_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+    let load = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["bench", "--url", &server.url, "--clients", "80", "--duration", "6s", "--ttl", "0.5"])
+        .args(["--failure-rate", "0.05", "--output", "json"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(load.stdout).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((load.status.code(), &figures["violations"]), (Some(0), &0.into()), "{text}");
+    assert!(
+        figures["acquisitions"].as_u64().unwrap() > 0 && figures["stalls"].as_u64().unwrap() > 0,
+        "{text}"
+    );
+    assert!(figures["stale_writes_rejected"].as_u64().unwrap() > 0, "{text}");
+    assert_eq!(figures["errors"], 0, "{text}");
 }

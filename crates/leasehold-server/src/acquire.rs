@@ -133,7 +133,8 @@ fn nonce() -> u64 {
 
 async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> Response<Body> {
     let waits = !asked.wait.is_zero();
-    let places = caller.hold_place(waits).and_then(|place| Ok((place, caller.room_for_lease(asked.claim.id)?)));
+    let places =
+        caller.hold_place(waits).and_then(|place| Ok((place, caller.room_for_lease(asked.claim.id)?)));
     let (_place, room) = match places {
         Ok(places) => places,
         Err(refusal) => {
@@ -292,4 +293,3 @@ impl Drop for Handed {
         }
     }
 }
-

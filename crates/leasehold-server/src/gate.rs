@@ -118,7 +118,11 @@ impl Told {
 }
 
 /// The gate itself.
-pub(crate) async fn pass(State(app): State<Arc<App>>, mut request: Request<Body>, next: Next) -> Response<Body> {
+pub(crate) async fn pass(
+    State(app): State<Arc<App>>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
     let began = Instant::now();
     let id = request_id(request.headers());
     let method = request.method().clone();
@@ -172,7 +176,8 @@ fn tell(app: &App, told: &Told, request_id: &str, status: StatusCode, took: Dura
 
 fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    let good = |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
+    let good =
+        |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
     given.filter(good).map_or_else(|| LeaseId::random().expose().to_owned(), str::to_owned)
 }
 
@@ -205,7 +210,11 @@ fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
         scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
     });
     let token = bearer.and_then(|bearer| tokens.find(bearer)).ok_or_else(|| {
-        Refusal::new(StatusCode::UNAUTHORIZED, "AUTH_FAILED", "a valid token is required: Authorization: Bearer …")
+        Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            "AUTH_FAILED",
+            "a valid token is required: Authorization: Bearer …",
+        )
     })?;
     token.spend_request()?;
     Ok(Caller(Some(token)))

@@ -46,7 +46,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
                 "prefix" => prefix = value,
                 "limit" => {
                     let number = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-                    limit = number.ok_or_else(|| Refusal::bad(format!("limit must be in [1, {MAX_PAGE}]")))?;
+                    limit =
+                        number.ok_or_else(|| Refusal::bad(format!("limit must be in [1, {MAX_PAGE}]")))?;
                 }
                 "cursor" => cursor = Some(value),
                 _ => return Err(Refusal::bad("the query may have prefix, limit and cursor")),
@@ -80,7 +81,8 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
         }
         let page = in_time(app.backend.inspect(&Query::LeaseId(id))).await?;
         let mine = |info: &NameInfo| {
-            *info.name.namespace() == *app.settings.namespace && caller.may(Verb::Read, info.name.as_str()).is_ok()
+            *info.name.namespace() == *app.settings.namespace
+                && caller.may(Verb::Read, info.name.as_str()).is_ok()
         };
         let info = page.items.into_iter().find(mine);
         let state = info.as_ref().map(|info| {

@@ -51,7 +51,8 @@ fn milliseconds() -> Histogram {
 
 impl Metrics {
     pub(crate) fn new(store: &'static str) -> Self {
-        let latency: Family<Labels, Histogram> = Family::new_with_constructor(milliseconds as fn() -> Histogram);
+        let latency: Family<Labels, Histogram> =
+            Family::new_with_constructor(milliseconds as fn() -> Histogram);
         let mut metrics = Metrics {
             registry: Registry::default(),
             acquires: Family::default(),
@@ -93,7 +94,11 @@ impl Metrics {
         r.register("lock_queued", "Places in queues at the last sweep", self.queued.clone());
         r.register("lock_waiting_requests", "Requests that wait at this server", self.waiting.clone());
         r.register("lock_wait_seconds", "How long those waited who got their lease", self.waits.clone());
-        r.register("lock_requests_refused", "Requests refused for host, origin, token or rate", self.refused.clone());
+        r.register(
+            "lock_requests_refused",
+            "Requests refused for host, origin, token or rate",
+            self.refused.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("store", store)]);
         r.register("leasehold_build", "What this server is", build);
     }

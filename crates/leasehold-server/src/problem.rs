@@ -44,7 +44,11 @@ impl Refusal {
         Refusal {
             retryable: true,
             retry_after_ms: Some(RETRY_AFTER_MS),
-            ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "DRAINING", "the server is shutting down; try again")
+            ..Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "DRAINING",
+                "the server is shutting down; try again",
+            )
         }
     }
 

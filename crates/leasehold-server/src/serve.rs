@@ -109,7 +109,11 @@ async fn serve_one(state: Arc<App>, router: Router, tls: Option<Arc<Tls>>, strea
     }
 }
 
-async fn speak(state: Arc<App>, router: Router, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+async fn speak(
+    state: Arc<App>,
+    router: Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(state.settings.read_timeout)

@@ -23,10 +23,16 @@ impl SoleServer {
         let mut path = PathBuf::from(database).into_os_string();
         path.push(".server");
         let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used").with_source(error)
+            Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")
+                .with_source(error)
         };
-        let mut file =
-            File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut who = String::new();
             let _ = file.read_to_string(&mut who);

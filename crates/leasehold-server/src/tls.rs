@@ -73,8 +73,9 @@ fn config(cert: &PathBuf, key: &PathBuf, client_ca: Option<&PathBuf>) -> Result<
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config =
-        builder.with_single_cert(chain(cert, "certificate")?, key).map_err(|error| bad("certificate", error))?;
+    let mut config = builder
+        .with_single_cert(chain(cert, "certificate")?, key)
+        .map_err(|error| bad("certificate", error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -96,8 +96,9 @@ impl NewToken {
         })?;
         let secret = format!("lh_{}", hex(&bytes));
         let entry = Entry { name: name.into(), sha256: hex(&Sha256::digest(&secret)), scopes, limits };
-        let line = serde_json::to_string(&entry)
-            .map_err(|error| Error::new(ErrorKind::Internal, "the token cannot be written").with_source(error))?;
+        let line = serde_json::to_string(&entry).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the token cannot be written").with_source(error)
+        })?;
         Ok(NewToken { secret, line })
     }
 }

@@ -18,9 +18,9 @@ pub(super) fn read(path: &Path) -> Result<File, Error> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (key, value) = line
-            .split_once('=')
-            .ok_or_else(|| Error::invalid(format!("line {} of the config file is not `flag = value`", number + 1)))?;
+        let (key, value) = line.split_once('=').ok_or_else(|| {
+            Error::invalid(format!("line {} of the config file is not `flag = value`", number + 1))
+        })?;
         let value = value.trim().trim_matches('"').to_owned();
         lines.push((number + 1, key.trim().replace('_', "-"), value));
     }

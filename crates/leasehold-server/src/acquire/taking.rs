@@ -99,7 +99,9 @@ impl Taking {
                     busy
                 }
                 // A newer library may answer what this server does not know.
-                Ok(_) => return Outcome::Failed(Error::new(ErrorKind::Internal, "the store's answer is unknown")),
+                Ok(_) => {
+                    return Outcome::Failed(Error::new(ErrorKind::Internal, "the store's answer is unknown"));
+                }
                 Err(error) => match self.failed(sent, error).await {
                     None => continue,
                     Some(outcome) => return outcome,

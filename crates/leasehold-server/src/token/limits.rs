@@ -71,7 +71,8 @@ impl Token {
         let Some(rate) = self.entry.limits.requests_per_second.map(f64::from) else { return Ok(()) };
         let mut bucket = lock(&self.bucket);
         let now = Instant::now();
-        bucket.drops = (bucket.drops + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate.max(1.0));
+        bucket.drops =
+            (bucket.drops + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate.max(1.0));
         bucket.filled = now;
         if bucket.drops < 1.0 {
             let wait = ((1.0 - bucket.drops) / rate.max(1e-3) * 1e3).ceil();
@@ -120,7 +121,9 @@ pub(crate) struct Room(Option<Arc<Token>>);
 
 impl Room {
     pub(crate) fn check(token: Option<Arc<Token>>, id: LeaseId) -> Result<Self, Refusal> {
-        if let Some((token, most)) = token.as_ref().and_then(|token| Some((token, token.entry.limits.leases?))) {
+        if let Some((token, most)) =
+            token.as_ref().and_then(|token| Some((token, token.entry.limits.leases?)))
+        {
             let mut leases = lock(&token.leases);
             let now = Instant::now();
             leases.retain(|_, until| *until > now);

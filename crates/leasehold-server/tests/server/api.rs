@@ -60,7 +60,10 @@ async fn a_renewal_never_shortens_and_a_lost_one_is_410() {
     server.verb("deploy", "release", json!({"lease_id": lease})).await;
     let lost = renew(1).await;
     assert_eq!((lost.status, &lost.body["renewed"]), (410, &json!(false)));
-    assert_eq!((&lost.body["reason"], &lost.body["gone"]), (&json!("NOT_OWNER_OR_EXPIRED"), &json!("not_found")));
+    assert_eq!(
+        (&lost.body["reason"], &lost.body["gone"]),
+        (&json!("NOT_OWNER_OR_EXPIRED"), &json!("not_found"))
+    );
     assert_eq!(lost.body["retryable"], false);
 }
 
@@ -88,7 +91,8 @@ async fn a_release_acts_once_and_only_on_its_own_lease() {
 #[tokio::test]
 async fn an_expired_lease_is_free_for_others_and_gone_for_its_holder() {
     let server = Server::start().await;
-    let lease = server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 40})).await.body["lease_id"].clone();
+    let lease =
+        server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 40})).await.body["lease_id"].clone();
     let next = json!({"owner_id": "you", "ttl_ms": 30_000, "wait_ms": 50_000});
     let next = server.verb("a", "acquire", next).await;
     assert_eq!(next.status, 200);
@@ -104,7 +108,8 @@ async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
     assert_eq!((unknown.status, &unknown.body["held"]), (200, &json!(false)));
     assert_eq!((&unknown.body["owner_id"], &unknown.body["version"]), (&json!(null), &json!(0)));
     let lease = server.acquire("deploy").await.body;
-    let waiter = json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": "BBBBBBBBBBBBBBBBBBBBBB", "queue": 5000});
+    let waiter =
+        json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": "BBBBBBBBBBBBBBBBBBBBBB", "queue": 5000});
     let place = server.verb("deploy", "acquire", waiter).await;
     assert_eq!((place.status, &place.body["queue_place"]), (409, &json!(0)));
     let seen = server.get("/v1/locks/deploy").await;
@@ -169,7 +174,8 @@ async fn a_batch_is_answered_one_by_one_and_in_order() {
     let results = &answer.body["results"];
     assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!(410), &json!(200)), "{answer:?}");
     assert_eq!((&results[0]["renewed"], &results[1]["renewed"]), (&json!(false), &json!(true)));
-    for bad in [json!({"leases": []}), json!({}), json!({"leases": [{"lease_id": lease, "extend_by_ms": 1}]})] {
+    for bad in [json!({"leases": []}), json!({}), json!({"leases": [{"lease_id": lease, "extend_by_ms": 1}]})]
+    {
         server.post("/v1/renew", &bad.to_string()).await.is_problem(400, "INVALID_ARGUMENT");
     }
 }
@@ -201,13 +207,18 @@ async fn a_lease_is_found_by_its_id() {
 async fn a_repeat_with_the_same_lease_id_is_the_same_grant() {
     let server = Server::start().await;
     let body = json!({"owner_id": "me", "ttl_ms": 30_000, "lease_id": "CCCCCCCCCCCCCCCCCCCCCC"});
-    let (one, other) = (server.verb("a", "acquire", body.clone()).await, server.verb("a", "acquire", body).await);
+    let (one, other) =
+        (server.verb("a", "acquire", body.clone()).await, server.verb("a", "acquire", body).await);
     assert_eq!((one.status, other.status), (200, 200));
     assert_eq!(one.body["fencing_token"], other.body["fencing_token"]);
     assert!(other.body["expires_in_ms"].as_u64() <= one.body["expires_in_ms"].as_u64());
     let release = json!({"lease_id": "CCCCCCCCCCCCCCCCCCCCCC", "unanswered": 1000});
     assert_eq!(server.verb("a", "release", release).await.body["released"], true);
-    let spent = server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1, "lease_id": "CCCCCCCCCCCCCCCCCCCCCC"}));
+    let spent = server.verb(
+        "a",
+        "acquire",
+        json!({"owner_id": "me", "ttl_ms": 1, "lease_id": "CCCCCCCCCCCCCCCCCCCCCC"}),
+    );
     let spent = spent.await;
     assert_eq!((spent.status, &spent.body["gone"]), (410, &json!("superseded")));
 }
@@ -246,14 +257,13 @@ async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
 async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
     let server = Server::start().await;
     let lease = server.acquire("a").await.body["lease_id"].clone();
-    let mine = |wait: u64| {
-        json!({"owner_id": "w", "ttl_ms": 30_000, "wait_ms": wait, "lease_id": "DDDDDDDDDDDDDDDDDDDDDD"})
-    };
+    let mine = |wait: u64| json!({"owner_id": "w", "ttl_ms": 30_000, "wait_ms": wait, "lease_id": "DDDDDDDDDDDDDDDDDDDDDD"});
     let answer = server.verb("a", "acquire", mine(50)).await;
     assert_eq!((answer.status, &answer.body["reason"]), (409, &json!("WAIT_TIMEOUT")));
     assert_eq!(answer.body["queue_place"], 0);
     // Somebody else comes after it, and stays behind it.
-    let late = json!({"owner_id": "late", "ttl_ms": 30_000, "lease_id": "EEEEEEEEEEEEEEEEEEEEEE", "queue": 30_000});
+    let late =
+        json!({"owner_id": "late", "ttl_ms": 30_000, "lease_id": "EEEEEEEEEEEEEEEEEEEEEE", "queue": 30_000});
     assert_eq!(server.verb("a", "acquire", late).await.body["queue_place"], 1);
     let (again, _) = tokio::join!(server.verb("a", "acquire", mine(50_000)), async {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -55,7 +55,8 @@ async fn wrong_routes_methods_and_types_have_their_own_answers() {
     for path in ["/v1/locks//acquire", "/v1/locks/"] {
         server.post(path, &good).await.is_problem(400, "INVALID_ARGUMENT");
     }
-    for path in ["/v1/locks/a/steal", "/v1/locks/a/acquire/more", "/v2", "/v1/locks/a//acquire", "//v1/locks"] {
+    for path in ["/v1/locks/a/steal", "/v1/locks/a/acquire/more", "/v2", "/v1/locks/a//acquire", "//v1/locks"]
+    {
         server.post(path, &good).await.is_problem(404, "NO_ROUTE");
     }
     server.get("/v1/locks/a/acquire").await.is_problem(405, "WRONG_METHOD");
@@ -135,10 +136,31 @@ async fn no_mangled_request_is_a_500_or_touches_the_lock_of_another() {
     let server = Server::start().await;
     let held = server.verb("victim", "acquire", json!({"owner_id": "v", "ttl_ms": 600_000})).await.body;
     let parts = [
-        "{", "}", "[", "]", "\"", ":", ",", "owner_id", "ttl_ms", "lease_id", "null", "1e999", "-1", "true", "\\u0000",
-        "\"lease_id\":", "\"AAAAAAAAAAAAAAAAAAAAAA\"", "99999999999999999999", "mode", "\"permit\"", "\u{feff}", "é",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        ":",
+        ",",
+        "owner_id",
+        "ttl_ms",
+        "lease_id",
+        "null",
+        "1e999",
+        "-1",
+        "true",
+        "\\u0000",
+        "\"lease_id\":",
+        "\"AAAAAAAAAAAAAAAAAAAAAA\"",
+        "99999999999999999999",
+        "mode",
+        "\"permit\"",
+        "\u{feff}",
+        "é",
     ];
-    let segments = ["a", "%2F", "..", "%00", "%25", "%", "//", "victim", "%76ictim", "{", "\u{7f}", "~", "?", "acquire"];
+    let segments =
+        ["a", "%2F", "..", "%00", "%25", "%", "//", "victim", "%76ictim", "{", "\u{7f}", "~", "?", "acquire"];
     let mut dice = Dice(0x5eed_1e45_e401_d001);
     for _ in 0..600 {
         let body: String = (0..dice.roll(14)).map(|_| parts[dice.roll(parts.len())]).collect();

@@ -72,7 +72,10 @@ async fn the_metrics_really_count() {
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("lasting-name") && !text.contains("\"me\""), "names and owners are no labels: {text}");
+    assert!(
+        !text.contains("lasting-name") && !text.contains("\"me\""),
+        "names and owners are no labels: {text}"
+    );
 }
 
 /// Where a log can be read back.
@@ -106,7 +109,10 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{text}");
     let line = &lines[0];
-    assert_eq!((&line["op"], &line["result"], &line["request_id"]), (&json!("acquire"), &json!("success"), &json!("r-1")));
+    assert_eq!(
+        (&line["op"], &line["result"], &line["request_id"]),
+        (&json!("acquire"), &json!("success"), &json!("r-1"))
+    );
     assert_eq!((&line["fence"], &line["status"]), (&lease["fencing_token"], &json!(200)));
     assert_eq!(line["lock_hash"], leasehold::hash_name("private"));
     assert!(line["ts"].is_u64() && line["latency_ms"].is_number() && line["level"] == "info");

@@ -8,7 +8,12 @@ use crate::support::Server;
 fn check(api: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(reference) = schema["$ref"].as_str() {
         let pointer = reference.strip_prefix('#').unwrap();
-        return check(api, api.pointer(pointer).unwrap_or_else(|| panic!("{reference} is nowhere")), value, at);
+        return check(
+            api,
+            api.pointer(pointer).unwrap_or_else(|| panic!("{reference} is nowhere")),
+            value,
+            at,
+        );
     }
     if let Some(choices) = schema["oneOf"].as_array() {
         let fits = |choice: &&Value| std::panic::catch_unwind(|| check(api, choice, value, at)).is_ok();
@@ -78,7 +83,11 @@ async fn real_answers_are_as_the_document_says() {
     let lost = server.verb("b", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
     assert_eq!(lost.status, 410);
     fits(&api, "post", "/v1/locks/{name}/renew", 410, &lost.body);
-    for (path, template) in [("/v1/locks/a", "/v1/locks/{name}"), ("/v1/locks", "/v1/locks"), ("/v1/capabilities", "/v1/capabilities")] {
+    for (path, template) in [
+        ("/v1/locks/a", "/v1/locks/{name}"),
+        ("/v1/locks", "/v1/locks"),
+        ("/v1/capabilities", "/v1/capabilities"),
+    ] {
         let answer = server.get(path).await;
         fits(&api, "get", template, answer.status, &answer.body);
     }

@@ -60,7 +60,13 @@ impl Server {
         self.verb(name, "acquire", serde_json::json!({"owner_id": "me", "ttl_ms": 30_000})).await
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let bytes = request(method, path, headers, body);
         let read = async {
             let mut stream = self.raw(&bytes).await;
@@ -97,7 +103,8 @@ impl Server {
 
 /// The bytes of a request.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let mut text =
+        format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| *name == "host") {
         text.push_str("host: localhost\r\n");
     }

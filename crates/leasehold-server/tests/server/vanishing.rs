@@ -104,7 +104,10 @@ async fn a_repeat_that_breaks_off_does_not_take_away_what_was_answered_before() 
     // The probe, then the repeat; and nothing after it.
     asked(&store, Verb::TryAcquire, 3).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
-    assert!(store.log()[before..].iter().all(|call| call.verb != Verb::Release), "a held lease was given back");
+    assert!(
+        store.log()[before..].iter().all(|call| call.verb != Verb::Release),
+        "a held lease was given back"
+    );
     assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
 }
 

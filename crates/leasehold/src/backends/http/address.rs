@@ -73,8 +73,9 @@ impl Options {
             let value = percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned();
             match name {
                 "token_file" => {
-                    let text = std::fs::read_to_string(&value)
-                        .map_err(|error| Error::invalid("the token's file cannot be read").with_source(error))?;
+                    let text = std::fs::read_to_string(&value).map_err(|error| {
+                        Error::invalid("the token's file cannot be read").with_source(error)
+                    })?;
                     options.token = Some(text.trim().to_owned());
                 }
                 "ca" => options.ca = Some(value.into()),

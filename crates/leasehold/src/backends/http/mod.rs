@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
-    Revoked, Swept, TimeAuthority, Wake,
+    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
+    Renewed, Revoked, Swept, TimeAuthority, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
@@ -142,7 +142,9 @@ impl Http {
             Ok::<_, Error>(answer.results)
         };
         match answers.await {
-            Ok(results) if results.len() == leases.len() => results.into_iter().map(reading::renewed).collect(),
+            Ok(results) if results.len() == leases.len() => {
+                results.into_iter().map(reading::renewed).collect()
+            }
             Ok(_) => {
                 let odd = || Err(Error::new(ErrorKind::Internal, "the server did not answer each renewal"));
                 leases.iter().map(|_| odd()).collect()
@@ -245,7 +247,8 @@ impl Backend for Http {
                     None if stored.is_empty() => "",
                     None => return Err(Error::invalid("over http: the namespace is the server's")),
                 };
-                let mut path = format!("/v1/locks?limit={}&prefix={}", (*limit).clamp(1, 1000), segment(begin));
+                let mut path =
+                    format!("/v1/locks?limit={}&prefix={}", (*limit).clamp(1, 1000), segment(begin));
                 if let Some(cursor) = cursor {
                     path.push_str(&format!("&cursor={}", segment(cursor)));
                 }

@@ -77,7 +77,12 @@ impl Pool {
         self.post_within(path, body, CALL).await
     }
 
-    pub(super) async fn post_within(&self, path: &str, body: &impl Serialize, time: Duration) -> Result<Answer> {
+    pub(super) async fn post_within(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        time: Duration,
+    ) -> Result<Answer> {
         let body = serde_json::to_vec(body).map_err(|error| {
             Error::new(ErrorKind::Internal, "the request cannot be written").with_source(error)
         })?;
@@ -101,9 +106,9 @@ impl Pool {
         let request = request
             .body(Full::new(body))
             .map_err(|error| Error::invalid("the request cannot be made").with_source(error))?;
-        tokio::time::timeout(time, self.send(request))
-            .await
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::NetworkTimeout, "the server did not answer in time")))
+        tokio::time::timeout(time, self.send(request)).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::NetworkTimeout, "the server did not answer in time"))
+        })
     }
 
     async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer> {

@@ -5,9 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::backend::{
-    Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, WaiterInfo,
-};
+use crate::backend::{Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, WaiterInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;

@@ -6,6 +6,7 @@ use crate::exit;
 
 const EXAMPLES: &str = "\
 Examples:
+  leasehold serve                  A lock server on 127.0.0.1:7420, durable, in ./leasehold.db
   leasehold stores                 Which stores can this build open?
   leasehold stores --output json   The same for a program";
 
@@ -19,6 +20,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Load a server or a store, and check what it promises.
+    Bench(Box<crate::bench::Bench>),
+    /// Run the lock server.
+    Serve(Box<crate::serve::Serve>),
+    /// Make tokens for the lock server.
+    Token(crate::token::Token),
     /// List the stores this build can open, and what each can do.
     Stores(Stores),
 }

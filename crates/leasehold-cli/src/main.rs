@@ -1,9 +1,12 @@
 //! The `leasehold` command line: parse, run one command, exit with a code from one table.
 
 mod args;
+mod bench;
 mod exit;
 mod report;
+mod serve;
 mod stores;
+mod token;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -25,6 +28,9 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<Exit, Failure> {
     let out = match args.command {
+        Command::Bench(args) => return bench::run(*args),
+        Command::Serve(args) => return serve::run(*args),
+        Command::Token(args) => token::run(&args)?,
         Command::Stores(args) => stores::run(&args)?,
     };
     // Not `print!`, which panics when the reader has gone away.

@@ -536,6 +536,8 @@ pub struct Info {
     /// notices by itself when a lease or a place before them has ended. The wait loop then comes back of its
     /// own accord only about once a minute; otherwise after [`Busy::retry_in`], and in time to keep its place.
     pub keeps_places: bool,
+    /// Whether inspecting shows lease ids; otherwise their [digests](LeaseId::digest).
+    pub shows_ids: bool,
     /// Whether Shared can be claimed.
     pub shared: bool,
     /// The highest limit of permits; 0: none.
@@ -572,6 +574,7 @@ impl Info {
             fifo: true,
             push: true,
             keeps_places: false,
+            shows_ids: true,
             shared: true,
             max_permits: u32::MAX,
             downgrade: true,

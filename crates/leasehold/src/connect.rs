@@ -7,6 +7,8 @@ use futures_util::future::BoxFuture;
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
+#[cfg(feature = "http")]
+use crate::backends::http::{self, Http};
 use crate::backends::memory::Memory;
 #[cfg(feature = "postgres")]
 use crate::backends::postgres::{Advisory, Postgres};
@@ -48,6 +50,8 @@ pub fn stores() -> Vec<Info> {
         Postgres::abilities(),
         #[cfg(feature = "postgres")]
         Advisory::abilities(),
+        #[cfg(feature = "http")]
+        http::INFO,
     ]
 }
 
@@ -65,6 +69,7 @@ impl Locks {
     /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
     /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
+    /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -107,6 +112,8 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
+        #[cfg(feature = "http")]
+        "http" | "https" => Ok(Arc::new(Http::connect(&url).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
         "quorum" => {

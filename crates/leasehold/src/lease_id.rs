@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 
@@ -45,6 +46,17 @@ impl LeaseId {
     /// Whether the text has the form of an id.
     pub fn is_valid(text: &str) -> bool {
         LeaseId::parse(text).is_ok()
+    }
+
+    /// What stands for this id where it must not be shown: made from it by SHA-256, of the same form, one id each,
+    /// and with no way back.
+    #[must_use]
+    pub fn digest(&self) -> LeaseId {
+        let digest = Sha256::new_with_prefix("leasehold lease id ").chain_update(self.0).finalize();
+        let mut text = [b'A'; LeaseId::LEN];
+        let written = URL_SAFE_NO_PAD.encode_slice(&digest[..16], &mut text);
+        debug_assert!(matches!(written, Ok(LeaseId::LEN)));
+        LeaseId(text)
     }
 
     /// The characters themselves: for the store, and for handing the lease to another process.
@@ -99,6 +111,15 @@ mod tests {
             let text = case["lockId"].as_str().unwrap();
             assert_eq!(LeaseId::is_valid(text), case["ok"].as_bool().unwrap(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_digest_is_an_id_of_its_own_and_always_the_same() {
+        let id = LeaseId::random();
+        assert_eq!(id.digest(), id.digest());
+        assert_ne!(id.digest(), id);
+        assert_ne!(id.digest(), LeaseId::random().digest());
+        assert!(LeaseId::is_valid(id.digest().expose()));
     }
 
     #[test]

@@ -27,6 +27,8 @@ mod rwlock;
 mod semaphore;
 pub mod state;
 mod telemetry;
+#[cfg(feature = "wire")]
+pub mod wire;
 
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;

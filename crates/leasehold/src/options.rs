@@ -244,7 +244,7 @@ impl Poll {
     }
 
     /// The delay before retry number `n`, from 0.
-    pub(crate) fn delay(&self, n: u32) -> Duration {
+    pub fn delay(&self, n: u32) -> Duration {
         let full = match self.backoff {
             Backoff::Fixed => self.min,
             Backoff::Exponential => self.min.saturating_mul(1 << n.min(20)).min(self.max),

@@ -2,6 +2,8 @@
 
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -94,6 +94,11 @@ impl Trial {
         if self.info.namespaced { DEFAULT_NAMESPACE } else { "" }
     }
 
+    /// The id as the store shows it.
+    pub(super) fn shown(&self, id: LeaseId) -> LeaseId {
+        if self.info.shows_ids { id } else { id.digest() }
+    }
+
     /// A claim that does not queue, for a long ttl.
     pub(super) fn claim(&self, name: &Name, mode: Mode) -> Claim {
         Claim::new(name.clone(), mode, self.long(), "conformance")

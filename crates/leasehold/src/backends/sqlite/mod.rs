@@ -219,8 +219,11 @@ impl Sqlite {
         }
     }
 
-    /// What comes after `sqlite:` in a URL: a path as it stands, or `///` and an absolute path.
-    pub(crate) fn path_of_url(rest: &str) -> Result<&str> {
+    /// The path in what comes after `sqlite:` in a URL: as it stands, or `///` and an absolute path.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL with options or a host.
+    pub fn path_of_url(rest: &str) -> Result<&str> {
         if rest.contains(['?', '#']) {
             return Err(Error::invalid(
                 "sqlite: takes a path and no options; a path with ? or # in it is opened with Sqlite::open",

@@ -63,7 +63,7 @@ impl<'a> Before<'a> {
         let info = t.a.view(&claim.name).await?;
         let holder = only_holder(&info)?;
         if t.info.liveness == Liveness::Ttl {
-            ensure!(holder.id == claim.id, "another lease is shown than the one that is held");
+            ensure!(holder.id == t.shown(claim.id), "another lease is shown than the one that is held");
             ensure!(
                 info.version == self.version,
                 "the version went from {} to {}",

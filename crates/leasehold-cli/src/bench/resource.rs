@@ -1,0 +1,110 @@
+//! What a lock protects: it takes a write whose fence is at or above the highest it has seen. Beside it stands what
+//! the lock promised, so that a breach is seen even where the fence would have saved the day.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use leasehold::Fence;
+
+/// One protected resource.
+#[derive(Debug, Default)]
+pub(super) struct Resource(Mutex<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    mark: Fence,
+    accepted: u64,
+    rejected: u64,
+    /// The highest fence of any grant whose answer has come.
+    granted: Fence,
+    /// Who believes to hold the lock, and until when.
+    holder: Option<(Fence, Instant)>,
+    /// Two who believed at once, or a fence that was not above one granted before the acquire began.
+    violations: u64,
+    /// When the last holder was about to release.
+    left: Option<Instant>,
+}
+
+impl Resource {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the fence of an acquire that begins now must be above.
+    pub(super) fn floor(&self) -> Fence {
+        self.lock().granted
+    }
+
+    /// A grant was answered; it is believed until then. How long nobody had it before, if that is known.
+    pub(super) fn granted(&self, fence: Fence, floor: Fence, believed_until: Instant) -> Option<Duration> {
+        let mut inside = self.lock();
+        let now = Instant::now();
+        let together = inside.holder.is_some_and(|(_, until)| now < until) && now < believed_until;
+        inside.violations += u64::from(together) + u64::from(fence <= floor);
+        inside.granted = inside.granted.max(fence);
+        inside.holder = Some((fence, believed_until));
+        inside.left.take().map(|left| now.duration_since(left))
+    }
+
+    /// A renewal was answered.
+    pub(super) fn renewed(&self, fence: Fence, believed_until: Instant) {
+        let mut inside = self.lock();
+        if inside.holder.is_some_and(|(held, _)| held == fence) {
+            inside.holder = Some((fence, believed_until));
+        }
+    }
+
+    /// A write; whether it is taken.
+    pub(super) fn write(&self, fence: Fence) -> bool {
+        let mut inside = self.lock();
+        let taken = fence >= inside.mark;
+        if taken {
+            inside.mark = fence;
+            inside.accepted += 1;
+        } else {
+            inside.rejected += 1;
+        }
+        taken
+    }
+
+    /// Its holder is about to release.
+    pub(super) fn leave(&self, fence: Fence) {
+        let mut inside = self.lock();
+        if inside.holder.is_some_and(|(held, _)| held == fence) {
+            (inside.left, inside.holder) = (Some(Instant::now()), None);
+        }
+    }
+
+    pub(super) fn accepted(&self) -> u64 {
+        self.lock().accepted
+    }
+
+    pub(super) fn rejected(&self) -> u64 {
+        self.lock().rejected
+    }
+
+    pub(super) fn violations(&self) -> u64 {
+        self.lock().violations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_holders_at_once_and_fences_that_do_not_rise_are_seen() {
+        let (resource, soon) = (Resource::default(), Instant::now() + Duration::from_secs(60));
+        resource.granted(Fence::new(5), resource.floor(), soon);
+        assert_eq!(resource.violations(), 0);
+        resource.leave(Fence::new(5));
+        resource.granted(Fence::new(6), Fence::new(5), soon);
+        assert_eq!(resource.violations(), 0);
+        resource.granted(Fence::new(7), Fence::new(6), soon);
+        assert_eq!(resource.violations(), 1, "two at once");
+        resource.leave(Fence::new(7));
+        resource.granted(Fence::new(7), Fence::new(7), soon);
+        assert_eq!(resource.violations(), 2, "a fence twice");
+        assert!(resource.write(Fence::new(7)) && !resource.write(Fence::new(6)));
+    }
+}

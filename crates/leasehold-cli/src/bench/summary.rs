@@ -1,0 +1,105 @@
+//! The figures of a load, for people and for programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::resource::Resource;
+
+/// What one client saw.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) acquires: Vec<Duration>,
+    pub(super) handovers: Vec<Duration>,
+    pub(super) timeouts: u64,
+    pub(super) errors: u64,
+    pub(super) stalls: u64,
+    pub(super) stale_rejected: u64,
+    pub(super) lost: u64,
+}
+
+impl Seen {
+    pub(super) fn add(&mut self, other: Seen) {
+        self.acquires.extend(other.acquires);
+        self.handovers.extend(other.handovers);
+        self.timeouts += other.timeouts;
+        self.errors += other.errors;
+        self.stalls += other.stalls;
+        self.stale_rejected += other.stale_rejected;
+        self.lost += other.lost;
+    }
+}
+
+/// The figures. Times are in milliseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    clients: usize,
+    seconds: f64,
+    acquisitions: usize,
+    acquisitions_per_second: f64,
+    acquire_ms_p50: f64,
+    acquire_ms_p99: f64,
+    handover_ms_p50: f64,
+    handover_ms_p99: f64,
+    waits_timed_out: u64,
+    errors: u64,
+    stalls: u64,
+    stale_writes_rejected: u64,
+    leases_lost: u64,
+    writes_accepted: u64,
+    writes_rejected: u64,
+    /// Two that believed to hold one lock at once, and fences that did not rise.
+    pub(super) violations: u64,
+}
+
+fn percentile(times: &mut [Duration], part: f64) -> f64 {
+    times.sort_unstable();
+    let index = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+    times.get(index).map_or(0.0, |time| (time.as_secs_f64() * 1e5).round() / 1e2)
+}
+
+impl Summary {
+    pub(super) fn new(mut seen: Seen, resources: &[Resource], clients: usize, took: Duration) -> Self {
+        let acquisitions = seen.acquires.len();
+        Summary {
+            clients,
+            seconds: (took.as_secs_f64() * 1e2).round() / 1e2,
+            acquisitions,
+            acquisitions_per_second: (acquisitions as f64 / took.as_secs_f64() * 10.0).round() / 10.0,
+            acquire_ms_p50: percentile(&mut seen.acquires, 0.5),
+            acquire_ms_p99: percentile(&mut seen.acquires, 0.99),
+            handover_ms_p50: percentile(&mut seen.handovers, 0.5),
+            handover_ms_p99: percentile(&mut seen.handovers, 0.99),
+            waits_timed_out: seen.timeouts,
+            errors: seen.errors,
+            stalls: seen.stalls,
+            stale_writes_rejected: seen.stale_rejected,
+            leases_lost: seen.lost,
+            writes_accepted: resources.iter().map(Resource::accepted).sum(),
+            writes_rejected: resources.iter().map(Resource::rejected).sum(),
+            violations: resources.iter().map(Resource::violations).sum(),
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("clients", self.clients.to_string()),
+            ("seconds", self.seconds.to_string()),
+            ("acquisitions", self.acquisitions.to_string()),
+            ("acquisitions a second", self.acquisitions_per_second.to_string()),
+            ("acquire p50 / p99", format!("{} / {} ms", self.acquire_ms_p50, self.acquire_ms_p99)),
+            ("hand-over p50 / p99", format!("{} / {} ms", self.handover_ms_p50, self.handover_ms_p99)),
+            ("waits timed out", self.waits_timed_out.to_string()),
+            ("errors", self.errors.to_string()),
+            ("holders that stalled", self.stalls.to_string()),
+            ("their stale writes rejected", self.stale_writes_rejected.to_string()),
+            ("leases lost while renewed", self.leases_lost.to_string()),
+            ("writes accepted", self.writes_accepted.to_string()),
+            ("violations", self.violations.to_string()),
+        ];
+        rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<28} {value}"))
+    }
+}

@@ -1,0 +1,239 @@
+//! `leasehold serve`: the lock server, from flags, environment and a file.
+
+mod config;
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::backends::sqlite::Sqlite;
+use leasehold::{Error, ErrorKind, Locks};
+use leasehold_server::{App, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::Exit;
+use crate::report::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold serve                                      Durable, in ./leasehold.db, on 127.0.0.1:7420
+  leasehold serve --store redis://localhost            The same before Redis; several servers are as one
+  leasehold serve --listen 0.0.0.0:7420 --tokens FILE  For others, who need a token
+  leasehold serve --check                              Is everything in order? Then end
+
+SIGTERM and SIGINT end it within 5 seconds: whoever waits gets a retryable error.
+SIGHUP reads tokens and certificates again.";
+
+/// Run the lock server.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// Where leases are kept [default: sqlite:leasehold.db]
+    #[arg(long, env = "LEASEHOLD_STORE", value_name = "URL", hide_env_values = true)]
+    store: Option<String>,
+    /// Where to listen [default: 127.0.0.1:7420]
+    #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// An address of their own for /metrics and the dashboard
+    #[arg(long, env = "LEASEHOLD_METRICS_LISTEN", value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// Who may do what, as `leasehold token create` writes it
+    #[arg(long, env = "LEASEHOLD_TOKENS", value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Listen to everybody without tokens
+    #[arg(long)]
+    insecure_no_auth: bool,
+    /// The certificate and its chain, in PEM
+    #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM
+    #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Let in only clients with a certificate of this authority
+    #[arg(long, env = "LEASEHOLD_TLS_CLIENT_CA", value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// A host name under which the server may be addressed without tokens; may be given several times
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// The namespace of all names in the store [default: leasehold]
+    #[arg(long, env = "LEASEHOLD_NAMESPACE", value_name = "TEXT")]
+    namespace: Option<String>,
+    /// The longest ttl a client may ask for, in milliseconds [default: 600000]
+    #[arg(long, env = "LEASEHOLD_MAX_TTL_MS", value_name = "MS")]
+    max_ttl_ms: Option<u64>,
+    /// How lines for operations look: text, json or none [default: text]
+    #[arg(long, env = "LEASEHOLD_LOG", value_name = "FORM")]
+    log: Option<String>,
+    /// Show lock names and owners in the log, not only hashes
+    #[arg(long)]
+    log_names: bool,
+    /// A file with any of the above, as `flag = value` on lines of their own
+    #[arg(long, env = "LEASEHOLD_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Say whether everything is in order, and end
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the server until it is told to end.
+pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
+    if let Some(path) = args.config.clone() {
+        config::read(&path)?.apply(&mut args)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(start(args))
+}
+
+async fn start(args: Serve) -> Result<Exit, Failure> {
+    let store = args.store.as_deref().unwrap_or("sqlite:leasehold.db");
+    let address = address(args.listen.as_deref().unwrap_or("127.0.0.1:7420"))?;
+    let figures = args.metrics_listen.as_deref().map(self::address).transpose()?;
+    for address in [Some(address), figures].into_iter().flatten() {
+        if args.tokens.is_none() && !address.ip().is_loopback() && !args.insecure_no_auth {
+            return Err(Error::invalid(format!(
+                "{address} can be reached by others, and without tokens everybody may do everything; \
+                 make one with `leasehold token create` and say --tokens FILE, or say --insecure-no-auth"
+            ))
+            .into());
+        }
+    }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(cert), Some(key)) => {
+            Some(Arc::new(Tls::read(cert.clone(), key.clone(), args.tls_client_ca.clone())?))
+        }
+        (None, None) if args.tls_client_ca.is_none() => None,
+        _ => return Err(Error::invalid("--tls-cert and --tls-key go together").into()),
+    };
+    let settings = settings(&args)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let database = match store.strip_prefix("sqlite:") {
+        Some(rest) => Some(std::path::absolute(Sqlite::path_of_url(rest)?)?),
+        None => None,
+    };
+    let _sole = match &database {
+        Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
+        None => None,
+    };
+    let listener = listen(address).await?;
+    let figures = match figures {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let app = App::new(Locks::connect(store).await?, settings)?;
+    let url = format!("{scheme}://{}", reachable(listener.local_addr()?));
+    if args.check {
+        say(&format!("everything is in order: {url} could be served\n"))?;
+        return Ok(Exit::Success);
+    }
+    let page = match &figures {
+        Some(listener) => format!("{scheme}://{}", reachable(listener.local_addr()?)),
+        None => url.clone(),
+    };
+    say(&greeting(&url, &page, store, database.as_deref(), args.tokens.is_some()))?;
+    let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let reloading = tokio::spawn(reload(Arc::clone(&app), tls.clone()));
+    let shutdown = async {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    };
+    serve(app, listener, tls, shutdown).await?;
+    reloading.abort();
+    if let Some(beside) = beside {
+        beside.abort();
+    }
+    Ok(Exit::Success)
+}
+
+fn settings(args: &Serve) -> Result<Settings, Failure> {
+    let mut settings = Settings::default();
+    if let Some(namespace) = &args.namespace {
+        settings.namespace.clone_from(namespace);
+    }
+    if let Some(ms) = args.max_ttl_ms {
+        settings.max_ttl = Duration::from_millis(ms);
+    }
+    settings.figures_elsewhere = args.metrics_listen.is_some();
+    settings.hosts.clone_from(&args.host);
+    settings.tokens = args.tokens.as_ref().map(Tokens::read).transpose()?;
+    settings.log_names = args.log_names;
+    settings.log = match args.log.as_deref() {
+        None | Some("text") => Log::to(io::stderr(), LogForm::Text)?,
+        Some("json") => Log::to(io::stderr(), LogForm::Json)?,
+        Some("none") => Log::none(),
+        Some(_) => return Err(Error::invalid("--log is text, json or none").into()),
+    };
+    settings.max_connections = room_for_connections();
+    Ok(settings)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("cannot listen on {address}")).with_source(error)
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, Error> {
+    let bad = || Error::invalid("--listen takes an address and a port, for example 127.0.0.1:7420");
+    text.to_socket_addrs().map_err(|error| bad().with_source(error))?.next().ok_or_else(bad)
+}
+
+/// An address to connect to, where the one listened on is "any".
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => ([127, 0, 0, 1], address.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
+    }
+}
+
+/// As many connections as the system lets us have descriptors, less some for everything else.
+fn room_for_connections() -> usize {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(files).unwrap_or(1024).saturating_sub(64).clamp(16, 1 << 20)
+}
+
+fn greeting(url: &str, page: &str, store: &str, database: Option<&Path>, tokens: bool) -> String {
+    let data = match database {
+        Some(path) => path.display().to_string(),
+        None if store == "memory:" => "in memory only: gone when this process ends".into(),
+        // The rest of the URL may hold a password.
+        None => format!("{}:", store.split(':').next().unwrap_or_default()),
+    };
+    let token = if tokens { " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" } else { "" };
+    format!(
+        "leasehold {version} listens on {url}\n\
+         data       {data}\n\
+         dashboard  {page}/\n\
+         try        curl {url}/v1/locks/demo/acquire{token} -H 'content-type: application/json' \
+         -d '{{\"owner_id\":\"me\",\"ttl_ms\":30000}}'\n\
+         export LEASEHOLD_URL={url}\n",
+        version = env!("CARGO_PKG_VERSION"),
+    )
+}
+
+fn say(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Reads tokens and certificates again on SIGHUP. What cannot be read changes nothing.
+async fn reload(app: Arc<App>, tls: Option<Arc<Tls>>) {
+    let Ok(mut hup) = signal(SignalKind::hangup()) else { return };
+    while hup.recv().await.is_some() {
+        let tokens = app.reload_tokens();
+        let certificates = tls.as_ref().map_or(Ok(()), |tls| tls.reload());
+        for error in [tokens, certificates].into_iter().filter_map(Result::err) {
+            let _ = writeln!(io::stderr(), "leasehold: not read again, the old ones stay in use: {error}");
+        }
+    }
+}

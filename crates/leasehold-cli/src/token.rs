@@ -1,0 +1,70 @@
+//! `leasehold token`: tokens for the lock server.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use leasehold::{Error, ErrorKind};
+use leasehold_server::{Limits, NewToken, Scope, Verb};
+
+use crate::report::Failure;
+
+/// Make tokens for the lock server.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Token {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Make a token: its secret is printed once, its hash is added to the file.
+    Create(Create),
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The file of the server's tokens; made if it is not there.
+    #[arg(long, env = "LEASEHOLD_TOKENS", default_value = "leasehold.tokens", value_name = "FILE")]
+    tokens: PathBuf,
+    /// What the token is for, for people.
+    #[arg(long, default_value = "token", value_name = "TEXT")]
+    name: String,
+    /// The names it may use begin with this; may be given several times. All names unless given.
+    #[arg(long, value_name = "TEXT")]
+    prefix: Vec<String>,
+    /// What it may do with them: read, acquire, admin.
+    #[arg(long, value_delimiter = ',', default_value = "acquire,read", value_name = "VERBS")]
+    allow: Vec<Verb>,
+    /// Leases at a time on one server.
+    #[arg(long, value_name = "N")]
+    max_leases: Option<u64>,
+    /// Waiting requests at a time on one server.
+    #[arg(long, value_name = "N")]
+    max_waiters: Option<u64>,
+    /// Requests a second on one server.
+    #[arg(long, value_name = "N")]
+    max_rate: Option<u32>,
+}
+
+/// Runs the command and returns what it prints.
+pub(crate) fn run(args: &Token) -> Result<String, Failure> {
+    let What::Create(create) = &args.what;
+    let prefixes = if create.prefix.is_empty() { vec![String::new()] } else { create.prefix.clone() };
+    let scopes = prefixes.into_iter().map(|prefix| Scope { prefix, allow: create.allow.clone() }).collect();
+    let limits = Limits {
+        leases: create.max_leases,
+        waiters: create.max_waiters,
+        requests_per_second: create.max_rate,
+    };
+    let token = NewToken::create(&create.name, scopes, limits)?;
+    let append = || {
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&create.tokens)?;
+        file.write_all(format!("{}\n", token.line).as_bytes())
+    };
+    append().map_err(|error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, "the file of tokens cannot be written").with_source(error)
+    })?;
+    Ok(format!("{}\n", token.secret))
+}

@@ -1,0 +1,301 @@
+//! The built server as a process of its own: started, killed, stopped, started again.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::blocking::Locks;
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn command(arguments: &[&str], directory: &Path) -> Command {
+    // Killed with this test process, however that ends.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_leasehold"), "serve", "--log", "none"]);
+    command.args(arguments).current_dir(directory);
+    for variable in ["LEASEHOLD_STORE", "LEASEHOLD_LISTEN", "LEASEHOLD_TOKENS", "LEASEHOLD_CONFIG"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn refused(arguments: &[&str], directory: &Path) -> Output {
+    command(arguments, directory).output().unwrap()
+}
+
+struct Server {
+    process: Child,
+    url: String,
+    greeting: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str], directory: &Path) -> Self {
+        let mut process = command(arguments, directory).stdout(Stdio::piped()).spawn().unwrap();
+        let mut greeting = String::new();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        let url = loop {
+            let begin = greeting.len();
+            assert!(lines.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+            if let Some(url) = greeting[begin..].strip_prefix("export LEASEHOLD_URL=") {
+                break url.trim().to_owned();
+            }
+        };
+        Server { process, url, greeting }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Waits for its end; its exit code, and how long it took.
+    fn ended(&mut self) -> (Option<i32>, Duration) {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return (status.code(), began.elapsed());
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn it_starts_with_nothing_and_says_how_to_use_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+    assert!(server.greeting.contains("leasehold.db") && server.greeting.contains("curl http://127.0.0.1:"));
+    // The line it prints works as it stands.
+    let line = server.greeting.lines().find_map(|line| line.strip_prefix("try")).unwrap().trim();
+    let tried = Command::new("sh").args(["-c", &format!("{line} -sS")]).output().unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&tried.stdout).unwrap();
+    assert_eq!((&body["acquired"], &body["lock_name"]), (&true.into(), &"demo".into()));
+    let locks = Locks::connect(&server.url).unwrap();
+    assert!(locks.mutex("demo").try_lock().unwrap().is_none());
+    assert!(directory.path().join("leasehold.db").exists());
+}
+
+#[test]
+fn told_to_end_it_answers_who_waits_and_exits_with_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+        let body = r#"{"owner_id":"me","ttl_ms":600000,"wait_ms":50000}"#;
+        let curl = |url: &str| {
+            let url = format!("{url}/v1/locks/a/acquire");
+            let arguments =
+                ["-sS", "-w", "\n%{http_code}", &url, "-H", "content-type: application/json", "-d", body];
+            Command::new("curl").args(arguments).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        assert!(curl(&server.url).wait().unwrap().success());
+        let mut waiting = curl(&server.url);
+        let locks = Locks::connect(&server.url).unwrap();
+        let began = Instant::now();
+        while locks.inspect("a").unwrap().queue_length == 0 {
+            assert!(began.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.signal(signal);
+        let (code, took) = server.ended();
+        assert_eq!(code, Some(0));
+        assert!(took < Duration::from_secs(7), "it took {took:?}");
+        let mut text = String::new();
+        waiting.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        waiting.wait().unwrap();
+        assert!(text.ends_with("\n503") && text.contains("DRAINING"), "{text}");
+    }
+}
+
+#[test]
+fn a_second_server_on_the_same_file_is_refused_and_told_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+    let second = refused(&["--listen", "127.0.0.1:0"], directory.path());
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(69), "{said}");
+    assert!(said.contains("another leasehold server already serves this file"), "{said}");
+    assert!(said.contains(&format!("process {}", first.process.id())), "{said}");
+    first.signal(Signal::KILL);
+    first.ended();
+    // Killed, it leaves nothing in the way.
+    Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+}
+
+#[test]
+fn others_need_a_token_unless_told_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = refused(&["--listen", "0.0.0.0:0", "--store", "memory:"], directory.path());
+    assert_eq!(open.status.code(), Some(64));
+    assert!(String::from_utf8(open.stderr).unwrap().contains("--insecure-no-auth"));
+    let check = ["--listen", "0.0.0.0:0", "--store", "memory:", "--insecure-no-auth", "--check"];
+    assert_eq!(refused(&check, directory.path()).status.code(), Some(0));
+    let made = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["token", "create", "--tokens", "t", "--prefix", "ci/", "--allow", "acquire,read"])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let secret = String::from_utf8(made.stdout).unwrap();
+    let listed = std::fs::read_to_string(directory.path().join("t")).unwrap();
+    assert!(!listed.contains(secret.trim()) && listed.contains("\"ci/\""), "{listed}");
+    std::fs::write(directory.path().join("secret"), &secret).unwrap();
+    let server =
+        Server::start(&["--listen", "127.0.0.1:0", "--store", "memory:", "--tokens", "t"], directory.path());
+    let none = Locks::connect(&server.url).unwrap_err();
+    assert_eq!(none.kind(), leasehold::ErrorKind::AuthFailed);
+    let path = directory.path().join("secret");
+    let locks = Locks::connect(&format!("{}?token_file={}", server.url, path.display())).unwrap();
+    locks.mutex("ci/build").lock().unwrap().release().unwrap();
+    let out = locks.mutex("other").try_lock().unwrap_err();
+    assert_eq!(out.kind(), leasehold::ErrorKind::AuthFailed);
+    // Struck out and read again, it is refused.
+    std::fs::write(directory.path().join("t"), "").unwrap();
+    server.signal(Signal::HUP);
+    let began = Instant::now();
+    while locks.mutex("ci/build").try_lock().is_ok() {
+        assert!(began.elapsed() < PATIENCE, "a token that was struck out still works");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn settings_come_from_flags_then_the_environment_then_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config");
+    std::fs::write(&config, "# a server\nlisten = 127.0.0.1:0\nstore = \"memory:\"\nmax-ttl-ms = 5000\n")
+        .unwrap();
+    let server = Server::start(&["--config", "config", "--max-ttl-ms", "7000"], directory.path());
+    let info = Locks::connect(&server.url).unwrap().info();
+    assert_eq!(info.max_ttl, Duration::from_secs(7));
+    assert!(server.greeting.contains("in memory only"));
+    for (file, says) in
+        [("lissen = 1", "line 1"), ("listen", "line 1"), ("log-names = maybe", "true or false")]
+    {
+        std::fs::write(&config, file).unwrap();
+        let answer = refused(&["--config", "config", "--check"], directory.path());
+        assert_eq!(answer.status.code(), Some(64));
+        assert!(String::from_utf8(answer.stderr).unwrap().contains(says), "{file}");
+    }
+    for wrong in [["--store", "file:x"], ["--listen", "nowhere"], ["--log", "loud"], ["--store", "odd:"]] {
+        let mut arguments = wrong.to_vec();
+        arguments.push("--check");
+        assert_eq!(refused(&arguments, directory.path()).status.code(), Some(64), "{wrong:?}");
+    }
+}
+
+#[test]
+fn metrics_and_the_dashboard_can_have_an_address_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--store", "memory:"];
+    let server = Server::start(&arguments, directory.path());
+    let page = server.greeting.lines().find_map(|line| line.strip_prefix("dashboard")).unwrap().trim();
+    let status = |url: String| {
+        let answer =
+            Command::new("curl").args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
+        String::from_utf8(answer.unwrap().stdout).unwrap()
+    };
+    assert_ne!(page, format!("{}/", server.url));
+    for path in ["", "metrics"] {
+        assert_eq!(status(format!("{page}{path}")), "200");
+        assert_eq!(status(format!("{}/{path}", server.url)), "404");
+    }
+    assert_eq!(status(format!("{}/v1/locks", server.url)), "200");
+}
+
+/// What was answered stands, and fences go on, whenever the server is killed.
+#[test]
+fn killed_under_load_it_forgets_nothing_that_it_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let mut server = Server::start(&["--listen", &address], directory.path());
+    let url = server.url.clone();
+    let ended = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..4)
+        .map(|worker| {
+            let (url, ended) = (url.clone(), Arc::clone(&ended));
+            std::thread::spawn(move || {
+                // Each keeps some leases, and takes and releases others; fences never fall.
+                let locks = Locks::connect(&url).unwrap();
+                let mut last: HashMap<String, leasehold::Fence> = HashMap::new();
+                let mut kept = Vec::new();
+                let mut round = 0;
+                while !ended.load(Ordering::SeqCst) {
+                    round += 1;
+                    let name = format!("w{worker}-{}", round % 5);
+                    let leasing = locks.leasing(&name).ttl(Duration::from_secs(600));
+                    // The server is away now and then; only what was answered counts.
+                    let Ok(Some(lease)) = leasing.try_acquire_for(Duration::from_millis(500)) else {
+                        continue;
+                    };
+                    let before = last.insert(name, lease.fence);
+                    assert!(before.is_none_or(|before| lease.fence > before), "a fence fell");
+                    let keep = format!("kept-{worker}-{round}");
+                    if round % 10 == 0
+                        && let Ok(Some(lease)) =
+                            locks.leasing(&keep).ttl(Duration::from_secs(600)).try_acquire()
+                    {
+                        kept.push(lease);
+                    }
+                    let _ = locks.release(&lease);
+                }
+                kept
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(400));
+        server.signal(Signal::KILL);
+        server.ended();
+        server = Server::start(&["--listen", &address], directory.path());
+    }
+    std::thread::sleep(Duration::from_millis(400));
+    ended.store(true, Ordering::SeqCst);
+    let locks = Locks::connect(&url).unwrap();
+    let mut kept = 0;
+    for worker in workers {
+        for lease in worker.join().unwrap() {
+            kept += 1;
+            let held = locks.renew(&lease).unwrap();
+            assert!(
+                matches!(held, leasehold::backend::Renewed::Held(_)),
+                "an answered lease is gone: {held:?}"
+            );
+        }
+    }
+    assert!(kept > 0, "nothing was kept, so nothing was shown");
+}
+
+#[test]
+fn under_load_with_stalling_holders_no_promise_is_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
+    let load = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(["bench", "--url", &server.url, "--clients", "80", "--duration", "6s", "--ttl", "0.5"])
+        .args(["--failure-rate", "0.05", "--output", "json"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(load.stdout).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((load.status.code(), &figures["violations"]), (Some(0), &0.into()), "{text}");
+    assert!(
+        figures["acquisitions"].as_u64().unwrap() > 0 && figures["stalls"].as_u64().unwrap() > 0,
+        "{text}"
+    );
+    assert!(figures["stale_writes_rejected"].as_u64().unwrap() > 0, "{text}");
+    assert_eq!(figures["errors"], 0, "{text}");
+}

@@ -1,0 +1,224 @@
+//! The wait loop of one request.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Busy, Gone, Grant, Release, Wake};
+use leasehold::{Cancel, Error, ErrorKind, Poll};
+
+use super::Asked;
+use crate::app::{App, in_time};
+
+/// How long a wait puts up with a store that does not answer: as long as its place is kept.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long giving back is tried.
+const GIVE_BACK: Duration = Duration::from_secs(10);
+
+/// How a request ends.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Granted(Grant),
+    Busy(Busy),
+    /// The id will never be granted.
+    Gone(Gone),
+    Failed(Error),
+    /// The server ends.
+    Draining,
+    /// The client has gone, so nobody reads this.
+    Left,
+}
+
+/// One request on its way to a lease.
+pub(super) struct Taking {
+    app: Arc<App>,
+    asked: Asked,
+    /// The client has gone.
+    gone: Cancel,
+    started: Instant,
+    /// Whatever the id has in the store, this request put it there.
+    ours: bool,
+    /// The first call only asks whether the id has something already: it changes nothing then.
+    probing: bool,
+    /// A call got no answer.
+    unanswered: bool,
+    faults: u32,
+    failing_since: Option<Instant>,
+    /// Wake-ups in a row that came at once.
+    early: u32,
+}
+
+impl Taking {
+    pub(super) fn new(app: Arc<App>, asked: Asked, gone: Cancel) -> Self {
+        let probing = asked.own_id && !asked.numbered;
+        let mut taking = Taking {
+            app,
+            asked,
+            gone,
+            started: Instant::now(),
+            ours: true,
+            probing,
+            unanswered: false,
+            faults: 0,
+            failing_since: None,
+            early: 0,
+        };
+        if probing {
+            taking.asked.claim.first = false;
+        }
+        taking
+    }
+
+    pub(super) async fn run(mut self) -> Outcome {
+        let app = Arc::clone(&self.app);
+        let outcome = {
+            let _waiting = app.metrics.waiting(!self.asked.wait.is_zero());
+            self.take().await
+        };
+        self.tidy(&outcome).await;
+        outcome
+    }
+
+    async fn take(&mut self) -> Outcome {
+        loop {
+            let sent = Instant::now();
+            let busy = match in_time(self.app.backend.try_acquire(&self.asked.claim)).await {
+                Ok(Attempt::Granted(grant)) => return self.granted(sent, grant),
+                Ok(Attempt::Gone(_)) if self.probing => {
+                    // The id has a lease or a place from an earlier request, or is spent: the next call tells.
+                    (self.probing, self.ours) = (false, false);
+                    self.asked.claim.first = true;
+                    continue;
+                }
+                Ok(Attempt::Gone(gone)) => return Outcome::Gone(gone),
+                Ok(Attempt::Busy(busy)) => {
+                    (self.probing, self.asked.claim.first) = (false, false);
+                    (self.failing_since, self.faults) = (None, 0);
+                    // A place with our number is ours, and so is whatever it becomes.
+                    self.ours |= busy.place.is_some();
+                    busy
+                }
+                // A newer library may answer what this server does not know.
+                Ok(_) => {
+                    return Outcome::Failed(Error::new(ErrorKind::Internal, "the store's answer is unknown"));
+                }
+                Err(error) => match self.failed(sent, error).await {
+                    None => continue,
+                    Some(outcome) => return outcome,
+                },
+            };
+            let left = self.asked.wait.saturating_sub(self.started.elapsed());
+            if left.is_zero() {
+                return Outcome::Busy(busy);
+            }
+            if let Some(outcome) = self.wait(&busy, left).await {
+                return outcome;
+            }
+        }
+    }
+
+    /// A grant of a call sent at this moment.
+    fn granted(&self, sent: Instant, mut grant: Grant) -> Outcome {
+        grant.waited += sent.duration_since(self.started);
+        Outcome::Granted(grant)
+    }
+
+    /// The call failed: tried again while there is time to wait.
+    async fn failed(&mut self, sent: Instant, error: Error) -> Option<Outcome> {
+        self.unanswered |= !matches!(error.kind(), ErrorKind::Busy);
+        let since = *self.failing_since.get_or_insert(sent);
+        let end = self.started.elapsed() >= self.asked.wait || since.elapsed() >= PATIENCE;
+        if !error.is_retryable() || end {
+            return Some(Outcome::Failed(error));
+        }
+        self.asked.claim.repeat |= self.unanswered;
+        let pause = Poll::new(Duration::from_millis(20), Duration::from_secs(1)).delay(self.faults);
+        self.faults = self.faults.saturating_add(1);
+        self.pause(pause).await
+    }
+
+    /// Waits for a wake-up, or until another look makes sense.
+    async fn wait(&mut self, busy: &Busy, left: Duration) -> Option<Outcome> {
+        let began = Instant::now();
+        let poll = Poll::default();
+        let look = if self.app.info.push { busy.retry_in.unwrap_or(poll.max) } else { poll.delay(u32::MAX) };
+        // A place in the queue is kept by coming back in time.
+        let refresh = self.asked.claim.queue.map_or(Duration::MAX, |ticket| ticket / 3);
+        let look = look.min(refresh).min(left);
+        let wake = {
+            let wait = self.app.backend.wait(&self.asked.claim);
+            tokio::select! {
+                biased;
+                () = self.gone.cancelled() => return Some(Outcome::Left),
+                () = self.app.draining.cancelled() => return Some(Outcome::Draining),
+                wake = wait, if self.app.info.push => wake,
+                () = tokio::time::sleep(look) => return None,
+            }
+        };
+        match wake {
+            Ok(Wake::Granted(grant)) => Some(self.granted(began, grant)),
+            Ok(_) => {
+                // A hint may be wrong. One that comes at once, again and again, must not become a storm.
+                let early = began.elapsed() < poll.min;
+                self.early = if early { self.early.saturating_add(1) } else { 0 };
+                if self.early > 1 { self.pause(poll.delay(self.early - 2).min(left)).await } else { None }
+            }
+            Err(_) => self.pause(poll.max.min(left)).await,
+        }
+    }
+
+    async fn pause(&self, pause: Duration) -> Option<Outcome> {
+        tokio::select! {
+            biased;
+            () = self.gone.cancelled() => Some(Outcome::Left),
+            () = self.app.draining.cancelled() => Some(Outcome::Draining),
+            () = tokio::time::sleep(pause) => None,
+        }
+    }
+
+    /// Gives back what nobody will come for.
+    async fn tidy(&self, outcome: &Outcome) {
+        if self.asked.numbered {
+            return;
+        }
+        let gone = self.gone.is_cancelled();
+        let queued = self.asked.claim.queue.is_some();
+        let comes_back = self.asked.own_id && self.asked.keep.is_some() && !gone;
+        let give_back = match outcome {
+            Outcome::Granted(_) => gone && self.ours,
+            Outcome::Busy(_) | Outcome::Draining | Outcome::Left => queued && !comes_back,
+            Outcome::Gone(_) => false,
+            // Who made the id repeats the call or gives it up; of an id we made, nobody else knows.
+            Outcome::Failed(_) => !self.asked.own_id || (gone && self.ours),
+        };
+        if !give_back {
+            return;
+        }
+        let claim = &self.asked.claim;
+        let mut release = Release::new(claim.name.clone(), claim.id);
+        release.nonce = Some(claim.nonce);
+        let failed = matches!(outcome, Outcome::Failed(_));
+        // Of an id that the server made, an attempt that is still on its way must never be granted.
+        release.unanswered = (failed && self.unanswered && !self.asked.own_id).then_some(claim.ttl);
+        let work = give_back_to(Arc::clone(&self.app), release);
+        if failed {
+            // The answer does not wait for a store that does not answer.
+            tokio::spawn(work);
+        } else {
+            work.await;
+        }
+    }
+}
+
+async fn give_back_to(app: Arc<App>, release: Release) {
+    let pauses = Poll::new(Duration::from_millis(20), Duration::from_secs(1));
+    let began = Instant::now();
+    for tries in 0.. {
+        match in_time(app.backend.release(&release)).await {
+            Err(error) if error.is_retryable() && began.elapsed() < GIVE_BACK => {
+                tokio::time::sleep(pauses.delay(tries)).await;
+            }
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One store with its settings, and the routes over it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, Request, Response, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use leasehold::backend::{Backend, Info, Liveness};
+use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
+
+use crate::metrics::Metrics;
+use crate::problem::Refusal;
+use crate::settings::Settings;
+use crate::{acquire, dashboard, gate, looking, metrics, openapi, verbs};
+
+/// How long one call to the store may take.
+pub(crate) const CALL: Duration = Duration::from_secs(5);
+
+/// A store, as a server has it.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) info: Info,
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
+    /// The server ends: whoever waits is told so.
+    pub(crate) draining: Cancel,
+    /// The store's connections live on its thread.
+    _locks: Locks,
+}
+
+impl App {
+    /// A server of this store.
+    ///
+    /// # Errors
+    /// `Unsupported` for a store whose locks end with a session: the server's connection is not the client's.
+    pub fn new(locks: Locks, settings: Settings) -> leasehold::Result<Arc<Self>> {
+        let info = locks.info();
+        if info.liveness != Liveness::Ttl {
+            let message = format!(
+                "{}: its locks belong to a connection or process, so a server cannot hold them for its clients; \
+                 use sqlite:, redis: or postgres:",
+                info.scheme
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        Name::within(&settings.namespace, "x")?;
+        Ok(Arc::new(App {
+            backend: Arc::clone(locks.backend()),
+            info,
+            metrics: Metrics::new(info.scheme),
+            settings,
+            draining: Cancel::new(),
+            _locks: locks,
+        }))
+    }
+
+    /// Reads the file of tokens again.
+    ///
+    /// # Errors
+    /// As [`Tokens::read`](crate::Tokens::read); the old tokens stay in force then.
+    pub fn reload_tokens(&self) -> leasehold::Result<()> {
+        self.settings.tokens.as_ref().map_or(Ok(()), crate::Tokens::reload)
+    }
+
+    pub(crate) fn name(&self, name: &str) -> leasehold::Result<Name> {
+        Name::within(&self.settings.namespace, name)
+    }
+
+    pub(crate) fn max_ttl(&self) -> Duration {
+        self.settings.max_ttl.min(self.info.max_ttl)
+    }
+
+    /// A ttl in a body.
+    pub(crate) fn ttl(&self, field: &str, ms: u64) -> Result<Duration, Refusal> {
+        let most = leasehold::wire::floor_ms(self.max_ttl());
+        if ms == 0 || ms > most {
+            return Err(Refusal::bad(format!("{field} must be in (0, {most}]")));
+        }
+        Ok(Duration::from_millis(ms))
+    }
+}
+
+/// A call to the store that ends in time.
+pub(crate) async fn in_time<T>(call: impl Future<Output = leasehold::Result<T>>) -> leasehold::Result<T> {
+    tokio::time::timeout(CALL, call)
+        .await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
+}
+
+/// The routes of a server; with `/metrics` and the dashboard, unless they have an address of their own.
+pub fn app(app: Arc<App>) -> Router {
+    let figures = !app.settings.figures_elsewhere;
+    routes(app, figures)
+}
+
+/// The routes of the address that metrics and the dashboard have for themselves: all, because the dashboard
+/// needs the others too.
+pub(crate) fn figures(app: Arc<App>) -> Router {
+    routes(app, true)
+}
+
+fn routes(app: Arc<App>, figures: bool) -> Router {
+    let mut routes = Router::new()
+        .route("/v1/locks/{name}/acquire", post(acquire::route))
+        .route("/v1/locks/{name}/renew", post(verbs::renew))
+        .route("/v1/locks/{name}/release", post(verbs::release))
+        .route("/v1/locks/{name}/revoke", post(verbs::revoke))
+        .route("/v1/locks/{name}", get(looking::lock))
+        .route("/v1/locks", get(looking::list))
+        .route("/v1/renew", post(verbs::renew_many))
+        .route("/v1/sweep", post(verbs::sweep))
+        .route("/v1/leases/lookup", post(looking::lookup))
+        .route("/v1/capabilities", get(looking::capabilities))
+        .route("/healthz", get(looking::healthz))
+        .route("/readyz", get(looking::readyz))
+        .route("/openapi.json", get(openapi::route));
+    if figures {
+        routes = routes.route("/metrics", get(metrics::route)).route("/", get(dashboard::route));
+    }
+    routes
+        .fallback(no_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&app), gate::pass))
+        .with_state(app)
+}
+
+async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {
+    let parts: Vec<&str> = uri.path().split('/').collect();
+    if matches!(parts[..], ["", "v1", "locks", ""] | ["", "v1", "locks", "", _]) {
+        return Refusal::bad("the lock name must not be empty").response();
+    }
+    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", "there is no such route; see /openapi.json").response()
+}
+
+async fn wrong_method(method: Method, _: Request<Body>) -> Response<Body> {
+    let detail = format!("{method} is not a method of this route; see /openapi.json");
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "WRONG_METHOD", detail).response()
+}

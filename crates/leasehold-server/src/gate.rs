@@ -1,0 +1,231 @@
+//! What every request passes: its id, whether it may come from where it comes, who sent it, and the line in the log.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::middleware::Next;
+use leasehold::{Fence, LeaseId, Name, hash_name};
+
+use crate::app::App;
+use crate::log::Entry;
+use crate::problem::Refusal;
+use crate::token::{Place, Room, Token, Verb};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Characters of a request id at most: it is echoed and logged.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Who sent a request: a token, or anybody where there are none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller(Option<Arc<Token>>);
+
+impl Caller {
+    pub(crate) fn of(request: &mut Request<Body>) -> Self {
+        request.extensions_mut().remove().unwrap_or_default()
+    }
+
+    /// Out of scope is always 403, whatever is or is not there.
+    pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
+        match &self.0 {
+            Some(token) if !token.may(verb, name) => Err(out_of_scope()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The prefix to list, narrowed to what the token may read.
+    pub(crate) fn readable(&self, prefix: String) -> Result<String, Refusal> {
+        match &self.0 {
+            Some(token) => token.readable(prefix).ok_or_else(out_of_scope),
+            None => Ok(prefix),
+        }
+    }
+
+    pub(crate) fn hold_place(&self, waits: bool) -> Result<Option<Place>, Refusal> {
+        match &self.0 {
+            Some(token) if waits => Token::hold_place(token).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn room_for_lease(&self, id: LeaseId) -> Result<Room, Refusal> {
+        Room::check(self.0.clone(), id)
+    }
+
+    /// A lease was renewed for so long, or, with `None`, is no more.
+    pub(crate) fn lease_lasts(&self, id: LeaseId, time: Option<Duration>) {
+        if let Some(token) = &self.0 {
+            token.lease_lasts(id, time);
+        }
+    }
+}
+
+fn out_of_scope() -> Refusal {
+    Refusal::forbidden("the token does not allow this")
+}
+
+/// What an operation was and how it ended: for the log and the metrics.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    pub(crate) op: &'static str,
+    name: Option<Name>,
+    owner: Option<String>,
+    lease: Option<LeaseId>,
+    fence: Option<Fence>,
+    waited: Option<Duration>,
+    pub(crate) result: &'static str,
+    why: Option<String>,
+}
+
+impl Told {
+    pub(crate) fn new(op: &'static str) -> Self {
+        Told { op, result: "success", ..Told::default() }
+    }
+
+    pub(crate) fn name(&mut self, name: &Name) {
+        self.name = Some(name.clone());
+    }
+
+    pub(crate) fn owner(&mut self, owner: &str) {
+        self.owner = Some(owner.to_owned());
+    }
+
+    pub(crate) fn lease(&mut self, id: LeaseId) {
+        self.lease = Some(id);
+    }
+
+    pub(crate) fn granted(&mut self, fence: Fence, waited: Duration) {
+        (self.fence, self.waited) = (Some(fence), Some(waited));
+    }
+
+    pub(crate) fn result(&mut self, result: &'static str, why: &str) {
+        (self.result, self.why) = (result, Some(why.to_owned()));
+    }
+
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        let busy = refusal.code == leasehold::wire::code(leasehold::ErrorKind::Busy);
+        self.result(if busy { "busy" } else { "fail" }, &refusal.detail);
+    }
+
+    pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The gate itself.
+pub(crate) async fn pass(
+    State(app): State<Arc<App>>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let began = Instant::now();
+    let id = request_id(request.headers());
+    let method = request.method().clone();
+    let mut response = match admit(&app, &request) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(refusal) => {
+            let mut told = Told::new("refused");
+            told.refused(&refusal);
+            told.onto(refusal.response())
+        }
+    };
+    let took = began.elapsed();
+    if let Some(told) = response.extensions_mut().remove::<Told>() {
+        app.metrics.operation(&told, took);
+        tell(&app, &told, &id, response.status(), took);
+    } else if method != Method::GET {
+        tell(&app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
+    }
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn tell(app: &App, told: &Told, request_id: &str, status: StatusCode, took: Duration) {
+    app.settings.log.line(|| {
+        let names = app.settings.log_names;
+        Entry {
+            level: if status.is_server_error() { "warn" } else { "info" },
+            op: told.op,
+            lock: told.name.as_ref().filter(|_| names).map(|name| name.as_str().to_owned()),
+            lock_hash: told.name.as_ref().map(Name::hash),
+            owner: told.owner.clone().filter(|_| names),
+            owner_hash: told.owner.as_deref().map(hash_name),
+            result: told.result,
+            status: status.as_u16(),
+            lease_hash: told.lease.map(|id| id.digest().expose().to_owned()),
+            fence: told.fence.map(Fence::get),
+            waited_ms: told.waited.map(leasehold::wire::floor_ms),
+            latency_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
+            error: told.why.clone(),
+            request_id: request_id.to_owned(),
+        }
+    });
+}
+
+fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    let good =
+        |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
+    given.filter(good).map_or_else(|| LeaseId::random().expose().to_owned(), str::to_owned)
+}
+
+/// Whether a request may come in, and who sends it.
+fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
+    let headers = request.headers();
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let host = text(header::HOST).or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    let Some(host) = host else { return Err(Refusal::bad("a Host header is required")) };
+    // A page of somewhere else whose name was made to point here: without tokens, only the name gives it away.
+    if app.settings.tokens.is_none() && !is_ours(app, host) {
+        return Err(Refusal::forbidden(
+            "this server is not known by that host name; if it should be, start it with --host NAME",
+        ));
+    }
+    if let Some(origin) = text(header::ORIGIN) {
+        let same = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host));
+        if !same {
+            return Err(Refusal::forbidden("requests from web pages of other origins are refused"));
+        }
+    }
+    let path = request.uri().path();
+    // For probes, and the page that asks for the token.
+    if matches!(path, "/healthz" | "/readyz" | "/" | "/openapi.json") {
+        return Ok(Caller(None));
+    }
+    let Some(tokens) = &app.settings.tokens else { return Ok(Caller(None)) };
+    let bearer = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    });
+    let token = bearer.and_then(|bearer| tokens.find(bearer)).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            "AUTH_FAILED",
+            "a valid token is required: Authorization: Bearer …",
+        )
+    })?;
+    token.spend_request()?;
+    Ok(Caller(Some(token)))
+}
+
+fn is_ours(app: &App, host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok()
+        || app.settings.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,185 @@
+//! Looking without touching; and whether the server is well.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response, StatusCode};
+use leasehold::backend::{HolderInfo, NameInfo, Query, TimeAuthority, WaiterInfo};
+use leasehold::wire::{self, floor_ms, mode_fields};
+use leasehold::{LeaseId, Name};
+
+use crate::app::{App, in_time};
+use crate::gate::Caller;
+use crate::problem::{Refusal, json};
+use crate::reading;
+use crate::token::Verb;
+
+type Answer = Result<Response<Body>, Refusal>;
+
+/// Names in a page unless said, and at most.
+const PAGE: usize = 100;
+const MAX_PAGE: usize = 1000;
+
+fn respond(answer: Answer) -> Response<Body> {
+    answer.unwrap_or_else(Refusal::response)
+}
+
+pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
+    let answer = async {
+        let name = reading::name(&app, &uri)?;
+        caller.may(Verb::Read, name.as_str())?;
+        let page = in_time(app.backend.inspect(&Query::Name(name.clone()))).await?;
+        let info = page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name));
+        Ok(json(StatusCode::OK, &shown(&info)))
+    };
+    respond(answer.await)
+}
+
+pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
+    let answer = async {
+        let (mut prefix, mut limit, mut cursor) = (String::new(), PAGE, None);
+        for (key, value) in reading::query(&uri)? {
+            match key.as_str() {
+                "prefix" => prefix = value,
+                "limit" => {
+                    let number = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
+                    limit =
+                        number.ok_or_else(|| Refusal::bad(format!("limit must be in [1, {MAX_PAGE}]")))?;
+                }
+                "cursor" => cursor = Some(value),
+                _ => return Err(Refusal::bad("the query may have prefix, limit and cursor")),
+            }
+        }
+        let prefix = caller.readable(prefix)?;
+        let namespace = &app.settings.namespace;
+        let stored = Name::stored_prefix(namespace, &prefix)?;
+        // A cursor is a name without the namespace, which is nobody's business outside.
+        let cursor = match cursor {
+            Some(name) => Some(Name::stored_prefix(namespace, &name)?),
+            None => None,
+        };
+        let root = Name::stored_prefix(namespace, "")?.len();
+        let page = in_time(app.backend.inspect(&Query::Prefix { stored, limit, cursor })).await?;
+        let next_cursor = page.next.map(|stored| stored.get(root..).unwrap_or_default().to_owned());
+        let body = wire::Listed { locks: page.items.iter().map(shown).collect(), next_cursor };
+        Ok(json(StatusCode::OK, &body))
+    };
+    respond(answer.await)
+}
+
+pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let caller = Caller::of(&mut request);
+    let answer = async {
+        let body: wire::Lookup = reading::body(&app, request).await?;
+        let id = wire::lease_id(&body.lease_id)?;
+        if !app.info.find_by_id {
+            let detail = "the store cannot find a lease by its id";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "UNSUPPORTED", detail));
+        }
+        let page = in_time(app.backend.inspect(&Query::LeaseId(id))).await?;
+        let mine = |info: &NameInfo| {
+            *info.name.namespace() == *app.settings.namespace
+                && caller.may(Verb::Read, info.name.as_str()).is_ok()
+        };
+        let info = page.items.into_iter().find(mine);
+        let state = info.as_ref().map(|info| {
+            if info.holders.iter().any(|holder| holder.id == id) { "held" } else { "waiting" }.to_owned()
+        });
+        let body = wire::Found { found: info.is_some(), state, lock: info.as_ref().map(shown) };
+        Ok(json(StatusCode::OK, &body))
+    };
+    respond(answer.await)
+}
+
+/// What may be seen of a name: everything but lease ids.
+fn shown(info: &NameInfo) -> wire::Lock {
+    let first = info.holders.first();
+    wire::Lock {
+        lock_name: info.name.as_str().into(),
+        held: first.is_some(),
+        owner_id: first.map(|holder| holder.owner.to_string()),
+        fencing_token: first.map_or(info.last_fence, |holder| holder.grant.fence).get(),
+        lease_expiry_ms: first.and_then(|holder| holder.grant.expires_at_ms),
+        version: info.version,
+        last_fencing_token: info.last_fence.get(),
+        holders: info.holders.iter().map(holder).collect(),
+        waiters: info.waiters.iter().map(waiter).collect(),
+        queue_length: info.queue_length,
+    }
+}
+
+fn digest(id: &LeaseId) -> String {
+    id.digest().expose().to_owned()
+}
+
+fn holder(holder: &HolderInfo) -> wire::Holder {
+    let grant = &holder.grant;
+    let (mode, limit) = mode_fields(grant.mode);
+    wire::Holder {
+        lease_digest: digest(&holder.id),
+        owner_id: holder.owner.to_string(),
+        mode,
+        limit,
+        fencing_token: grant.fence.get(),
+        expires_in_ms: grant.left.map(floor_ms),
+        lease_expiry_ms: grant.expires_at_ms,
+        acquired_at_ms: grant.acquired_at_ms,
+        renewals: grant.renewals,
+        metadata: holder.metadata.as_ref().map(|text| text.to_string()),
+        revoked: holder.revoked,
+    }
+}
+
+fn waiter(waiter: &WaiterInfo) -> wire::Waiter {
+    let (mode, limit) = mode_fields(waiter.mode);
+    wire::Waiter {
+        lease_digest: digest(&waiter.id),
+        owner_id: waiter.owner.to_string(),
+        mode,
+        limit,
+        waited_ms: floor_ms(waiter.waited),
+    }
+}
+
+pub(crate) async fn capabilities(State(app): State<Arc<App>>) -> Response<Body> {
+    let info = &app.info;
+    let body = wire::Capabilities {
+        server: "leasehold".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        store: info.scheme.into(),
+        time: if info.time == TimeAuthority::Client { "client" } else { "store" }.into(),
+        fenced: info.fenced,
+        fifo: info.fifo,
+        shared: info.shared,
+        max_permits: info.max_permits,
+        downgrade: info.downgrade,
+        find_by_id: info.find_by_id,
+        revoke: info.revoke,
+        detects_loss: info.detects_loss,
+        min_validity_percent: info.min_validity_percent,
+        max_ttl_ms: floor_ms(app.max_ttl()),
+        max_wait_ms: wire::MAX_WAIT_MS,
+    };
+    json(StatusCode::OK, &body)
+}
+
+/// The process lives.
+pub(crate) async fn healthz() -> Response<Body> {
+    json(StatusCode::OK, &serde_json::json!({ "status": "ok" }))
+}
+
+/// The store answers, and the server takes work.
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.draining.is_cancelled() {
+        return Refusal::draining().response();
+    }
+    let answer = async {
+        let name = app.name("leasehold readiness")?;
+        in_time(app.backend.inspect(&Query::Name(name))).await?;
+        Ok(json(StatusCode::OK, &serde_json::json!({ "status": "ready" })))
+    };
+    respond(answer.await)
+}

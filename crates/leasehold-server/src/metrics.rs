@@ -1,0 +1,167 @@
+//! The figures of `/metrics`. No lock name, owner or token is ever a label.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Response, header};
+use leasehold::backend::Swept;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::app::App;
+use crate::gate::Told;
+
+type Labels = [(&'static str, &'static str); 1];
+
+/// Everything that is counted.
+pub(crate) struct Metrics {
+    registry: Registry,
+    acquires: Family<Labels, Counter>,
+    renewals: Family<Labels, Counter>,
+    releases: Family<Labels, Counter>,
+    latency: Family<Labels, Histogram>,
+    store_busy: Family<Labels, Counter>,
+    held: Gauge,
+    queued: Gauge,
+    expired: Counter,
+    waiting: Gauge,
+    waits: Histogram,
+    refused: Counter,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// 1 to 2048 ms, doubling.
+fn milliseconds() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 12))
+}
+
+impl Metrics {
+    pub(crate) fn new(store: &'static str) -> Self {
+        let latency: Family<Labels, Histogram> =
+            Family::new_with_constructor(milliseconds as fn() -> Histogram);
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            acquires: Family::default(),
+            renewals: Family::default(),
+            releases: Family::default(),
+            latency,
+            store_busy: Family::default(),
+            held: Gauge::default(),
+            queued: Gauge::default(),
+            expired: Counter::<u64, AtomicU64>::default(),
+            waiting: Gauge::default(),
+            // Waits last from a millisecond to the longest poll.
+            waits: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
+            refused: Counter::default(),
+        };
+        metrics.register(store);
+        // Counters are there from the start, so that a rate can be had of the first one.
+        for result in ["success", "fail", "busy"] {
+            for family in [&metrics.acquires, &metrics.renewals, &metrics.releases] {
+                drop(family.get_or_create(&[("result", result)]));
+            }
+        }
+        for op in ["acquire", "renew", "release"] {
+            drop(metrics.latency.get_or_create(&[("op", op)]));
+            drop(metrics.store_busy.get_or_create(&[("op", op)]));
+        }
+        metrics
+    }
+
+    fn register(&mut self, store: &'static str) {
+        let r = &mut self.registry;
+        r.register("lock_acquire", "Acquires that were answered, by result", self.acquires.clone());
+        r.register("lock_renew", "Renewals that were answered, by result", self.renewals.clone());
+        r.register("lock_release", "Releases that were answered, by result", self.releases.clone());
+        r.register("lock_op_latency_ms", "From request to answer, waiting included", self.latency.clone());
+        r.register("lock_db_busy", "Operations that found the store busy", self.store_busy.clone());
+        r.register("locks_held", "Live leases at the last sweep", self.held.clone());
+        r.register("lock_expired", "Expired leases that a sweep found", self.expired.clone());
+        r.register("lock_queued", "Places in queues at the last sweep", self.queued.clone());
+        r.register("lock_waiting_requests", "Requests that wait at this server", self.waiting.clone());
+        r.register("lock_wait_seconds", "How long those waited who got their lease", self.waits.clone());
+        r.register(
+            "lock_requests_refused",
+            "Requests refused for host, origin, token or rate",
+            self.refused.clone(),
+        );
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("store", store)]);
+        r.register("leasehold_build", "What this server is", build);
+    }
+
+    pub(crate) fn operation(&self, told: &Told, took: Duration) {
+        let family = match told.op {
+            "acquire" => &self.acquires,
+            "renew" => &self.renewals,
+            "release" => &self.releases,
+            "refused" => {
+                self.refused.inc();
+                return;
+            }
+            _ => return,
+        };
+        family.get_or_create(&[("result", told.result)]).inc();
+        self.latency.get_or_create(&[("op", told.op)]).observe(took.as_secs_f64() * 1e3);
+        if told.result == "busy" {
+            self.store_busy.get_or_create(&[("op", told.op)]).inc();
+        }
+    }
+
+    pub(crate) fn renewed_in_batch(&self, result: &'static str) {
+        self.renewals.get_or_create(&[("result", result)]).inc();
+        if result == "busy" {
+            self.store_busy.get_or_create(&[("op", "renew")]).inc();
+        }
+    }
+
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.waits.observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn swept(&self, swept: &Swept) {
+        self.expired.inc_by(swept.expired);
+        self.held.set(i64::try_from(swept.held).unwrap_or(i64::MAX));
+        self.queued.set(i64::try_from(swept.waiting).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a request that waits, for as long as the answer lives.
+    pub(crate) fn waiting(&self, waits: bool) -> Option<Waits> {
+        waits.then(|| {
+            self.waiting.inc();
+            Waits(self.waiting.clone())
+        })
+    }
+}
+
+/// A request that waits.
+pub(crate) struct Waits(Gauge);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+pub(crate) async fn route(State(app): State<Arc<App>>) -> Response<Body> {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = encode(&mut text, &app.metrics.registry);
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,155 @@
+//! Errors as answers: one table from the kind of error to the status.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use leasehold::wire::{self, Problem};
+use leasehold::{Error, ErrorKind};
+use serde::Serialize;
+
+/// A request that cannot be served.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) detail: String,
+    pub(crate) retryable: bool,
+    pub(crate) retry_after_ms: Option<u64>,
+}
+
+/// How soon to come back to a store that is down or a server that ends.
+const RETRY_AFTER_MS: u64 = 1000;
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Refusal { status, code, detail: detail.into(), retryable: false, retry_after_ms: None }
+    }
+
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+        Refusal::new(StatusCode::BAD_REQUEST, wire::code(ErrorKind::InvalidArgument), detail)
+    }
+
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Refusal::new(StatusCode::FORBIDDEN, wire::code(ErrorKind::AuthFailed), detail)
+    }
+
+    pub(crate) fn too_many(detail: impl Into<String>, retry_after_ms: u64) -> Self {
+        Refusal {
+            retryable: true,
+            retry_after_ms: Some(retry_after_ms),
+            ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, wire::code(ErrorKind::RateLimited), detail)
+        }
+    }
+
+    pub(crate) fn draining() -> Self {
+        Refusal {
+            retryable: true,
+            retry_after_ms: Some(RETRY_AFTER_MS),
+            ..Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "DRAINING",
+                "the server is shutting down; try again",
+            )
+        }
+    }
+
+    pub(crate) fn response(self) -> Response<Body> {
+        let title = self.status.canonical_reason().unwrap_or("Error");
+        let problem = Problem {
+            kind: "about:blank".into(),
+            title: title.into(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            error: self.detail,
+            code: self.code.into(),
+            retryable: self.retryable,
+        };
+        let mut response = json(self.status, &problem);
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Some(after) = self.retry_after_ms {
+            retry_after(&mut response, after);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let status = status(error.kind());
+        Refusal {
+            status,
+            code: wire::code(error.kind()),
+            // Messages hold no names, ids or passwords; sources may.
+            detail: error.message().to_owned(),
+            retryable: error.is_retryable(),
+            retry_after_ms: error.is_retryable().then_some(RETRY_AFTER_MS),
+        }
+    }
+}
+
+/// The table. 408 and 423 are never used: proxies and clients repeat the one by themselves, and the other
+/// is WebDAV's.
+fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::InvalidArgument => StatusCode::BAD_REQUEST,
+        ErrorKind::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::Lost => StatusCode::GONE,
+        ErrorKind::Deadlock | ErrorKind::Timeout => StatusCode::CONFLICT,
+        ErrorKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        // The store refused the server's own credentials: nothing the client can mend.
+        ErrorKind::AuthFailed
+        | ErrorKind::Unavailable
+        | ErrorKind::Busy
+        | ErrorKind::NetworkTimeout
+        | ErrorKind::Aborted => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Internal | _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+    // Our own types of strings and numbers always serialise.
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Whole seconds, rounded up: the header knows nothing finer.
+pub(crate) fn retry_after(response: &mut Response<Body>, after_ms: u64) {
+    response.headers_mut().insert(header::RETRY_AFTER, after_ms.div_ceil(1000).into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_the_status_that_is_documented() {
+        use ErrorKind::*;
+        for (kind, expected) in [
+            (InvalidArgument, 400),
+            (Mismatch, 422),
+            (Lost, 410),
+            (Deadlock, 409),
+            (Timeout, 409),
+            (RateLimited, 429),
+            (Unsupported, 501),
+            (AuthFailed, 503),
+            (Unavailable, 503),
+            (Busy, 503),
+            (NetworkTimeout, 503),
+            (Aborted, 503),
+            (Internal, 500),
+        ] {
+            assert_eq!(status(kind).as_u16(), expected, "{kind:?}");
+        }
+    }
+}

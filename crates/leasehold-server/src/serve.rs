@@ -1,0 +1,143 @@
+//! Accepting connections, and ending without leaving anybody in the dark.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::app::{App, app, figures};
+use crate::sweep;
+use crate::tls::Tls;
+
+/// How long what is under way may take when the server ends.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
+const OUT_OF_FILES: Duration = Duration::from_millis(50);
+
+/// Answers requests on a listener until `shutdown` resolves.
+///
+/// Then it stops accepting, answers everybody who waits with a retryable error, finishes what is under way, and
+/// returns after at most five seconds.
+///
+/// # Cancel safety
+/// Dropped, all connections are closed at once.
+///
+/// # Errors
+/// None at present: a listener that fails is tried again.
+pub async fn serve(
+    state: Arc<App>,
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
+    let mut connections = accept(&state, app(Arc::clone(&state)), listener, tls, shutdown).await;
+    state.draining.cancel();
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN, all).await;
+    sweeping.abort();
+    state.settings.log.flush();
+    Ok(())
+}
+
+/// Answers on the address that metrics and the dashboard have for themselves, for as long as [`serve`] answers on
+/// the other; run it beside that.
+///
+/// # Cancel safety
+/// Dropped, all its connections are closed at once.
+pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<Arc<Tls>>) {
+    let ended = state.draining.clone();
+    let router = figures(Arc::clone(&state));
+    accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
+}
+
+/// Accepts connections until told to stop; those that are left.
+async fn accept(
+    state: &Arc<App>,
+    router: Router,
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shutdown: impl Future<Output = ()>,
+) -> JoinSet<()> {
+    let room = Arc::new(Semaphore::new(state.settings.max_connections));
+    let mut connections = JoinSet::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        // With no room left, nobody is accepted: they wait in the system's queue, not in our memory.
+        let next = async {
+            let permit = Arc::clone(&room).acquire_owned().await;
+            (listener.accept().await, permit)
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.as_mut() => return connections,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            (accepted, permit) = next => match accepted {
+                Ok((stream, _)) => {
+                    let connection = serve_one(Arc::clone(state), router.clone(), tls.clone(), stream);
+                    connections.spawn(async move {
+                        connection.await;
+                        drop(permit);
+                    });
+                }
+                Err(_) => tokio::time::sleep(OUT_OF_FILES).await,
+            }
+        }
+    }
+}
+
+async fn serve_one(state: Arc<App>, router: Router, tls: Option<Arc<Tls>>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    notice_silence(&stream);
+    match tls {
+        None => speak(state, router, stream).await,
+        Some(tls) => {
+            let handshake = tokio::time::timeout(state.settings.read_timeout, tls.acceptor().accept(stream));
+            if let Ok(Ok(stream)) = handshake.await {
+                speak(state, router, stream).await;
+            }
+        }
+    }
+}
+
+async fn speak(
+    state: Arc<App>,
+    router: Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(state.settings.read_timeout)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => {}
+        () = state.draining.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+/// A client that died without a word is noticed in some ten seconds, also while it waits.
+fn notice_silence(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    #[cfg(target_os = "linux")]
+    {
+        let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(5));
+        let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2));
+        let _ = sockopt::set_tcp_keepcnt(stream, 3);
+    }
+}

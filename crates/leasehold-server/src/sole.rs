@@ -1,0 +1,54 @@
+//! One server at a time on one SQLite file.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use leasehold::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, flock};
+
+/// The right to be the server of a file, for as long as it lives. The system takes it back when the process dies.
+#[derive(Debug)]
+pub struct SoleServer(#[allow(dead_code)] File);
+
+impl SoleServer {
+    /// Takes it, in a file beside the database.
+    ///
+    /// Several processes may share a SQLite file safely; two servers before it would only be a mistake, each
+    /// counting half of what happens.
+    ///
+    /// # Errors
+    /// `Unavailable` if another server has it, or if the file cannot be made.
+    pub fn of(database: &Path, says: &str) -> Result<Self> {
+        let mut path = PathBuf::from(database).into_os_string();
+        path.push(".server");
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")
+                .with_source(error)
+        };
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut who = String::new();
+            let _ = file.read_to_string(&mut who);
+            let who = who.lines().next().unwrap_or("which does not say who it is").to_owned();
+            let message = format!(
+                "another leasehold server already serves this file: {who}; stop it, use its address, \
+                 or give this one a store of its own with --store"
+            );
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "process {}, {says}", std::process::id())
+        };
+        write(&mut file).map_err(failed)?;
+        Ok(SoleServer(file))
+    }
+}

@@ -1,0 +1,228 @@
+//! Who may do what: bearer tokens, of which only hashes are kept.
+
+mod limits;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use leasehold::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+pub(crate) use limits::{Place, Room, Token};
+
+/// What a token may be allowed to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Verb {
+    /// Look at locks.
+    Read,
+    /// Acquire, renew and release.
+    Acquire,
+    /// Revoke, and sweep.
+    Admin,
+}
+
+impl std::str::FromStr for Verb {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "read" => Ok(Verb::Read),
+            "acquire" => Ok(Verb::Acquire),
+            "admin" => Ok(Verb::Admin),
+            _ => Err(Error::invalid("a token can allow read, acquire and admin")),
+        }
+    }
+}
+
+/// Verbs on the names that begin with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scope {
+    /// The beginning of the names; empty for all.
+    pub prefix: String,
+    /// What may be done with them.
+    pub allow: Vec<Verb>,
+}
+
+/// How much a token may use of one server. `None`: no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Leases at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<u64>,
+    /// Requests that wait at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiters: Option<u64>,
+    /// Requests a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+}
+
+/// A line of the file of tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// For people.
+    name: String,
+    /// SHA-256 of the token, in hex. A token has 256 random bits, so there is nothing to guess.
+    sha256: String,
+    scopes: Vec<Scope>,
+    #[serde(default)]
+    limits: Limits,
+}
+
+/// A token that was just made: the only time it is seen.
+#[derive(Debug)]
+pub struct NewToken {
+    /// The token itself, for the client.
+    pub secret: String,
+    /// Its line for the file.
+    pub line: String,
+}
+
+impl NewToken {
+    /// Makes a token.
+    ///
+    /// # Errors
+    /// `Unavailable` without a source of randomness.
+    pub fn create(name: &str, scopes: Vec<Scope>, limits: Limits) -> Result<Self> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the system gives no random numbers").with_source(error)
+        })?;
+        let secret = format!("lh_{}", hex(&bytes));
+        let entry = Entry { name: name.into(), sha256: hex(&Sha256::digest(&secret)), scopes, limits };
+        let line = serde_json::to_string(&entry).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the token cannot be written").with_source(error)
+        })?;
+        Ok(NewToken { secret, line })
+    }
+}
+
+/// The tokens of a file: a JSON object on each line, `#` begins a comment.
+#[derive(Debug)]
+pub struct Tokens {
+    path: PathBuf,
+    list: RwLock<Arc<Vec<Arc<Token>>>>,
+}
+
+impl Tokens {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it cannot be read or a line cannot be understood.
+    pub fn read(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let list = RwLock::new(Arc::new(load(&path, &[])?));
+        Ok(Tokens { path, list })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.current().len()
+    }
+
+    pub(crate) fn reload(&self) -> Result<()> {
+        let new = Arc::new(load(&self.path, &self.current())?);
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    fn current(&self) -> Arc<Vec<Arc<Token>>> {
+        Arc::clone(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The token of a secret. All hashes are compared, each to its end, so that the time tells nothing.
+    pub(crate) fn find(&self, secret: &str) -> Option<Arc<Token>> {
+        let hash: [u8; 32] = Sha256::digest(secret).into();
+        let mut found = None;
+        for token in self.current().iter() {
+            let difference = token.hash.iter().zip(&hash).fold(0, |sum, (a, b)| sum | (a ^ b));
+            if std::hint::black_box(difference) == 0 {
+                found = Some(Arc::clone(token));
+            }
+        }
+        found
+    }
+}
+
+fn load(path: &Path, before: &[Arc<Token>]) -> Result<Vec<Arc<Token>>> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::invalid("the file of tokens cannot be read").with_source(error))?;
+    let mut list = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        let bad = |why: &str| Error::invalid(format!("line {} of the file of tokens: {why}", number + 1));
+        let entry: Entry = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        let hash = unhex(&entry.sha256).ok_or_else(|| bad("sha256 must have 64 hex digits"))?;
+        // What a token uses is remembered when the file is read again.
+        match before.iter().find(|token| token.hash == hash && token.is(&entry)) {
+            Some(token) => list.push(Arc::clone(token)),
+            None => list.push(Arc::new(Token::new(entry, hash))),
+        }
+    }
+    Ok(list)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(prefix: &str, allow: &[Verb]) -> Scope {
+        Scope { prefix: prefix.into(), allow: allow.into() }
+    }
+
+    #[test]
+    fn a_token_is_found_by_its_secret_and_the_file_holds_only_its_hash() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let scopes = vec![scope("ci/", &[Verb::Acquire]), scope("", &[Verb::Read])];
+        let made = NewToken::create("ci", scopes, Limits::default()).unwrap();
+        std::fs::write(file.path(), format!("# tokens\n\n{}\n", made.line)).unwrap();
+        let tokens = Tokens::read(file.path()).unwrap();
+        let token = tokens.find(&made.secret).unwrap();
+        assert!(!made.line.contains(&made.secret[3..]));
+        assert!(token.may(Verb::Acquire, "ci/build") && !token.may(Verb::Acquire, "other"));
+        assert!(token.may(Verb::Read, "other") && !token.may(Verb::Admin, "ci/build"));
+        assert!(tokens.find("lh_00").is_none());
+        std::fs::write(file.path(), "").unwrap();
+        tokens.reload().unwrap();
+        assert!(tokens.find(&made.secret).is_none());
+        std::fs::write(file.path(), "{").unwrap();
+        assert!(tokens.reload().is_err());
+    }
+
+    #[test]
+    fn a_list_is_narrowed_to_what_may_be_read() {
+        let made = |scopes| {
+            let line = NewToken::create("t", scopes, Limits::default()).unwrap().line;
+            Token::new(serde_json::from_str(&line).unwrap(), [0; 32])
+        };
+        let one = made(vec![scope("ci/", &[Verb::Read])]);
+        assert_eq!(one.readable("".into()).as_deref(), Some("ci/"));
+        assert_eq!(one.readable("ci/x".into()).as_deref(), Some("ci/x"));
+        assert_eq!(one.readable("d".into()), None);
+        let two = made(vec![scope("ci/", &[Verb::Read]), scope("cd/", &[Verb::Read])]);
+        assert_eq!(two.readable("c".into()), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! The promises of the contract, shown over HTTP: the remote backend before a server on each store.
+
+use std::sync::Arc;
+
+use leasehold::Locks;
+use leasehold::backend::{Backend, Info};
+use leasehold::backends::http::Http;
+use leasehold::conformance::{Harness, run_all};
+use leasehold_server::{App, Settings, serve};
+use tokio::net::TcpListener;
+
+/// A server on a store, on a port of its own; its URL.
+async fn start(store: &str) -> String {
+    let locks = Locks::connect(store).await.unwrap();
+    let app = App::new(locks, Settings::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(serve(app, listener, None, std::future::pending()));
+    url
+}
+
+async fn keeps_every_promise(store: &str) {
+    let url = start(store).await;
+    let connect = || async { Ok(Arc::new(Http::connect(&url).await?) as Arc<dyn Backend>) };
+    let report = run_all(&Harness::connect(connect).await.unwrap()).await;
+    println!("{report}");
+    report.assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_memory_keeps_every_promise() {
+    keeps_every_promise("memory:").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_sqlite_keeps_every_promise() {
+    let directory = tempfile::tempdir().unwrap();
+    keeps_every_promise(&format!("sqlite:{}", directory.path().join("locks.db").display())).await;
+}
+
+/// Two servers before one store are as one.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_before_one_store_keep_every_promise() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("locks.db").display());
+    let (one, other) = (start(&store).await, start(&store).await);
+    let first = Arc::new(Http::connect(&one).await.unwrap());
+    let second = Arc::new(Http::connect(&other).await.unwrap());
+    let report = run_all(&Harness::new(first).second(second)).await;
+    println!("{report}");
+    report.assert_passed();
+}
+
+/// Field by field, so that an ability cannot vanish together with its checks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_a_store_that_can_do_everything_can_too() {
+    let info = Http::connect(&start("memory:").await).await.unwrap().info();
+    let mut right = Info::new("http");
+    right.namespaced = false;
+    right.keeps_places = true;
+    right.shows_ids = false;
+    right.max_ttl = std::time::Duration::from_secs(600);
+    assert_eq!(info, right);
+    assert!(leasehold::stores().iter().any(|store| store.scheme == "http"));
+}

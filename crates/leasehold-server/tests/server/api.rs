@@ -1,0 +1,302 @@
+//! Every route, status and field.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+fn fields(body: &Value) -> Vec<&str> {
+    body.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn an_acquire_says_everything_about_the_lease() {
+    let server = Server::start().await;
+    let answer = server.verb("deploy", "acquire", json!({"owner_id": "me", "ttl_ms": 30_000})).await;
+    assert_eq!(answer.status, 200);
+    let body = &answer.body;
+    for (field, value) in [
+        ("acquired", json!(true)),
+        ("lock_name", json!("deploy")),
+        ("mode", json!("exclusive")),
+        ("owner_id", json!("me")),
+        ("ttl_ms", json!(30_000)),
+        ("expires_in_ms", json!(30_000)),
+        ("waited_ms", json!(0)),
+    ] {
+        assert_eq!(body[field], value, "{field}");
+    }
+    assert_eq!(body["lease_id"].as_str().unwrap().len(), 22);
+    assert!(body["fencing_token"].as_u64().unwrap() > 0 && body["lease_expiry_ms"].as_u64().unwrap() > 0);
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+}
+
+#[tokio::test]
+async fn a_held_lock_is_409_with_a_hint_when_to_come_back_also_for_its_own_owner() {
+    let server = Server::start().await;
+    server.verb("deploy", "acquire", json!({"owner_id": "me", "ttl_ms": 2_000})).await;
+    let answer = server.acquire("deploy").await;
+    assert_eq!((answer.status, &answer.body["reason"]), (409, &json!("HELD")));
+    assert_eq!((&answer.body["acquired"], &answer.body["current_owner_id"]), (&json!(false), &json!("me")));
+    assert_eq!((&answer.body["queue_length"], &answer.body["retryable"]), (&json!(0), &json!(true)));
+    assert!(answer.body["error"].is_string() && answer.body["current_expiry_ms"].as_u64().unwrap() > 0);
+    let left = answer.body["current_expires_in_ms"].as_u64().unwrap();
+    assert_eq!(answer.body["recommended_retry_ms"], (left / 4).clamp(25, 1000));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}
+
+#[tokio::test]
+async fn a_renewal_never_shortens_and_a_lost_one_is_410() {
+    let server = Server::start().await;
+    let lease = server.acquire("deploy").await.body["lease_id"].clone();
+    let renew = |by: u64| server.verb("deploy", "renew", json!({"lease_id": lease, "extend_by_ms": by}));
+    let answer = renew(1).await;
+    assert_eq!((answer.status, &answer.body["renewed"]), (200, &json!(true)));
+    assert!(answer.body["expires_in_ms"].as_u64().unwrap() > 20_000);
+    assert!(renew(60_000).await.body["expires_in_ms"].as_u64().unwrap() > 30_000);
+    let stale = json!({"lease_id": lease, "extend_by_ms": 1, "fencing_token": 1, "owner_id": "me"});
+    assert_eq!(server.verb("deploy", "renew", stale).await.status, 410);
+    server.verb("deploy", "release", json!({"lease_id": lease})).await;
+    let lost = renew(1).await;
+    assert_eq!((lost.status, &lost.body["renewed"]), (410, &json!(false)));
+    assert_eq!(
+        (&lost.body["reason"], &lost.body["gone"]),
+        (&json!("NOT_OWNER_OR_EXPIRED"), &json!("not_found"))
+    );
+    assert_eq!(lost.body["retryable"], false);
+}
+
+#[tokio::test]
+async fn a_release_acts_once_and_only_on_its_own_lease() {
+    let server = Server::start().await;
+    let body = server.acquire("deploy").await.body;
+    let lease = &body["lease_id"];
+    for wrong in [
+        json!({"lease_id": "AAAAAAAAAAAAAAAAAAAAAA"}),
+        json!({"lease_id": lease, "owner_id": "you"}),
+        json!({"lease_id": lease, "fencing_token": 1}),
+    ] {
+        let answer = server.verb("deploy", "release", wrong).await;
+        assert_eq!((answer.status, &answer.body["released"]), (200, &json!(false)));
+        assert_eq!(answer.body["reason"], "NOT_OWNER");
+    }
+    let right = json!({"lease_id": lease, "owner_id": "me", "fencing_token": body["fencing_token"]});
+    assert_eq!(server.verb("deploy", "release", right.clone()).await.body["released"], true);
+    let again = server.verb("deploy", "release", right).await;
+    assert_eq!((again.status, &again.body["released"]), (200, &json!(false)));
+    assert!(server.acquire("deploy").await.body["fencing_token"].as_u64() > body["fencing_token"].as_u64());
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_free_for_others_and_gone_for_its_holder() {
+    let server = Server::start().await;
+    let lease =
+        server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 40})).await.body["lease_id"].clone();
+    let next = json!({"owner_id": "you", "ttl_ms": 30_000, "wait_ms": 50_000});
+    let next = server.verb("a", "acquire", next).await;
+    assert_eq!(next.status, 200);
+    assert_eq!(server.verb("a", "renew", json!({"lease_id": lease, "extend_by_ms": 50})).await.status, 410);
+    assert_eq!(server.verb("a", "release", json!({"lease_id": lease})).await.body["released"], false);
+    assert_eq!(server.get("/v1/locks/a").await.body["owner_id"], "you");
+}
+
+#[tokio::test]
+async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
+    let server = Server::start().await;
+    let unknown = server.get("/v1/locks/nobody").await;
+    assert_eq!((unknown.status, &unknown.body["held"]), (200, &json!(false)));
+    assert_eq!((&unknown.body["owner_id"], &unknown.body["version"]), (&json!(null), &json!(0)));
+    let lease = server.acquire("deploy").await.body;
+    let waiter =
+        json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": "BBBBBBBBBBBBBBBBBBBBBB", "queue": 5000});
+    let place = server.verb("deploy", "acquire", waiter).await;
+    assert_eq!((place.status, &place.body["queue_place"]), (409, &json!(0)));
+    let seen = server.get("/v1/locks/deploy").await;
+    assert_eq!((&seen.body["held"], &seen.body["owner_id"]), (&json!(true), &json!("me")));
+    assert_eq!(seen.body["fencing_token"], lease["fencing_token"]);
+    assert_eq!(seen.body["holders"][0]["fencing_token"], lease["fencing_token"]);
+    assert_eq!((&seen.body["queue_length"], &seen.body["waiters"][0]["owner_id"]), (&json!(1), &json!("w")));
+    assert!(seen.body["lease_expiry_ms"].as_u64() >= lease["lease_expiry_ms"].as_u64().map(|at| at - 50));
+    for secret in [lease["lease_id"].as_str().unwrap(), "BBBBBBBBBBBBBBBBBBBBBB"] {
+        assert!(!seen.text.contains(secret), "{}", seen.text);
+        assert!(!server.get("/v1/locks").await.text.contains(secret));
+    }
+}
+
+#[tokio::test]
+async fn locks_are_listed_in_pages() {
+    let server = Server::start().await;
+    for name in ["a/1", "a/2", "a/3", "b"] {
+        server.acquire(name).await;
+    }
+    let mut names = Vec::new();
+    let mut path = "/v1/locks?prefix=a%2F&limit=2".to_owned();
+    loop {
+        let page = server.get(&path).await.body;
+        names.extend(page["locks"].as_array().unwrap().iter().map(|lock| lock["lock_name"].to_string()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/locks?prefix=a%2F&limit=2&cursor={}", leasehold::wire::segment(cursor));
+    }
+    assert_eq!(names, ["\"a/1\"", "\"a/2\"", "\"a/3\""]);
+    for bad in ["limit=0", "limit=x", "limit=1001", "other=1", "prefix=%zz"] {
+        server.get(&format!("/v1/locks?{bad}")).await.is_problem(400, "INVALID_ARGUMENT");
+    }
+}
+
+#[tokio::test]
+async fn readers_share_permits_are_counted_and_kinds_do_not_mix() {
+    let server = Server::start().await;
+    let take = |name: &'static str, more: Value| {
+        let mut body = json!({"owner_id": "me", "ttl_ms": 30_000});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.verb(name, "acquire", body)
+    };
+    for _ in 0..2 {
+        let reader = take("rw", json!({"mode": "shared"})).await;
+        assert_eq!((reader.status, &reader.body["mode"]), (200, &json!("shared")));
+        let permit = take("pool", json!({"mode": "permit", "limit": 2})).await;
+        assert_eq!((permit.status, &permit.body["limit"]), (200, &json!(2)));
+    }
+    assert_eq!(take("rw", json!({})).await.status, 409);
+    assert_eq!(take("pool", json!({"mode": "permit", "limit": 2})).await.status, 409);
+    take("pool", json!({"mode": "permit", "limit": 3})).await.is_problem(422, "MISMATCH");
+    take("rw", json!({"mode": "permit", "limit": 3})).await.is_problem(422, "MISMATCH");
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_one_by_one_and_in_order() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    let gone = json!({"lock_name": "b", "lease_id": lease, "extend_by_ms": 1000});
+    let held = json!({"lock_name": "a", "lease_id": lease, "extend_by_ms": 60_000});
+    let answer = server.post("/v1/renew", &json!({"leases": [gone, held]}).to_string()).await;
+    let results = &answer.body["results"];
+    assert_eq!((&results[0]["status"], &results[1]["status"]), (&json!(410), &json!(200)), "{answer:?}");
+    assert_eq!((&results[0]["renewed"], &results[1]["renewed"]), (&json!(false), &json!(true)));
+    for bad in [json!({"leases": []}), json!({}), json!({"leases": [{"lease_id": lease, "extend_by_ms": 1}]})]
+    {
+        server.post("/v1/renew", &bad.to_string()).await.is_problem(400, "INVALID_ARGUMENT");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_lease_is_not_renewed_and_now_frees_it_at_once() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    assert_eq!(server.verb("a", "revoke", json!({})).await.body["revoked"], 1);
+    let renew = server.verb("a", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
+    assert_eq!((renew.status, &renew.body["gone"]), (410, &json!("revoked")));
+    assert_eq!(server.acquire("a").await.status, 409);
+    assert_eq!(server.verb("a", "revoke", json!({"now": true})).await.status, 200);
+    assert_eq!(server.acquire("a").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_lease_is_found_by_its_id() {
+    let server = Server::start().await;
+    let lease = server.acquire("a/b").await.body["lease_id"].clone();
+    let found = server.post("/v1/leases/lookup", &json!({"lease_id": lease}).to_string()).await.body;
+    assert_eq!((&found["found"], &found["state"]), (&json!(true), &json!("held")));
+    assert_eq!(found["lock"]["lock_name"], "a/b");
+    let none = json!({"lease_id": "AAAAAAAAAAAAAAAAAAAAAA"}).to_string();
+    assert_eq!(server.post("/v1/leases/lookup", &none).await.body["found"], false);
+}
+
+#[tokio::test]
+async fn a_repeat_with_the_same_lease_id_is_the_same_grant() {
+    let server = Server::start().await;
+    let body = json!({"owner_id": "me", "ttl_ms": 30_000, "lease_id": "CCCCCCCCCCCCCCCCCCCCCC"});
+    let (one, other) =
+        (server.verb("a", "acquire", body.clone()).await, server.verb("a", "acquire", body).await);
+    assert_eq!((one.status, other.status), (200, 200));
+    assert_eq!(one.body["fencing_token"], other.body["fencing_token"]);
+    assert!(other.body["expires_in_ms"].as_u64() <= one.body["expires_in_ms"].as_u64());
+    let release = json!({"lease_id": "CCCCCCCCCCCCCCCCCCCCCC", "unanswered": 1000});
+    assert_eq!(server.verb("a", "release", release).await.body["released"], true);
+    let spent = server.verb(
+        "a",
+        "acquire",
+        json!({"owner_id": "me", "ttl_ms": 1, "lease_id": "CCCCCCCCCCCCCCCCCCCCCC"}),
+    );
+    let spent = spent.await;
+    assert_eq!((spent.status, &spent.body["gone"]), (410, &json!("superseded")));
+}
+
+#[tokio::test]
+async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    let wait = |owner: &'static str| {
+        server.verb("a", "acquire", json!({"owner_id": owner, "ttl_ms": 30_000, "wait_ms": 50_000}))
+    };
+    let release = |lease: Value| server.verb("a", "release", json!({"lease_id": lease}));
+    let turns = async {
+        server.until("a", |lock| lock["queue_length"] == 1).await;
+        let second = wait("second");
+        let then = async {
+            server.until("a", |lock| lock["queue_length"] == 2).await;
+            release(lease.clone()).await;
+        };
+        tokio::join!(second, then).0
+    };
+    let first = async {
+        let first = wait("first").await;
+        assert_eq!((first.status, &first.body["owner_id"]), (200, &json!("first")));
+        assert!(first.body["waited_ms"].as_u64().unwrap() > 0);
+        assert_eq!(server.get("/v1/locks/a").await.body["queue_length"], 1);
+        release(first.body["lease_id"].clone()).await;
+        first
+    };
+    let (first, second) = tokio::join!(first, turns);
+    assert_eq!(second.status, 200);
+    assert!(second.body["fencing_token"].as_u64() > first.body["fencing_token"].as_u64());
+}
+
+#[tokio::test]
+async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    let mine = |wait: u64| json!({"owner_id": "w", "ttl_ms": 30_000, "wait_ms": wait, "lease_id": "DDDDDDDDDDDDDDDDDDDDDD"});
+    let answer = server.verb("a", "acquire", mine(50)).await;
+    assert_eq!((answer.status, &answer.body["reason"]), (409, &json!("WAIT_TIMEOUT")));
+    assert_eq!(answer.body["queue_place"], 0);
+    // Somebody else comes after it, and stays behind it.
+    let late =
+        json!({"owner_id": "late", "ttl_ms": 30_000, "lease_id": "EEEEEEEEEEEEEEEEEEEEEE", "queue": 30_000});
+    assert_eq!(server.verb("a", "acquire", late).await.body["queue_place"], 1);
+    let (again, _) = tokio::join!(server.verb("a", "acquire", mine(50_000)), async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        server.verb("a", "release", json!({"lease_id": lease})).await
+    });
+    assert_eq!((again.status, &again.body["owner_id"]), (200, &json!("w")));
+    // Without an id of its own nobody can come back, so nothing is kept.
+    let answer = server.verb("b", "acquire", json!({"owner_id": "x", "ttl_ms": 30_000})).await;
+    assert_eq!(answer.status, 200);
+    let answer = server.verb("b", "acquire", json!({"owner_id": "y", "ttl_ms": 30_000, "wait_ms": 30})).await;
+    assert_eq!((answer.status, &answer.body["reason"]), (409, &json!("WAIT_TIMEOUT")));
+    assert_eq!(server.get("/v1/locks/b").await.body["queue_length"], 0);
+}
+
+#[tokio::test]
+async fn the_small_routes_answer() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/healthz").await.text, r#"{"status":"ok"}"#);
+    assert_eq!(server.get("/readyz").await.status, 200);
+    let able = server.get("/v1/capabilities").await.body;
+    assert_eq!((&able["store"], &able["max_ttl_ms"]), (&json!("memory"), &json!(600_000)));
+    assert!(fields(&able).len() > 10);
+    let page = server.get("/").await;
+    assert!(page.status == 200 && page.text.contains("<!doctype html>"));
+    assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'"));
+    assert_eq!(server.post("/v1/sweep", "{}").await.body["held"], 0);
+}
+
+#[tokio::test]
+async fn a_request_id_is_echoed_or_made() {
+    let server = Server::start().await;
+    let answer = server.send("GET", "/healthz", &[("x-request-id", "abc-1")], "").await;
+    assert_eq!(answer.header("x-request-id"), Some("abc-1"));
+    let made = server.send("GET", "/healthz", &[("x-request-id", "has space")], "").await;
+    assert_eq!(made.header("x-request-id").unwrap().len(), 22);
+}

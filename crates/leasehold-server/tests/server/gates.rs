@@ -1,0 +1,182 @@
+//! Who gets in, and how far.
+
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold_server::{Limits, NewToken, Scope, Settings, Tokens, Verb};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::support::{Answer, Server, request};
+
+#[tokio::test]
+async fn a_web_page_cannot_drive_a_loopback_server() {
+    let server = Server::start().await;
+    let body = json!({"owner_id": "me", "ttl_ms": 1000}).to_string();
+    let json = ("content-type", "application/json");
+    let post = |headers: Vec<(&'static str, &'static str)>| {
+        let (server, body) = (&server, body.clone());
+        async move { server.send("POST", "/v1/locks/a/acquire", &headers, &body).await }
+    };
+    for host in ["evil.example", "evil.example:7420", "localhost.evil.example", "127.0.0.1.evil.example"] {
+        post(vec![("host", host), json]).await.is_problem(403, "AUTH_FAILED");
+    }
+    for origin in ["http://evil.example", "null", "http://localhost:1", "https://evil"] {
+        post(vec![("host", "localhost"), ("origin", origin), json]).await.is_problem(403, "AUTH_FAILED");
+    }
+    // What a form can send without asking first.
+    post(vec![("content-type", "text/plain")]).await.is_problem(400, "INVALID_ARGUMENT");
+    assert_eq!(server.get("/v1/locks/a").await.body["version"], 0);
+    for host in ["localhost", "LOCALHOST:7420", "127.0.0.1:7420", "[::1]:7420"] {
+        assert_eq!(server.send("GET", "/v1/locks/a", &[("host", host)], "").await.status, 200, "{host}");
+    }
+    let same = vec![("host", "localhost:7420"), ("origin", "http://localhost:7420"), json];
+    assert_eq!(post(same).await.status, 200);
+}
+
+struct Tenants {
+    server: Server,
+    secrets: Vec<String>,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Tenants {
+    async fn new(limits: Limits) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let token = |prefix: &str, allow: &[Verb]| {
+            let scope = Scope { prefix: prefix.into(), allow: allow.into() };
+            NewToken::create("t", vec![scope], limits).unwrap()
+        };
+        let made = [
+            token("blue/", &[Verb::Read, Verb::Acquire]),
+            token("red/", &[Verb::Read, Verb::Acquire]),
+            token("", &[Verb::Read, Verb::Admin]),
+        ];
+        let lines: String = made.iter().map(|token| format!("{}\n", token.line)).collect();
+        std::fs::write(file.path(), lines).unwrap();
+        let mut settings = Settings::default();
+        settings.tokens = Some(Tokens::read(file.path()).unwrap());
+        let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+        Tenants { server, secrets: made.map(|token| token.secret).into(), _file: file }
+    }
+
+    async fn call(&self, who: usize, method: &str, path: &str, body: &str) -> Answer {
+        let bearer = format!("Bearer {}", self.secrets[who]);
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        self.server.send(method, path, &headers, body).await
+    }
+
+    async fn acquire(&self, who: usize, name: &str) -> Answer {
+        let body = json!({"owner_id": "me", "ttl_ms": 60_000}).to_string();
+        self.call(who, "POST", &format!("/v1/locks/{}/acquire", leasehold::wire::segment(name)), &body).await
+    }
+}
+
+#[tokio::test]
+async fn a_token_reaches_its_own_names_and_sees_no_others() {
+    let t = Tenants::new(Limits::default()).await;
+    t.server.acquire("blue/a").await.is_problem(401, "AUTH_FAILED");
+    let wrong = [("authorization", "Bearer lh_0000")];
+    t.server.send("GET", "/v1/locks", &wrong, "").await.is_problem(401, "AUTH_FAILED");
+    let lease = t.acquire(0, "blue/a").await;
+    assert_eq!(lease.status, 200);
+    // Held or free, there or not: out of scope is the same 403.
+    for name in ["blue/a", "blue/free", "blu", ""] {
+        assert!(matches!(t.acquire(1, name).await.status, 403 | 400), "{name:?}");
+        let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
+        if !name.is_empty() {
+            t.call(1, "GET", &path, "").await.is_problem(403, "AUTH_FAILED");
+        }
+    }
+    assert_eq!(t.acquire(1, "red/a").await.status, 200);
+    let listed = t.call(1, "GET", "/v1/locks", "").await.body;
+    assert_eq!(listed["locks"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["locks"][0]["lock_name"], "red/a");
+    t.call(1, "GET", "/v1/locks?prefix=blue", "").await.is_problem(403, "AUTH_FAILED");
+    let id = json!({"lease_id": lease.body["lease_id"]}).to_string();
+    assert_eq!(t.call(1, "POST", "/v1/leases/lookup", &id).await.body["found"], false);
+    assert_eq!(t.call(0, "POST", "/v1/leases/lookup", &id).await.body["found"], true);
+    // Verbs: who reads and administers does not acquire, and the other way round.
+    t.acquire(2, "red/b").await.is_problem(403, "AUTH_FAILED");
+    t.call(0, "POST", "/v1/locks/blue%2Fa/revoke", "{}").await.is_problem(403, "AUTH_FAILED");
+    assert_eq!(t.call(2, "POST", "/v1/locks/blue%2Fa/revoke", r#"{"now":true}"#).await.status, 200);
+    t.call(1, "POST", "/v1/sweep", "{}").await.is_problem(403, "AUTH_FAILED");
+    t.call(1, "GET", "/metrics", "").await.text.contains(&t.secrets[1]).then(|| panic!("a secret is shown"));
+    // Probes need no token.
+    assert_eq!(t.server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_token_that_is_struck_out_is_refused_after_the_file_is_read_again() {
+    let t = Tenants::new(Limits::default()).await;
+    assert_eq!(t.acquire(0, "blue/a").await.status, 200);
+    std::fs::write(t._file.path(), "# nobody\n").unwrap();
+    t.server.app.reload_tokens().unwrap();
+    t.acquire(0, "blue/b").await.is_problem(401, "AUTH_FAILED");
+}
+
+#[tokio::test]
+async fn limits_of_a_token_are_429_with_a_time_to_come_back() {
+    let limits = Limits { leases: Some(2), waiters: Some(1), requests_per_second: None };
+    let t = Tenants::new(limits).await;
+    let first = t.acquire(0, "blue/1").await;
+    assert_eq!((first.status, t.acquire(0, "blue/2").await.status), (200, 200));
+    let third = t.acquire(0, "blue/3").await;
+    third.is_problem(429, "RATE_LIMITED");
+    assert!(third.header("retry-after").is_some());
+    assert_eq!(t.acquire(1, "red/1").await.status, 200, "one tenant's limit is not another's");
+    let release = json!({"lease_id": first.body["lease_id"]}).to_string();
+    t.call(0, "POST", "/v1/locks/blue%2F1/release", &release).await;
+    assert_eq!(t.acquire(0, "blue/3").await.status, 200);
+    let wait = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000}).to_string();
+    let bearer = format!("Bearer {}", t.secrets[1]);
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let waiting = t.server.raw(&request("POST", "/v1/locks/red%2F1/acquire", &headers, &wait)).await;
+    let queued = async {
+        loop {
+            let seen = t.call(1, "GET", "/v1/locks/red%2F1", "").await.body;
+            if seen["queue_length"] == 1 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(crate::support::PATIENCE, queued).await.unwrap();
+    t.call(1, "POST", "/v1/locks/red%2F1/acquire", &wait).await.is_problem(429, "RATE_LIMITED");
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn too_many_requests_a_second_are_429() {
+    let limits = Limits { requests_per_second: Some(5), ..Limits::default() };
+    let t = Tenants::new(limits).await;
+    let mut refused = 0;
+    for _ in 0..100 {
+        if t.call(0, "GET", "/v1/locks/blue%2Fa", "").await.status == 429 {
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "100 requests, 5 a second, and none was refused");
+}
+
+#[tokio::test]
+async fn slow_connections_do_not_disturb_and_are_closed() {
+    let mut settings = Settings::default();
+    settings.read_timeout = Duration::from_millis(700);
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let mut slow = Vec::new();
+    for _ in 0..150 {
+        slow.push(server.raw(b"POST /v1/locks/a/acquire HTTP/1.1\r\nhost: localhost\r\n").await);
+        let body = b"POST /v1/locks/a/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{";
+        slow.push(server.raw(body).await);
+    }
+    assert_eq!(server.acquire("a").await.status, 200);
+    for mut stream in slow {
+        let closed = async {
+            let mut byte = [0; 256];
+            use tokio::io::AsyncReadExt as _;
+            while stream.read(&mut byte).await.is_ok_and(|read| read > 0) {}
+        };
+        tokio::time::timeout(crate::support::PATIENCE, closed).await.expect("a slow connection is closed");
+        let _ = stream.shutdown().await;
+    }
+}

@@ -1,0 +1,10 @@
+//! The server as its clients see it: real HTTP on a port of its own.
+
+mod api;
+mod bad_input;
+mod gates;
+mod operations;
+mod schema;
+mod support;
+mod tls;
+mod vanishing;

@@ -1,0 +1,167 @@
+//! Ending, counting, logging.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold_server::{App, Log, LogForm, Settings, SoleServer};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
+
+use crate::support::{Answer, PATIENCE, Server, request};
+
+#[tokio::test]
+async fn a_server_that_ends_answers_everybody_who_waits() {
+    let mut server = Server::start().await;
+    server.acquire("a").await;
+    let mut waiting = Vec::new();
+    for number in 0..20 {
+        let body = json!({"owner_id": format!("w{number}"), "ttl_ms": 1000, "wait_ms": 50_000}).to_string();
+        let bytes = request("POST", "/v1/locks/a/acquire", &[("content-type", "application/json")], &body);
+        waiting.push(server.raw(&bytes).await);
+    }
+    server.until("a", |lock| lock["queue_length"] == 20).await;
+    // One that says nothing must not hold it up for longer than the five seconds.
+    let _silent = server.raw(b"").await;
+    let began = Instant::now();
+    server.stop();
+    for mut stream in waiting {
+        let mut bytes = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
+        let answer = Answer::parse(&bytes);
+        answer.is_problem(503, "DRAINING");
+        assert_eq!(answer.body["retryable"], true);
+    }
+    let ended = tokio::time::timeout(PATIENCE, &mut server.task).await;
+    ended.unwrap().unwrap().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(7), "it took {:?} to end", began.elapsed());
+    assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn the_metrics_really_count() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    server.acquire("a").await;
+    server.verb("a", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
+    server.verb("b", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
+    server.verb("a", "release", json!({"lease_id": lease})).await;
+    server.verb("a", "release", json!({"lease_id": lease})).await;
+    server.verb("short", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
+    server.verb("lasting-name", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000})).await;
+    let began = Instant::now();
+    let text = loop {
+        let text = server.get("/metrics").await.text;
+        if text.contains("\nlock_expired_total 1\n") && text.contains("\nlocks_held 1\n") {
+            break text;
+        }
+        assert!(began.elapsed() < PATIENCE, "{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    for line in [
+        "lock_acquire_total{result=\"success\"} 3",
+        "lock_acquire_total{result=\"fail\"} 1",
+        "lock_acquire_total{result=\"busy\"} 0",
+        "lock_renew_total{result=\"success\"} 1",
+        "lock_renew_total{result=\"fail\"} 1",
+        "lock_release_total{result=\"success\"} 1",
+        "lock_release_total{result=\"fail\"} 1",
+        "lock_op_latency_ms_count{op=\"acquire\"} 4",
+        "lock_op_latency_ms_bucket{le=\"2048.0\",op=\"renew\"} 2",
+        "lock_db_busy_total{op=\"acquire\"} 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+    }
+    assert!(
+        !text.contains("lasting-name") && !text.contains("\"me\""),
+        "names and owners are no labels: {text}"
+    );
+}
+
+/// Where a log can be read back.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn every_operation_is_one_line_without_secrets_or_names() {
+    let lines = Lines::default();
+    let mut settings = Settings::default();
+    settings.log = Log::to(lines.clone(), LogForm::Json).unwrap();
+    let log = settings.log.clone();
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let body = json!({"owner_id": "hush", "ttl_ms": 1000}).to_string();
+    let headers = [("content-type", "application/json"), ("x-request-id", "r-1")];
+    let lease = server.send("POST", "/v1/locks/private/acquire", &headers, &body).await.body;
+    server.verb("private", "release", json!({"lease_id": lease["lease_id"]})).await;
+    log.flush();
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    let line = &lines[0];
+    assert_eq!(
+        (&line["op"], &line["result"], &line["request_id"]),
+        (&json!("acquire"), &json!("success"), &json!("r-1"))
+    );
+    assert_eq!((&line["fence"], &line["status"]), (&lease["fencing_token"], &json!(200)));
+    assert_eq!(line["lock_hash"], leasehold::hash_name("private"));
+    assert!(line["ts"].is_u64() && line["latency_ms"].is_number() && line["level"] == "info");
+    assert_eq!(line["lease_hash"], lines[1]["lease_hash"]);
+    for secret in ["private", "hush", lease["lease_id"].as_str().unwrap()] {
+        assert!(!text.contains(secret), "{secret} is in {text}");
+    }
+}
+
+#[tokio::test]
+async fn stores_that_a_server_cannot_stand_before_are_refused() {
+    let store = testkit::faulty::Faulty::new(
+        leasehold::backends::memory::Memory::new(),
+        Arc::new(leasehold::clock::SystemClock),
+    )
+    .with_info(|info| info.liveness = leasehold::backend::Liveness::Session);
+    let error = App::new(Locks::new(store), Settings::default()).unwrap_err();
+    assert_eq!(error.kind(), leasehold::ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_second_server_on_one_file_is_told_who_the_first_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let first = SoleServer::of(&path, "http://127.0.0.1:7420").unwrap();
+    let error = SoleServer::of(&path, "x").unwrap_err();
+    assert!(error.message().contains("http://127.0.0.1:7420"), "{error}");
+    drop(first);
+    SoleServer::of(&path, "x").unwrap();
+}
+
+/// With no descriptors left the server neither dies nor spins; when there are some again, it answers.
+#[tokio::test]
+async fn a_server_with_no_room_for_connections_serves_again_when_there_is_some() {
+    let mut settings = Settings::default();
+    settings.max_connections = 4;
+    settings.read_timeout = Duration::from_secs(30);
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(server.raw(b"GET /hea").await);
+    }
+    let body = json!({"owner_id": "me", "ttl_ms": 1000}).to_string();
+    let bytes = request("POST", "/v1/locks/a/acquire", &[("content-type", "application/json")], &body);
+    let mut stream = server.raw(&bytes).await;
+    let mut answer = Vec::new();
+    let early = tokio::time::timeout(Duration::from_millis(200), stream.read_to_end(&mut answer)).await;
+    assert!(early.is_err(), "there was room after all");
+    held.clear();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(Answer::parse(&answer).status, 200);
+}

@@ -1,0 +1,155 @@
+//! A server in this process, and a client that writes its requests byte by byte.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold_server::{App, Settings, serve};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Far longer than anything takes: only what never happens is a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) app: Arc<App>,
+    stop: Option<oneshot::Sender<()>>,
+    pub(crate) task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Server::on(Locks::connect("memory:").await.unwrap(), Settings::default()).await
+    }
+
+    pub(crate) async fn on(locks: Locks, settings: Settings) -> Self {
+        let app = App::new(locks, settings).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(serve(Arc::clone(&app), listener, None, async {
+            let _ = stopped.await;
+        }));
+        Server { address, app, stop: Some(stop), task }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
+        self.send("POST", path, &[("content-type", "application/json")], body).await
+    }
+
+    /// POST to a verb of a lock.
+    pub(crate) async fn verb(&self, name: &str, verb: &str, body: Value) -> Answer {
+        let path = format!("/v1/locks/{}/{verb}", leasehold::wire::segment(name));
+        self.post(&path, &body.to_string()).await
+    }
+
+    pub(crate) async fn acquire(&self, name: &str) -> Answer {
+        self.verb(name, "acquire", serde_json::json!({"owner_id": "me", "ttl_ms": 30_000})).await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let bytes = request(method, path, headers, body);
+        let read = async {
+            let mut stream = self.raw(&bytes).await;
+            let mut answer = Vec::new();
+            // A connection that the server resets after its answer has still brought it.
+            let _ = stream.read_to_end(&mut answer).await;
+            Answer::parse(&answer)
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("the server answers")
+    }
+
+    /// A connection on which these bytes were sent.
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // The server may refuse before it has read everything.
+        let _ = stream.write_all(bytes).await;
+        stream
+    }
+
+    /// Looks at a lock until it is so.
+    pub(crate) async fn until(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
+        let began = Instant::now();
+        loop {
+            let seen = self.get(&path).await.body;
+            if is_so(&seen) {
+                return seen;
+            }
+            assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// The bytes of a request.
+pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let mut text =
+        format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        text.push_str("host: localhost\r\n");
+    }
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    text.into_bytes()
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) text: String,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Answer {
+            status,
+            head: head.to_ascii_lowercase(),
+            text: body.to_owned(),
+            body: serde_json::from_str(body).unwrap_or(Value::Null),
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let line = self.head.lines().find(|line| line.starts_with(&format!("{name}: ")))?;
+        line.split_once(": ").map(|(_, value)| value)
+    }
+
+    /// It is an error as RFC 9457 and the source document have it.
+    #[track_caller]
+    pub(crate) fn is_problem(&self, status: u16, code: &str) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        assert_eq!(self.body["status"], status);
+        assert_eq!(self.body["code"], code, "{self:?}");
+        assert!(self.body["error"].is_string() && self.body["retryable"].is_boolean(), "{self:?}");
+        assert_eq!(self.body["detail"], self.body["error"]);
+    }
+}

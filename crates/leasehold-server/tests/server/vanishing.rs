@@ -1,0 +1,140 @@
+//! Clients that go away: while they wait, before their answer, and those that come back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold::backend::Backend;
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
+use leasehold_server::Settings;
+use serde_json::json;
+use testkit::faulty::{Act, Faulty, Verb};
+
+use crate::support::{PATIENCE, Server, request};
+
+const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
+
+fn acquire(name: &str, body: serde_json::Value) -> Vec<u8> {
+    let headers = [("content-type", "application/json")];
+    request("POST", &format!("/v1/locks/{name}/acquire"), &headers, &body.to_string())
+}
+
+async fn faulty() -> (Server, Faulty) {
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    (Server::on(locks, Settings::default()).await, store)
+}
+
+/// Waits until the store was asked so often.
+async fn asked(store: &Faulty, verb: Verb, times: usize) {
+    let began = Instant::now();
+    while store.calls(verb).len() < times {
+        assert!(began.elapsed() < PATIENCE, "the store was never asked");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_while_it_waits_leaves_the_queue() {
+    let server = Server::start().await;
+    server.acquire("a").await;
+    for own_id in [false, true] {
+        let mut body = json!({"owner_id": "w", "ttl_ms": 30_000, "wait_ms": 50_000});
+        if own_id {
+            body["lease_id"] = json!(ID);
+        }
+        let waiting = server.raw(&acquire("a", body)).await;
+        server.until("a", |lock| lock["queue_length"] == 1).await;
+        let began = Instant::now();
+        drop(waiting);
+        server.until("a", |lock| lock["queue_length"] == 0).await;
+        assert!(began.elapsed() < Duration::from_secs(8), "its place lapsed; it was not given up");
+    }
+}
+
+#[tokio::test]
+async fn what_a_client_got_that_went_before_its_answer_goes_to_the_next() {
+    for own_id in [false, true] {
+        let (server, store) = faulty().await;
+        store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(200))]);
+        let mut body = json!({"owner_id": "gone", "ttl_ms": 600_000});
+        if own_id {
+            body["lease_id"] = json!(ID);
+        }
+        let going = server.raw(&acquire("a", body)).await;
+        asked(&store, Verb::TryAcquire, 1).await;
+        drop(going);
+        let next = json!({"owner_id": "next", "ttl_ms": 30_000, "wait_ms": 50_000});
+        let next = server.verb("a", "acquire", next).await;
+        assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_came_back_with_its_id_keeps_the_lease() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(300))]);
+    let body = json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": ID});
+    let going = server.raw(&acquire("a", body.clone())).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    drop(going);
+    let back = server.verb("a", "acquire", body).await;
+    assert_eq!(back.status, 200, "{back:?}");
+    // The give-back of the first request has come and gone.
+    asked(&store, Verb::Release, 1).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let seen = server.get("/v1/locks/a").await.body;
+    assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &back.body["fencing_token"]));
+    let renew = json!({"lease_id": ID, "extend_by_ms": 1000});
+    assert_eq!(server.verb("a", "renew", renew).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_repeat_that_breaks_off_does_not_take_away_what_was_answered_before() {
+    let (server, store) = faulty().await;
+    let body = json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": ID});
+    let held = server.verb("a", "acquire", body.clone()).await;
+    assert_eq!(held.status, 200);
+    let before = store.log().len();
+    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+    let going = server.raw(&acquire("a", body)).await;
+    asked(&store, Verb::TryAcquire, 2).await;
+    drop(going);
+    // The probe, then the repeat; and nothing after it.
+    asked(&store, Verb::TryAcquire, 3).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(
+        store.log()[before..].iter().all(|call| call.verb != Verb::Release),
+        "a held lease was given back"
+    );
+    assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
+}
+
+#[tokio::test]
+async fn a_store_that_is_busy_is_409_and_one_that_is_down_503() {
+    use leasehold::ErrorKind;
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy)]);
+    let busy = server.acquire("a").await;
+    assert_eq!((busy.status, &busy.body["reason"]), (409, &json!("BUSY_RETRY")));
+    assert_eq!(busy.body["recommended_retry_ms"], 50);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable)]);
+    let down = server.acquire("a").await;
+    down.is_problem(503, "UNAVAILABLE");
+    assert_eq!(down.header("retry-after"), Some("1"));
+    // Who waits is spared a fault that passes.
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Busy)]);
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
+    assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
+}
+
+/// The answer of the store got lost, and nobody but the server knows the id it made.
+#[tokio::test]
+async fn an_id_that_only_the_server_knows_holds_nothing_after_a_fault() {
+    use leasehold::ErrorKind;
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::NetworkTimeout)]);
+    server.acquire("a").await.is_problem(503, "NETWORK_TIMEOUT");
+    server.until("a", |lock| lock["held"] == false).await;
+}

@@ -1,0 +1,118 @@
+//! Where the server is and how to get in.
+
+use std::path::PathBuf;
+
+use hyper::Uri;
+
+use crate::error::{Error, Result};
+
+/// How to reach a server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whether to speak TLS.
+    pub tls: bool,
+    /// The host, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// What stands before `/v1/` in its paths; empty, or with a slash at its beginning.
+    pub base: String,
+    /// The bearer token.
+    pub token: Option<String>,
+    /// The authority that signed the server's certificate, in PEM; the system's unless set.
+    pub ca: Option<PathBuf>,
+    /// The client's own certificate and its key, in PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("tls", &self.tls)
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("token", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// Options from a URL: `http://host:port/base?token_file=path&ca=path&cert=path&key=path`.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, without the URL in it, if it is none; if the token's file cannot be read.
+    pub fn parse(url: &str) -> Result<Self> {
+        let bad = |why: &str| Error::invalid(format!("the URL of a server is http://host:port: {why}"));
+        let uri: Uri = url.parse().map_err(|_| bad("this is none"))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(bad("the scheme is http or https")),
+        };
+        let authority = uri.authority().ok_or_else(|| bad("there is no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(bad("a token does not belong into a URL; use ?token_file=path"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(bad("there is no host"));
+        }
+        let mut options = Options {
+            tls,
+            host,
+            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            base: uri.path().trim_end_matches('/').to_owned(),
+            token: None,
+            ca: None,
+            identity: None,
+        };
+        let (mut cert, mut key) = (None, None);
+        for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_encoding::percent_decode_str(value).decode_utf8_lossy().into_owned();
+            match name {
+                "token_file" => {
+                    let text = std::fs::read_to_string(&value).map_err(|error| {
+                        Error::invalid("the token's file cannot be read").with_source(error)
+                    })?;
+                    options.token = Some(text.trim().to_owned());
+                }
+                "ca" => options.ca = Some(value.into()),
+                "cert" => cert = Some(PathBuf::from(value)),
+                "key" => key = Some(PathBuf::from(value)),
+                _ => return Err(bad("its query may have token_file, ca, cert and key")),
+            }
+        }
+        options.identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(bad("cert and key go together")),
+        };
+        Ok(options)
+    }
+
+    /// The host and port as a header has them.
+    pub(super) fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{host}:{}", self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_and_a_secret_in_it_refused() {
+        let options = Options::parse("https://[::1]:7420/locks/?ca=%2Fca.pem").unwrap();
+        assert_eq!((options.host.as_str(), options.port, options.tls), ("::1", 7420, true));
+        assert_eq!((options.base.as_str(), options.authority().as_str()), ("/locks", "[::1]:7420"));
+        assert_eq!(options.ca, Some("/ca.pem".into()));
+        assert_eq!(Options::parse("http://example").unwrap().port, 80);
+        for bad in ["http://", "http:", "http://u:secret@h", "http://h?x=1", "http://h?cert=a", "ftp://h"] {
+            let error = Options::parse(bad).unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! `http://`, `https://` — a leasehold server: its routes are the verbs, and it waits in its store's queue for us.
+//!
+//! Waiting is a long poll that belongs to the claim and not to the call of `wait`: it goes on when that is dropped,
+//! because a server takes a connection that is closed for a client that has gone, and gives up its place.
+
+mod address;
+mod polls;
+mod pool;
+mod reading;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
+    Renewed, Revoked, Swept, TimeAuthority, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+use crate::wire::{self, ceil_ms, mode_fields, segment};
+
+pub use address::Options;
+use polls::{Poll, Polls};
+use pool::Pool;
+
+/// What a server can do at best; what it can do in truth, it says when it is connected to.
+pub(crate) const INFO: Info = {
+    let mut info = Info::new("http");
+    info.namespaced = false;
+    info.keeps_places = true;
+    info.shows_ids = false;
+    info
+};
+
+/// When to look again without having been told: after any long poll has ended.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Bytes of renewals in one request: well below the 64 KiB that a server reads.
+const BATCH_BYTES: usize = 40 * 1024;
+
+/// A leasehold server as a store.
+///
+/// Its connections live on the runtime on which it was made; [`Locks::connect`](crate::Locks::connect) makes it on
+/// the client's own thread. The namespace is the server's: names of another than the empty one are refused.
+#[derive(Debug)]
+pub struct Http {
+    pool: std::sync::Arc<Pool>,
+    polls: Polls,
+    info: Info,
+}
+
+impl Http {
+    /// Connects to `http://host:port` or `https://…`, with what the query of the URL says: `token_file`, `ca`, `cert`, `key`.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL that cannot be one; `AuthFailed` if the server wants another token; `Unavailable`
+    /// if there is no server; `Unsupported` if it is not a leasehold server.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Http::open(Options::parse(url)?).await
+    }
+
+    /// As [`connect`](Http::connect), with options set by the program.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Http::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](Http::connect).
+    pub async fn open(options: Options) -> Result<Self> {
+        let pool = std::sync::Arc::new(Pool::new(options)?);
+        let answer = pool.get("/v1/capabilities").await?;
+        let able: wire::Capabilities = answer.ok()?;
+        let mut info = INFO;
+        info.liveness = Liveness::Ttl;
+        info.time = if able.time == "client" { TimeAuthority::Client } else { TimeAuthority::Store };
+        (info.fenced, info.fifo, info.shared) = (able.fenced, able.fifo, able.shared);
+        (info.max_permits, info.downgrade) = (able.max_permits, able.downgrade);
+        (info.find_by_id, info.revoke, info.detects_loss) = (able.find_by_id, able.revoke, able.detects_loss);
+        info.max_ttl = Duration::from_millis(able.max_ttl_ms);
+        info.min_validity_percent = able.min_validity_percent;
+        Ok(Http { polls: Polls::new(), pool, info })
+    }
+}
+
+/// The path of a verb on a name.
+fn path(name: &Name, verb: &str) -> Result<String> {
+    Ok(format!("/v1/locks/{}{verb}", segment(plain(name)?)))
+}
+
+fn plain(name: &Name) -> Result<&str> {
+    if name.namespace().is_empty() {
+        Ok(name.as_str())
+    } else {
+        Err(Error::invalid("over http: the namespace is the server's; do not set one on the client"))
+    }
+}
+
+/// The body of an attempt that waits for so long.
+fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
+    let (mode, limit) = mode_fields(claim.mode);
+    let numbered = claim.nonce != 0;
+    wire::Acquire {
+        owner_id: claim.owner.to_string(),
+        ttl_ms: ceil_ms(claim.ttl),
+        mode: Some(mode).filter(|_| claim.mode != Mode::Exclusive),
+        limit,
+        wait_ms: Some(ceil_ms(wait)).filter(|wait| *wait > 0),
+        queue: claim.queue.map(ceil_ms),
+        lease_id: Some(claim.id.expose().to_owned()),
+        metadata: claim.metadata.as_ref().map(|text| text.to_string()),
+        repeat: claim.repeat,
+        attempt: numbered.then_some(claim.nonce),
+        first: numbered.then_some(claim.first),
+    }
+}
+
+fn renewal(lease: &Renewal) -> Result<wire::Renew> {
+    let mode = lease.mode.map(mode_fields);
+    Ok(wire::Renew {
+        lock_name: Some(plain(&lease.name)?.to_owned()),
+        lease_id: lease.id.expose().to_owned(),
+        extend_by_ms: ceil_ms(lease.ttl),
+        owner_id: lease.owner.as_ref().map(|owner| owner.to_string()),
+        fencing_token: lease.fence.map(|fence| fence.get()),
+        shorten: lease.shorten,
+        mode: mode.map(|(mode, _)| mode),
+        limit: mode.and_then(|(_, limit)| limit),
+        raise_fencing_token: lease.raise_fence.map(|fence| fence.get()),
+    })
+}
+
+impl Http {
+    /// Renews as many as fit into one request.
+    async fn renew_some(&self, leases: &[wire::Renew]) -> Vec<Result<Renewed>> {
+        let body = wire::RenewMany { leases: leases.to_vec() };
+        let answers = async {
+            let answer: reading::Batch = self.pool.post("/v1/renew", &body).await?.ok()?;
+            Ok::<_, Error>(answer.results)
+        };
+        match answers.await {
+            Ok(results) if results.len() == leases.len() => {
+                results.into_iter().map(reading::renewed).collect()
+            }
+            Ok(_) => {
+                let odd = || Err(Error::new(ErrorKind::Internal, "the server did not answer each renewal"));
+                leases.iter().map(|_| odd()).collect()
+            }
+            Err(error) => leases.iter().map(|_| Err(error.duplicate())).collect(),
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Http {
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let answer = self.pool.post(&path(&claim.name, "/acquire")?, &acquire(claim, Duration::ZERO)).await?;
+        match reading::attempt(answer)? {
+            // The long poll tells; this is only for when it does not.
+            Attempt::Busy(busy) => Ok(Attempt::Busy(crate::backend::Busy { retry_in: Some(LOOK), ..busy })),
+            other => Ok(other),
+        }
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        let poll = self.polls.of(claim, || {
+            let wait = Poll::TIME;
+            let mut body = acquire(claim, wait);
+            // The attempt was begun by the call before.
+            body.first = body.attempt.map(|_| false);
+            let (pool, path) = (std::sync::Arc::clone(&self.pool), path(&claim.name, "/acquire")?);
+            Ok((self.pool.runtime().clone(), async move {
+                reading::attempt(pool.post_within(&path, &body, wait + Poll::GRACE).await?)
+            }))
+        })?;
+        poll.answer().await
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let bodies: Vec<Result<wire::Renew>> = leases.iter().map(renewal).collect();
+        let good: Vec<wire::Renew> = bodies.iter().filter_map(|body| body.as_ref().ok().cloned()).collect();
+        let mut answers = Vec::with_capacity(good.len());
+        let mut rest = good.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take(wire::MAX_BATCH).take_while(|body| {
+                bytes += serde_json::to_vec(body).map_or(BATCH_BYTES, |text| text.len() + 1);
+                bytes <= BATCH_BYTES
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            answers.extend(self.renew_some(now).await);
+            rest = later;
+        }
+        let mut answers = answers.into_iter();
+        let none = || Err(Error::new(ErrorKind::Internal, "the server did not answer each renewal"));
+        bodies.into_iter().map(|body| body.and_then(|_| answers.next().unwrap_or_else(none))).collect()
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        // A long poll that is still out there must not bring anything any more.
+        let polled = self.polls.ttl_of_pending(&lease.id);
+        let body = wire::Release {
+            lease_id: lease.id.expose().to_owned(),
+            owner_id: lease.owner.as_ref().map(|owner| owner.to_string()),
+            fencing_token: lease.fence.map(|fence| fence.get()),
+            unanswered: lease.unanswered.max(polled).map(ceil_ms),
+            attempt: lease.nonce,
+        };
+        reading::released(self.pool.post(&path(&lease.name, "/release")?, &body).await?)
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        let body = wire::Revoke { now };
+        let answer: wire::Revoked = self.pool.post(&path(name, "/revoke")?, &body).await?.ok()?;
+        Ok(Revoked { leases: answer.revoked })
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        match query {
+            Query::Name(name) => {
+                let lock: wire::Lock = self.pool.get(&path(name, "")?).await?.ok()?;
+                Ok(Page { items: vec![reading::name_info(lock)?], next: None })
+            }
+            Query::LeaseId(id) => {
+                let body = wire::Lookup { lease_id: id.expose().to_owned() };
+                let found: wire::Found = self.pool.post("/v1/leases/lookup", &body).await?.ok()?;
+                let mut items: Vec<NameInfo> =
+                    found.lock.map(reading::name_info).transpose()?.into_iter().collect();
+                // Whoever asks by the id knows it.
+                let shown = id.digest();
+                for info in &mut items {
+                    info.holders.iter_mut().filter(|one| one.id == shown).for_each(|one| one.id = *id);
+                    info.waiters.iter_mut().filter(|one| one.id == shown).for_each(|one| one.id = *id);
+                }
+                Ok(Page { items, next: None })
+            }
+            Query::Prefix { stored, limit, cursor } => {
+                let begin = match stored.strip_prefix('/') {
+                    Some(begin) => begin,
+                    None if stored.is_empty() => "",
+                    None => return Err(Error::invalid("over http: the namespace is the server's")),
+                };
+                let mut path =
+                    format!("/v1/locks?limit={}&prefix={}", (*limit).clamp(1, 1000), segment(begin));
+                if let Some(cursor) = cursor {
+                    path.push_str(&format!("&cursor={}", segment(cursor)));
+                }
+                let listed: wire::Listed = self.pool.get(&path).await?.ok()?;
+                let items = listed.locks.into_iter().map(reading::name_info).collect::<Result<_>>()?;
+                Ok(Page { items, next: listed.next_cursor })
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        let swept: wire::Swept = self.pool.post("/v1/sweep", &wire::NoFields::default()).await?.ok()?;
+        let wire::Swept { expired, tickets, counters, held, waiting } = swept;
+        Ok(Swept { expired, tickets, counters, held, waiting })
+    }
+}

@@ -1,0 +1,108 @@
+//! Long polls that outlive the calls which wait for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::backend::{Attempt, Claim, Grant, Wake};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
+
+/// The long polls of a client, by claim.
+#[derive(Debug)]
+pub(super) struct Polls(Arc<Mutex<HashMap<LeaseId, Pending>>>);
+
+#[derive(Debug)]
+struct Pending {
+    poll: Poll,
+    ttl: Duration,
+    task: AbortHandle,
+}
+
+/// One long poll.
+#[derive(Debug, Clone)]
+pub(super) struct Poll {
+    sent: Instant,
+    end: watch::Receiver<Option<Arc<Result<Attempt>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Polls {
+    pub(super) fn new() -> Self {
+        Polls(Arc::default())
+    }
+
+    /// The poll of a claim that is under way, or a new one.
+    pub(super) fn of<W>(&self, claim: &Claim, start: impl FnOnce() -> Result<(Handle, W)>) -> Result<Poll>
+    where
+        W: Future<Output = Result<Attempt>> + Send + 'static,
+    {
+        let mut polls = lock(&self.0);
+        if let Some(pending) = polls.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
+            return Ok(pending.poll.clone());
+        }
+        let (runtime, work) = start()?;
+        let (tell, end) = watch::channel(None);
+        let (all, id) = (Arc::downgrade(&self.0), claim.id);
+        let poll = Poll { sent: Instant::now(), end };
+        let receiver = poll.end.clone();
+        let task = runtime.spawn(async move {
+            let answer = work.await;
+            // Forgotten before it is told: who waits again gets a new one.
+            if let Some(all) = all.upgrade() {
+                let mut polls = lock(&all);
+                if polls.get(&id).is_some_and(|pending| pending.poll.end.same_channel(&receiver)) {
+                    polls.remove(&id);
+                }
+            }
+            tell.send_replace(Some(Arc::new(answer)));
+        });
+        polls.insert(claim.id, Pending { poll: poll.clone(), ttl: claim.ttl, task: task.abort_handle() });
+        Ok(poll)
+    }
+
+    /// The ttl of a claim whose poll has not ended.
+    pub(super) fn ttl_of_pending(&self, id: &LeaseId) -> Option<Duration> {
+        lock(&self.0).get(id).map(|pending| pending.ttl)
+    }
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        // The connections close, and the server gives up the places.
+        lock(&self.0).drain().for_each(|(_, pending)| pending.task.abort());
+    }
+}
+
+impl Poll {
+    /// How long the server is asked to wait. Not longer, so that a server that died without a word is noticed.
+    pub(super) const TIME: Duration = Duration::from_secs(10);
+    /// How long after that its answer may take.
+    pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+    /// What it brings.
+    pub(super) async fn answer(mut self) -> Result<Wake> {
+        let began = Instant::now();
+        let broken = |_| Error::new(ErrorKind::Unavailable, "the client's runtime has ended");
+        let answer = self.end.wait_for(Option::is_some).await.map_err(broken)?.clone();
+        match answer.as_deref() {
+            Some(Ok(Attempt::Granted(grant))) => {
+                // Measured before this call began: it has to be measured again.
+                let Some(waited) = (self.sent + grant.waited).checked_duration_since(began) else {
+                    return Ok(Wake::Retry);
+                };
+                Ok(Wake::Granted(Grant { waited, ..grant.clone() }))
+            }
+            // What became of the claim, its own attempt tells.
+            Some(Ok(_)) | None => Ok(Wake::Retry),
+            Some(Err(error)) => Err(error.duplicate()),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Connections to one server, used again and again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde::Serialize;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio_rustls::TlsConnector;
+
+use super::address::Options;
+use super::reading::Answer;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a connection is kept that nobody uses: less than a server waits for the next request.
+const IDLE: Duration = Duration::from_secs(4);
+/// How many.
+const MAX_IDLE: usize = 64;
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a single call may take; those above have shorter times of their own.
+const CALL: Duration = Duration::from_secs(30);
+
+pub(super) struct Pool {
+    options: Options,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    runtime: Handle,
+    idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.options.fmt(f)
+    }
+}
+
+fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Unavailable, "the server cannot be reached").with_source(error)
+}
+
+fn broken(error: hyper::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection to the server broke").with_source(error)
+}
+
+impl Pool {
+    /// Must be called on the runtime on which the connections shall live.
+    pub(super) fn new(options: Options) -> Result<Self> {
+        let runtime = Handle::try_current().map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, "a server's client is made inside a tokio runtime")
+                .with_source(error)
+        })?;
+        let tls = if options.tls { Some(connector(&options)?) } else { None };
+        Ok(Pool { options, tls, runtime, idle: Mutex::default() })
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<(SendRequest<Full<Bytes>>, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Answer> {
+        self.call(Method::GET, path, Bytes::new(), CALL).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer> {
+        self.post_within(path, body, CALL).await
+    }
+
+    pub(super) async fn post_within(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        time: Duration,
+    ) -> Result<Answer> {
+        let body = serde_json::to_vec(body).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the request cannot be written").with_source(error)
+        })?;
+        self.call(Method::POST, path, body.into(), time).await
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Bytes, time: Duration) -> Result<Answer> {
+        let mut request = Request::builder()
+            .method(&method)
+            .uri(format!("{}{path}", self.options.base))
+            .header(header::HOST, self.options.authority());
+        if method == Method::POST {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &self.options.token {
+            let mut value = header::HeaderValue::from_str(&format!("Bearer {token}"))
+                .map_err(|_| Error::invalid("the token holds characters that no token has"))?;
+            value.set_sensitive(true);
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| Error::invalid("the request cannot be made").with_source(error))?;
+        tokio::time::timeout(time, self.send(request)).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::NetworkTimeout, "the server did not answer in time"))
+        })
+    }
+
+    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Answer> {
+        loop {
+            let (mut sender, fresh) = match self.take().await {
+                Some(sender) => (sender, false),
+                None => (self.connect().await?, true),
+            };
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    let status = response.status().as_u16();
+                    let body = response.into_body().collect().await.map_err(broken)?.to_bytes().into();
+                    self.keep(sender);
+                    return Ok(Answer { status, body });
+                }
+                Err(mut error) => match error.take_message() {
+                    // An old connection had ended, and nothing was sent on it.
+                    Some(message) if !fresh => request = message,
+                    _ => return Err(broken(error.into_error())),
+                },
+            }
+        }
+    }
+
+    async fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
+        loop {
+            let (mut sender, since) = self.idle().pop()?;
+            if since.elapsed() < IDLE && !sender.is_closed() && sender.ready().await.is_ok() {
+                return Some(sender);
+            }
+        }
+    }
+
+    fn keep(&self, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.idle();
+        idle.retain(|(sender, since)| since.elapsed() < IDLE && !sender.is_closed());
+        if idle.len() < MAX_IDLE && !sender.is_closed() {
+            idle.push((sender, Instant::now()));
+        }
+    }
+
+    /// Connects on the pool's own runtime, so that the connection outlives the caller's.
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
+        let (host, port, tls) = (self.options.host.clone(), self.options.port, self.tls.clone());
+        let runtime = self.runtime.clone();
+        let connecting = self.runtime.spawn(async move {
+            let stream = TcpStream::connect((host.as_str(), port)).await.map_err(unreachable)?;
+            let _ = stream.set_nodelay(true);
+            notice_silence(&stream);
+            match tls {
+                None => speak(&runtime, stream).await,
+                Some((connector, name)) => {
+                    let stream = connector.connect(name, stream).await.map_err(unreachable)?;
+                    speak(&runtime, stream).await
+                }
+            }
+        });
+        let _abort = AbortOnDrop(connecting.abort_handle());
+        match tokio::time::timeout(CONNECT, connecting).await {
+            Ok(Ok(connected)) => connected,
+            Ok(Err(error)) => Err(unreachable(error)),
+            Err(error) => Err(unreachable(error)),
+        }
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn speak<S>(runtime: &Handle, stream: S) -> Result<SendRequest<Full<Bytes>>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    // It ends when its sender is dropped, or when the server closes it.
+    runtime.spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+/// A server that died without a word is noticed in a few seconds, also while it is only waited for.
+#[cfg(target_os = "linux")]
+fn notice_silence(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    const EVERY: Duration = Duration::from_secs(1);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, EVERY);
+    let _ = sockopt::set_tcp_keepintvl(stream, EVERY);
+    let _ = sockopt::set_tcp_keepcnt(stream, 3);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn notice_silence(_: &TcpStream) {}
+
+fn connector(options: &Options) -> Result<(TlsConnector, ServerName<'static>)> {
+    let bad = |what: &str, error: Box<dyn std::error::Error + Send + Sync>| {
+        Error::invalid(format!("the {what} cannot be used")).with_source(error)
+    };
+    let chain = |path: &std::path::Path, what: &str| {
+        CertificateDer::pem_file_iter(path)
+            .and_then(|certs| certs.collect::<std::result::Result<Vec<_>, _>>())
+            .map_err(|error| bad(what, error.into()))
+    };
+    let mut roots = RootCertStore::empty();
+    let trusted = match &options.ca {
+        Some(path) => chain(path, "CA")?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    roots.add_parsable_certificates(trusted);
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| bad("TLS provider", error.into()))?
+        .with_root_certificates(roots);
+    let config = match &options.identity {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("key", error.into()))?;
+            builder
+                .with_client_auth_cert(chain(cert, "certificate")?, key)
+                .map_err(|error| bad("certificate", error.into()))?
+        }
+    };
+    let name = ServerName::try_from(options.host.clone()).map_err(|error| bad("host name", error.into()))?;
+    Ok((TlsConnector::from(Arc::new(config)), name))
+}

@@ -1,0 +1,312 @@
+//! Bodies of answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::ModeName;
+
+/// 200 to an acquire.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Acquired {
+    /// Always true.
+    pub acquired: bool,
+    /// What is locked.
+    pub lock_name: String,
+    /// How it is shared.
+    pub mode: ModeName,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Who holds it.
+    pub owner_id: String,
+    /// The proof of holding it: a secret.
+    pub lease_id: String,
+    /// To be passed along with every write to what the lock protects.
+    pub fencing_token: u64,
+    /// How long the lease lasts unless renewed.
+    pub ttl_ms: u64,
+    /// How long it lasts from when this was measured, which was `waited_ms` after the call at the earliest.
+    pub expires_in_ms: u64,
+    /// When it expires, milliseconds since 1970 by the store's clock: for display.
+    pub lease_expiry_ms: u64,
+    /// How long the server waited for it.
+    pub waited_ms: u64,
+    /// How often it was renewed.
+    pub renewals: u64,
+    /// When it was granted, milliseconds since 1970: for display.
+    pub acquired_at_ms: u64,
+}
+
+/// 409 to an acquire: somebody else holds it, try again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Busy {
+    /// Always false.
+    pub acquired: bool,
+    /// What was asked for.
+    pub lock_name: String,
+    /// `HELD`; `WAIT_TIMEOUT` after a wait; `BUSY_RETRY` if it is the store that is busy.
+    pub reason: String,
+    /// Who holds it, or one of those who do.
+    pub current_owner_id: Option<String>,
+    /// When that lease expires unless renewed, milliseconds since 1970: for display.
+    pub current_expiry_ms: Option<u64>,
+    /// How long that lease lasts unless renewed.
+    #[serde(default)]
+    pub current_expires_in_ms: Option<u64>,
+    /// How many wait.
+    pub queue_length: u64,
+    /// How many are before this claim, if it has a place in the queue.
+    #[serde(default)]
+    pub queue_place: Option<u64>,
+    /// When to try again.
+    pub recommended_retry_ms: u64,
+    /// What went wrong, for people.
+    pub error: String,
+    /// The reason, for programs.
+    pub code: String,
+    /// Always true.
+    pub retryable: bool,
+}
+
+/// 200 to a renewal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Renewed {
+    /// Always true.
+    pub renewed: bool,
+    /// What is locked.
+    pub lock_name: String,
+    /// When it expires, milliseconds since 1970: for display.
+    pub lease_expiry_ms: u64,
+    /// How long it lasts from when this was measured.
+    pub expires_in_ms: u64,
+    /// The fence.
+    pub fencing_token: u64,
+    /// How it is shared now.
+    pub mode: ModeName,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// How often it was renewed.
+    pub renewals: u64,
+    /// When it was granted, milliseconds since 1970: for display.
+    pub acquired_at_ms: u64,
+}
+
+/// 410 to an acquire or a renewal: the lease is gone and will not come back.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseGone {
+    /// False, in the answer to an acquire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired: Option<bool>,
+    /// False, in the answer to a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed: Option<bool>,
+    /// What is locked.
+    pub lock_name: String,
+    /// `NOT_OWNER_OR_EXPIRED`, or `SUPERSEDED` for an id that was given up or taken over.
+    pub reason: String,
+    /// `expired`, `not_found`, `superseded` or `revoked`.
+    pub gone: String,
+    /// What went wrong, for people.
+    pub error: String,
+    /// The same, for programs.
+    pub code: String,
+    /// Always false.
+    pub retryable: bool,
+}
+
+/// 200 to a release.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Released {
+    /// Whether this call ended the lease or gave up the place.
+    pub released: bool,
+    /// What it was on.
+    pub lock_name: String,
+    /// `NOT_OWNER` or `EXPIRED`, if there was nothing to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same more exactly: `expired`, `not_found`, `superseded` or `revoked`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<String>,
+}
+
+/// 200 to a revocation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Revoked {
+    /// How many leases it met.
+    pub revoked: u64,
+    /// What they were on.
+    pub lock_name: String,
+}
+
+/// 200 to a sweep.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Swept {
+    /// Leases that had expired and were dropped.
+    pub expired: u64,
+    /// Places in queues that had lapsed.
+    pub tickets: u64,
+    /// Fence counters that were no longer needed.
+    pub counters: u64,
+    /// Live leases after it.
+    pub held: u64,
+    /// Live waiters after it.
+    pub waiting: u64,
+}
+
+/// One live lease, as everybody may see it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Holder {
+    /// Stands for the lease id, and does not give it away.
+    pub lease_digest: String,
+    /// Who holds it.
+    pub owner_id: String,
+    /// How it is shared.
+    pub mode: ModeName,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Its fence.
+    pub fencing_token: u64,
+    /// How long it lasts from now.
+    pub expires_in_ms: Option<u64>,
+    /// When it expires, milliseconds since 1970.
+    pub lease_expiry_ms: Option<u64>,
+    /// When it was granted, likewise.
+    pub acquired_at_ms: u64,
+    /// How often it was renewed.
+    pub renewals: u64,
+    /// What the holder wanted to be seen.
+    pub metadata: Option<String>,
+    /// Whether its renewals are refused.
+    pub revoked: bool,
+}
+
+/// One who waits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Waiter {
+    /// Stands for the id it will have, and does not give it away.
+    pub lease_digest: String,
+    /// Who waits.
+    pub owner_id: String,
+    /// For what.
+    pub mode: ModeName,
+    /// How many permits there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// For how long already.
+    pub waited_ms: u64,
+}
+
+/// A lock and who holds and wants it. The flat fields are those of the oldest holder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Lock {
+    /// What is locked.
+    pub lock_name: String,
+    /// Whether anybody holds it.
+    pub held: bool,
+    /// Who.
+    pub owner_id: Option<String>,
+    /// With which fence; while nobody holds it, the last one there was.
+    pub fencing_token: u64,
+    /// Until when, milliseconds since 1970.
+    pub lease_expiry_ms: Option<u64>,
+    /// Counts every change of the name.
+    pub version: u64,
+    /// The fence of the latest grant.
+    pub last_fencing_token: u64,
+    /// All who hold it, oldest grant first.
+    pub holders: Vec<Holder>,
+    /// Who waits, in order; at most a hundred.
+    pub waiters: Vec<Waiter>,
+    /// How many wait.
+    pub queue_length: u64,
+}
+
+/// 200 to a list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Listed {
+    /// Names in use, in order.
+    pub locks: Vec<Lock>,
+    /// Where the next page begins; none at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// 200 to a lookup.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Found {
+    /// Whether the id holds a lease or waits.
+    pub found: bool,
+    /// `held` or `waiting`.
+    pub state: Option<String>,
+    /// The lock it is on.
+    pub lock: Option<Lock>,
+}
+
+/// What a server and its store can do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Capabilities {
+    /// Always `leasehold`.
+    pub server: String,
+    /// The version of the server.
+    pub version: String,
+    /// The scheme of its store.
+    pub store: String,
+    /// Whose clock decides expiry: `store` or `client`.
+    pub time: String,
+    /// Whether grants carry fences.
+    pub fenced: bool,
+    /// Whether waiting is first come, first served.
+    pub fifo: bool,
+    /// Whether shared leases can be had.
+    pub shared: bool,
+    /// The highest limit of permits.
+    pub max_permits: u32,
+    /// Whether an exclusive lease can become shared without a gap.
+    pub downgrade: bool,
+    /// Whether a lease can be found by its id.
+    pub find_by_id: bool,
+    /// Whether leases can be revoked.
+    pub revoke: bool,
+    /// Whether a loss can be noticed.
+    pub detects_loss: bool,
+    /// The part of its ttl, in percent, that a grant must still have to be of use.
+    pub min_validity_percent: u8,
+    /// The longest ttl.
+    pub max_ttl_ms: u64,
+    /// The longest wait of one request.
+    pub max_wait_ms: u64,
+}
+
+/// An error, as RFC 9457 has it, and three fields more.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// Always `about:blank`: the status says what it is.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The status in words.
+    pub title: String,
+    /// The status.
+    pub status: u16,
+    /// What went wrong and what to do, for people.
+    pub detail: String,
+    /// The same.
+    pub error: String,
+    /// What went wrong, for programs.
+    pub code: String,
+    /// Whether the same call can succeed a little later.
+    pub retryable: bool,
+}

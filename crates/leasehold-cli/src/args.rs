@@ -3,11 +3,13 @@
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
+use crate::run::Run;
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold stores                 Which stores can this build open?
-  leasehold stores --output json   The same for a program";
+  leasehold run backup -- ./backup.sh    Run a command under a lock
+  leasehold run -n backup -- ./backup.sh Run it only if nobody else does
+  leasehold stores                       Which stores can this build open?";
 
 /// Distributed locks that can be trusted.
 #[derive(Debug, Parser)]
@@ -19,6 +21,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run a command under a lock.
+    Run(Box<Run>),
     /// List the stores this build can open, and what each can do.
     Stores(Stores),
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FlockOperation, flock};
@@ -73,6 +74,12 @@ impl Locked {
     /// Whether the name still stands for this file.
     pub(crate) fn is_in_place(&self, dir: &Dir) -> Result<bool> {
         dir.is_at(&self.name, self.identity)
+    }
+
+    /// The same open file once more, and with it the lock.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
+        let copy = self.file.try_clone().map_err(|error| broken("a lock file cannot be shared", error))?;
+        Ok(copy.into())
     }
 
     /// What [`is_in_place`](Locked::is_in_place) needs to know.

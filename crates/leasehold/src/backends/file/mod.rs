@@ -8,6 +8,7 @@ mod names;
 mod store;
 mod text;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::backend::{
 };
 use crate::clock::{Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
 use crate::name::Name;
 
 use dir::Dir;
@@ -143,6 +145,19 @@ impl Directory {
     /// Where it is.
     pub fn path(&self) -> &Path {
         self.store.dir.path()
+    }
+
+    /// The open lock of a lease that this store holds, as one more descriptor of it: for a child that is
+    /// to keep the lock for as long as it lives, even if this process is killed. It is closed on `exec`
+    /// unless that is changed. A release frees the lock whoever has it open.
+    ///
+    /// # Errors
+    /// `Lost` if there is no such lease; `Unavailable` if there is no descriptor left.
+    pub fn descriptor(&self, name: &Name, id: &LeaseId) -> Result<OwnedFd> {
+        match self.store.local().lease(name, id) {
+            Some(lease) => lease.file.descriptor(),
+            None => Err(Error::new(ErrorKind::Lost, "the store no longer has the lease")),
+        }
     }
 
     /// What stores of this kind are and can do.

@@ -4,11 +4,14 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 use crate::run::Run;
+use crate::{acquire, completions, lease, list, revoke, wait};
 
 const EXAMPLES: &str = "\
 Examples:
   leasehold run backup -- ./backup.sh    Run a command under a lock
   leasehold run -n backup -- ./backup.sh Run it only if nobody else does
+  leasehold list                         Who holds what?
+  leasehold show backup                  Why is it locked, and who waits?
   leasehold stores                       Which stores can this build open?";
 
 /// Distributed locks that can be trusted.
@@ -21,8 +24,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command under a lock.
     Run(Box<Run>),
+    Acquire(acquire::Acquire),
+    Renew(lease::Renew),
+    Release(lease::Release),
+    Wait(wait::Wait),
+    List(list::List),
+    Show(list::Show),
+    Watch(wait::Watch),
+    Revoke(revoke::Revoke),
+    Completions(completions::Completions),
+    Man(completions::Man),
     /// List the stores this build can open, and what each can do.
     Stores(Stores),
 }

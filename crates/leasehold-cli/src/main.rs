@@ -1,14 +1,22 @@
 //! The `leasehold` command line: parse, run one command, exit with a code from one table.
 
+mod acquire;
 mod args;
+mod completions;
 mod duration;
 mod exit;
+mod lease;
+mod list;
 mod lock;
 mod report;
+mod revoke;
 mod run;
 mod store;
 mod stores;
+mod table;
 mod url;
+mod view;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -32,10 +40,19 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Run(args) => return run::run(*args),
-        Command::Stores(args) => report::answer(&stores::run(&args)?)?,
+        Command::Run(args) => run::run(*args),
+        Command::Acquire(args) => runtime()?.block_on(acquire::run(args)),
+        Command::Renew(args) => runtime()?.block_on(lease::renew(args)),
+        Command::Release(args) => runtime()?.block_on(lease::release(args)),
+        Command::Wait(args) => runtime()?.block_on(wait::wait(args)),
+        Command::List(args) => runtime()?.block_on(list::list(args)),
+        Command::Show(args) => runtime()?.block_on(list::show(args)),
+        Command::Watch(args) => runtime()?.block_on(wait::watch(args)),
+        Command::Revoke(args) => runtime()?.block_on(revoke::run(args)),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
+        Command::Stores(args) => report::answer(&stores::run(&args)?).map(|()| Exit::Success.into()),
     }
-    Ok(Exit::Success.into())
 }
 
 /// Where the commands run: on the main thread, which `run` relies on.

@@ -1,5 +1,6 @@
-//! What the workspace's tests share: faulty backends, child processes, names of their own.
+//! What the workspace's tests share: faulty backends, child processes, terminals, names of their own.
 
 pub mod faulty;
 pub mod paused;
 pub mod process;
+pub mod pty;

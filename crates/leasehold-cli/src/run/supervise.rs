@@ -204,6 +204,14 @@ impl Supervised<'_> {
         let left = self.guard.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
         signals::take(Signal::SIGTSTP);
+        // Somebody let us go on. The command too, but perhaps not yet: without this it would look stopped.
+        self.resume();
+    }
+
+    /// Lets the command go on, unless its time is over: then it is killed where it stands.
+    fn resume(&self) {
+        let over = matches!(self.plan.step(now(), self.guard.valid_for()), Step::Kill(_));
+        tree::signal(if over { Sent::KILL } else { Sent::CONT });
     }
 
     fn handle(&self, arrived: Arrived, course: &mut Course) {
@@ -217,12 +225,7 @@ impl Supervised<'_> {
                 }
                 self.suspend();
             }
-            Signal::SIGCONT => {
-                // If its time is over it is killed instead, where it stands.
-                if !matches!(self.plan.step(now(), self.guard.valid_for()), Step::Kill(_)) {
-                    forward(signal);
-                }
-            }
+            Signal::SIGCONT => self.resume(),
             Signal::SIGTERM => {
                 let now = now();
                 match course.first_term {

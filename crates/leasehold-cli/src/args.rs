@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 use crate::run::Run;
-use crate::{acquire, completions, lease, list, revoke, wait};
+use crate::{acquire, completions, doctor, lease, list, revoke, wait};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,6 +12,7 @@ Examples:
   leasehold run -n backup -- ./backup.sh Run it only if nobody else does
   leasehold list                         Who holds what?
   leasehold show backup                  Why is it locked, and who waits?
+  leasehold doctor                       Is the store fit for it?
   leasehold stores                       Which stores can this build open?";
 
 /// Distributed locks that can be trusted.
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Show(list::Show),
     Watch(wait::Watch),
     Revoke(revoke::Revoke),
+    Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Man),
     /// List the stores this build can open, and what each can do.

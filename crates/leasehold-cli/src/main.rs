@@ -3,6 +3,7 @@
 mod acquire;
 mod args;
 mod completions;
+mod doctor;
 mod duration;
 mod exit;
 mod lease;
@@ -49,6 +50,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Show(args) => runtime()?.block_on(list::show(args)),
         Command::Watch(args) => runtime()?.block_on(wait::watch(args)),
         Command::Revoke(args) => runtime()?.block_on(revoke::run(args)),
+        Command::Doctor(args) => runtime()?.block_on(doctor::run(args)),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
         Command::Stores(args) => report::answer(&stores::run(&args)?).map(|()| Exit::Success.into()),

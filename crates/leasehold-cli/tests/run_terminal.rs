@@ -115,9 +115,10 @@ fn a_script_ends_on_ctrl_c_and_a_pager_beside_it_keeps_the_terminal() {
     let store = support::file();
     let mut terminal = shell(&store);
     let binary = env!("CARGO_BIN_EXE_leasehold");
-    terminal.type_in(&format!(
-        "bash -c '{binary} run x -- sh -c \"echo go >go; sleep 600\"; echo went-$((1+1))'\n"
-    ));
+    // Not a shell: one that is just about to start something forgets a Ctrl-C.
+    let sleeper = "import time\nprint('go', file=open('go', 'w'), flush=True)\ntime.sleep(600)\n";
+    std::fs::write(store.path("sleeper.py"), sleeper).unwrap();
+    terminal.type_in(&format!("bash -c '{binary} run x -- python3 sleeper.py; echo went-$((1+1))'\n"));
     line_in(&store.path("go"));
     terminal.type_in("\x03");
     terminal.sees("ready> ");

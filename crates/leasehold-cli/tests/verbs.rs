@@ -229,3 +229,51 @@ fn completions_and_manual_pages_know_every_command() {
     assert!(page.contains("kill\\-after") && page.contains("Examples"), "{page}");
     assert!(ended(support::leasehold(&["man"])).out.contains("leasehold"));
 }
+
+#[test]
+fn doctor_finds_nothing_wrong_with_a_store_as_it_is_made_and_leaves_nothing_behind() {
+    for store in stores() {
+        let found = json(&store, &["doctor"]);
+        assert_eq!(found["safe"], true, "{found}");
+        let what: String =
+            found["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
+        for looked_at in [
+            "a look takes",
+            "keeps another client out, and fences rise",
+            "free when its",
+            "file system",
+            "with mode 0",
+        ] {
+            assert!(
+                what.contains(looked_at) || what.contains("overlay") || what.contains("tmpfs"),
+                "{looked_at}: {what}"
+            );
+        }
+        assert_eq!(json(&store, &["list"]), serde_json::json!([]));
+        let text = call(&store, &["doctor"]);
+        assert!(
+            text.out.starts_with("ok    ") && text.out.ends_with("No risk to safety was found.\n"),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn doctor_exits_1_on_a_risk_and_says_how_to_fix_it_and_69_if_there_is_no_store() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let store = sqlite();
+    assert_eq!(call(&store, &["doctor"]).code(), 0);
+    let database = store.path("locks.db");
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let found = ended(support::leasehold(&["doctor", &store.url]));
+    assert_eq!(found.code(), 1, "{found:?}");
+    let fix = format!(
+        "RISK  the database has mode 0644\n      risks: who can read it has the lease ids, and can release every lock\n      fix: chmod 600 {}\n",
+        database.display()
+    );
+    assert!(found.out.contains(&fix), "{found:?}");
+    let away = store.cut_off();
+    assert_eq!(call(&store, &["doctor"]).code(), 69);
+    drop(away);
+    assert_eq!(ended(support::leasehold(&["doctor", "memory:"])).code(), 64);
+}

@@ -32,8 +32,8 @@ fn the_command_has_the_terminal_and_ctrl_c_ends_it() {
         let mut terminal = shell(&store);
         terminal.type_in("lh x -- sh -c 'test -t 0 && test -t 1 && test -t 2 && echo yes-$((1+1))'\n");
         terminal.sees("yes-2");
-        terminal.type_in("lh x -- cat\n");
-        terminal.sees("lh x -- cat");
+        terminal.type_in("lh x -- sh -c 'echo go >started; exec cat'\n");
+        line_in(&store.path("started"));
         terminal.type_in("typed\n");
         // Once by the terminal's echo, once by the command.
         terminal.sees("typed");

@@ -111,9 +111,10 @@ pub(crate) fn unblock() {
 pub(crate) fn take(signal: Signal) {
     let mut set = SigSet::empty();
     set.add(signal);
-    if set.thread_unblock().is_ok() {
-        // Delivered before this returns, because no other thread takes it.
-        let _ = nix::sys::signal::raise(signal);
-        let _ = set.thread_block();
-    }
+    // Sent while it is blocked, to the process, so that it is one with another that has arrived meanwhile:
+    // or we would stop twice, the second time after having been let go on.
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
+    // Delivered before this returns, because no other thread takes it.
+    let _ = set.thread_unblock();
+    let _ = set.thread_block();
 }

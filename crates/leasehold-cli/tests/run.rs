@@ -1,5 +1,7 @@
 //! `leasehold run`, driven as a shell does: what the command gets, and every way to end.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod support;
 
 use std::io::Write as _;

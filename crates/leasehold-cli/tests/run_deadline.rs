@@ -1,5 +1,7 @@
 //! `leasehold run` on stores with a ttl: the command is dead before the lease can be another's.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod support;
 
 use std::time::{Duration, Instant};

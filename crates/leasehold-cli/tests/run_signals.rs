@@ -1,5 +1,7 @@
 //! `leasehold run` and signals: while it waits, while the command runs, and when they cannot be caught.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod support;
 
 use std::time::{Duration, Instant};

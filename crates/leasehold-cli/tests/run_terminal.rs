@@ -1,5 +1,7 @@
 //! `leasehold run` on a terminal, under a shell with job control: it must not be noticed.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod support;
 
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! The verbs for scripts, driven as a script does.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod support;
 
 use std::process::Command;

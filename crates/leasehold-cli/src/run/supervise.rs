@@ -171,7 +171,7 @@ impl Supervised<'_> {
                 }
                 Reaped::Nothing => return None,
                 Reaped::Child(pid, _) if pid != self.leader => {}
-                Reaped::Child(_, status) if status.stopped() => self.follow(status),
+                Reaped::Child(_, status) if status.stopped() => self.follow(status, course),
                 Reaped::Child(_, status) => {
                     course.status = Some(status);
                     course.leftovers = Some(now() + MOMENT);
@@ -188,30 +188,32 @@ impl Supervised<'_> {
     }
 
     /// The command was stopped from the terminal: so are we, or whoever started us would never know.
-    fn follow(&self, status: WaitStatus) {
+    fn follow(&self, status: WaitStatus, course: &mut Course) {
         let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
         let stopped = status.stopping_signal().and_then(|number| Signal::try_from(number).ok());
         if stopped.is_some_and(|signal| by_terminal.contains(&signal))
             && getpgid(Some(self.leader)).is_ok_and(|group| group == getpgrp())
             && has_terminal()
         {
-            self.suspend();
+            self.suspend(course);
         }
     }
 
     /// Stops this process, and with it the renewals.
-    fn suspend(&self) {
+    fn suspend(&self, course: &mut Course) {
         let left = self.guard.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
         signals::take(Signal::SIGTSTP);
         // Somebody let us go on. The command too, but perhaps not yet: without this it would look stopped.
-        self.resume();
+        self.resume(course);
     }
 
     /// Lets the command go on, unless its time is over: then it is killed where it stands.
-    fn resume(&self) {
-        let over = matches!(self.plan.step(now(), self.guard.valid_for()), Step::Kill(_));
-        tree::signal(if over { Sent::KILL } else { Sent::CONT });
+    fn resume(&self, course: &mut Course) {
+        self.keep_to_plan(course);
+        if !matches!(course.phase, Phase::Killing) {
+            tree::signal(Sent::CONT);
+        }
     }
 
     fn handle(&self, arrived: Arrived, course: &mut Course) {
@@ -223,9 +225,9 @@ impl Supervised<'_> {
                 if !by_terminal {
                     forward(signal);
                 }
-                self.suspend();
+                self.suspend(course);
             }
-            Signal::SIGCONT => self.resume(),
+            Signal::SIGCONT => self.resume(course),
             Signal::SIGTERM => {
                 let now = now();
                 match course.first_term {

@@ -1,6 +1,6 @@
 //! `leasehold run`, driven as a shell does: what the command gets, and every way to end.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! `leasehold run` on stores with a ttl: the command is dead before the lease can be another's.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Twenty `leasehold run` of one name: never two at a time, whatever happens to them.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 

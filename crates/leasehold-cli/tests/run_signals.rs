@@ -1,6 +1,6 @@
 //! `leasehold run` and signals: while it waits, while the command runs, and when they cannot be caught.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 
@@ -44,7 +44,8 @@ fn while_running_signals_go_to_all_that_the_command_has_started() {
             "sh -c 'trap \"echo child >>heard-too\" USR1; echo $$ >child; while ! [ -e enough ]; do sleep 0.02; done' & {LISTENER}"
         );
         let run = store.start(&["x", "--", "sh", "-c", &script]);
-        (pid_in(&store.path("pid")), pid_in(&store.path("child")));
+        pid_in(&store.path("pid"));
+        pid_in(&store.path("child"));
         let mut heard = String::new();
         for (signal, name) in [
             (Signal::USR1, "USR1"),

@@ -1,6 +1,6 @@
 //! `leasehold run` on a terminal, under a shell with job control: it must not be noticed.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! The verbs for scripts, driven as a script does.
 
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! What the tests of the built binary share: stores of their own, and processes to watch.
 
 #![allow(dead_code)] // each test file uses a part of it
-#![allow(clippy::unwrap_used)] // a test may fail
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};

@@ -325,7 +325,7 @@ fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
             "--",
             "sh",
             "-c",
-            &format!("{script}").replace("exit 5", "while ! [ -s daemon ]; do sleep 0.01; done; exit 5"),
+            &script.replace("exit 5", "while ! [ -s daemon ]; do sleep 0.01; done; exit 5"),
         ]);
         assert_eq!(ended.code(), 5, "{ended:?}");
         let daemon = support::pid_in(&store.path("daemon"));

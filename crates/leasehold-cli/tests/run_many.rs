@@ -55,10 +55,10 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
             if last.starts_with("begin") {
                 let before = text.clone();
                 std::thread::sleep(Duration::from_millis(400));
-                if log() == before {
-                    if let Some(run) = inside(&mut runs) {
-                        run.signal(Signal::KILL);
-                    }
+                if log() == before
+                    && let Some(run) = inside(&mut runs)
+                {
+                    run.signal(Signal::KILL);
                 }
             }
             runs.iter_mut().all(|run| run.has_ended())

@@ -56,6 +56,6 @@ impl Store {
     /// What keeps the lock for as long as a child has it open, where the store has such a thing.
     pub(crate) fn descriptor(&self, guard: &Guard) -> Result<Option<OwnedFd>, Failure> {
         let Some(directory) = &self.directory else { return Ok(None) };
-        Ok(Some(directory.descriptor(guard.name(), &guard.lease_id())?))
+        Ok(Some(directory.hand_over(&guard.lease_id())?))
     }
 }

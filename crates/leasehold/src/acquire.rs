@@ -22,6 +22,10 @@ use crate::telemetry::Acquiring;
 /// front does not hold up the rest for long.
 pub(crate) const TICKET_TTL: Duration = Duration::from_secs(10);
 
+/// How often a waiter looks by itself where the store looks after those who wait: never needed, and so rarely
+/// that it costs nothing.
+const KEPT_LOOK: Duration = Duration::from_secs(60);
+
 /// How long a waiting acquire puts up with a store that does not answer: as long as its place is kept.
 const PATIENCE: Duration = TICKET_TTL;
 
@@ -314,6 +318,9 @@ impl<'a> Loop<'a> {
         let now = self.client.clock.now();
         if matches!(self.limit, Limit::Once) || self.used_up() || now >= self.end {
             return self.busy();
+        }
+        if self.client.info.keeps_places && self.back.claim.queue.is_some() {
+            return Next::Wait(now + KEPT_LOOK);
         }
         let pause = if self.client.info.push {
             retry_in.unwrap_or_else(|| self.poll.delay(u32::MAX))

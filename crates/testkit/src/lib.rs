@@ -1,6 +1,11 @@
-//! What the workspace's tests share: faulty backends, child processes, terminals, names of their own.
+//! What the workspace's tests share: faulty backends, child processes, terminals, throw-away servers, a TCP proxy.
 
+mod daemon;
 pub mod faulty;
+pub mod history;
 pub mod paused;
+pub mod postgres;
 pub mod process;
+pub mod proxy;
 pub mod pty;
+pub mod redis;

@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 use crate::exit::Exit;
@@ -27,7 +26,7 @@ pub(crate) struct Start {
     pub(crate) args: Vec<OsString>,
     /// Variables to set or to remove.
     pub(crate) env: Vec<(&'static str, Option<OsString>)>,
-    /// What it shall have open, and its children too.
+    /// What it shall have open, and its children too: not closed on exec.
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
@@ -43,11 +42,9 @@ impl Start {
                 None => command.env_remove(name),
             };
         }
-        if let Some(descriptor) = &self.descriptor {
-            // Nothing else is started by this process, so nobody else gets it.
-            fcntl_setfd(descriptor, FdFlags::empty()).map_err(|error| failed(error.into()))?;
-        }
+        // Nothing else is started by this process, so nobody else gets the descriptor.
         let child = command.spawn().map_err(failed)?;
+        drop(self.descriptor);
         i32::try_from(child.id())
             .ok()
             .and_then(Pid::from_raw)

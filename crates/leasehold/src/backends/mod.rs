@@ -3,6 +3,10 @@
 #[cfg(all(feature = "file", unix))]
 pub mod file;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Gone, Release, Renewal, Renewed};
 use leasehold::backends::memory::Memory;
-use leasehold::clock::Clock as _;
 use leasehold::{ErrorKind, Fence, Mode};
 use testkit::faulty::{Act, Verb};
 

@@ -144,3 +144,90 @@ impl<H: LockHandle + Send + 'static> Held for PeerHeld<H> {
 async fn leasehold(url: &str) -> Arc<dyn Contender> {
     Arc::new(Leasehold(Locks::connect(url).await.expect("leasehold: connect")))
 }
+
+/// A probe that runs this statement on a connection of its own.
+async fn probe(url: &str, sql: &str) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + 'static {
+    let client = connect(url).await;
+    let statement = client.prepare(sql).await.expect("a statement");
+    move || {
+        let (client, statement) = (client.clone(), statement.clone());
+        Box::pin(async move {
+            client.execute(&statement, &[]).await.expect("a bare statement");
+        })
+    }
+}
+
+fn main() {
+    // Servers that tests start live as long as the thread that started them.
+    let server = testkit::postgres::Postgres::builder().setting("max_connections", "200").start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(measure(&server.url()));
+}
+
+async fn measure(url: &str) {
+    let about = connect(url).await.query_one("SELECT version(), current_setting('synchronous_commit')", &[]).await;
+    let about = about.expect("the version");
+    println!("{}, synchronous_commit {}", about.get::<_, String>(0), about.get::<_, String>(1));
+    let advisory = |options: &str| url.replacen("postgres://", "postgres+advisory://", 1) + options;
+    let joined = |url: &str, option: &str| format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' });
+
+    let tables = leasehold(&joined(url, "pool_size=16")).await;
+    let fenced = leasehold(&advisory("")).await;
+    let unfenced = joined(&advisory(""), "fences=off");
+    let unfenced = Locks::connect_builder(&unfenced).await.expect("leasehold: connect").allow_unfenced(true).build();
+    let unfenced: Arc<dyn Contender> = Arc::new(Leasehold(unfenced));
+    let upserts: Arc<dyn Contender> = Arc::new(Bare::upserts(url, 16).await);
+    let bare: Arc<dyn Contender> = Arc::new(Bare::advisory(url).await);
+    let peer = distributed_lock_postgres::PostgresLockProvider::new(url).await.expect("distributed-lock-postgres");
+    let peer: Arc<dyn Contender> = Arc::new(Peer(Arc::new(peer)));
+
+    let mut table = Table::begin();
+    for (tasks, goal) in [(1, 0.7), (16, 0.6)] {
+        let (rate, beside, ratio) =
+            alternate(ROUNDS, || uncontended(&tables, tasks, ROUND), || uncontended(&upserts, tasks, ROUND)).await;
+        table.row(
+            &format!("leases: uncontended pairs, {tasks} tasks on {tasks} names"),
+            ratio >= goal,
+            format!("{rate:.0}/s, {ratio:.2} of two bare upserts"),
+            &format!("≥ {goal}"),
+            format!("two bare prepared upserts {beside:.0}/s"),
+        );
+    }
+    for (what, ours, goal) in [("unfenced", &unfenced, 0.9), ("fenced", &fenced, 0.45)] {
+        let (rate, beside, ratio) =
+            alternate(ROUNDS, || uncontended(ours, 1, ROUND), || uncontended(&bare, 1, ROUND)).await;
+        table.row(
+            &format!("advisory, {what}: uncontended pairs, 1 task"),
+            ratio >= goal,
+            format!("{rate:.0}/s, {ratio:.2} of the bare pair"),
+            &format!("≥ {goal}"),
+            format!("bare pg_try_advisory_lock and pg_advisory_unlock {beside:.0}/s"),
+        );
+    }
+    let (rate, beside, ratio) =
+        alternate(ROUNDS, || uncontended(&unfenced, 1, ROUND), || uncontended(&peer, 1, ROUND)).await;
+    table.row(
+        "advisory, unfenced, to distributed-lock-postgres",
+        ratio >= 2.0,
+        format!("{rate:.0}/s, {ratio:.1}×"),
+        "≥ 2×",
+        format!("distributed-lock-postgres {beside:.0}/s"),
+    );
+    let upsert = "INSERT INTO bare (name, n) VALUES ('probe', 1) ON CONFLICT (name) DO UPDATE SET n = bare.n + 1";
+    for (what, ours, sql, unit) in
+        [("advisory", &fenced, "SELECT 1", "round trips"), ("leases", &tables, upsert, "committed upserts")]
+    {
+        let met = contended(ours, 16, CONTENDED, probe(url, sql).await).await;
+        table.row(
+            &format!("{what}: release call to the next holder's return, 16 tasks, median"),
+            met.hand_over <= 4.0 * met.probe,
+            format!("{:.3} ms, {:.1} {unit}", met.hand_over, met.hand_over / met.probe),
+            "≤ 4",
+            format!(
+                "one under the same load {:.3} ms; {:.0} hand-overs/s, wait p50 {:.1} ms, p99 {:.1} ms, busiest to idlest {:.2}×",
+                met.probe, met.hand_overs, met.wait_p50, met.wait_p99, met.spread
+            ),
+        );
+    }
+    table.end();
+}

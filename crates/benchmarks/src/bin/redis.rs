@@ -159,7 +159,7 @@ async fn commands(connection: &mut MultiplexedConnection) -> u64 {
 
 #[tokio::main]
 async fn main() {
-    let server = testkit::redis::Redis::start().await;
+    let server = testkit::redis::Server::start();
     let url = server.url();
     println!("{}", server_version(&url).await);
 

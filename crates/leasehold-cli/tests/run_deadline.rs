@@ -51,6 +51,23 @@ fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
 }
 
 #[test]
+fn if_a_server_answers_no_more_the_command_is_dead_before_it_could_pass_the_lock_on() {
+    let server = testkit::redis::Server::start();
+    let store = support::Store::at(server.url());
+    let run = store.start(&["--ttl", "3s", "--kill-after", "1s", "x", "--", "sh", "-c", STUBBORN]);
+    let (pid, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
+    let frozen = Instant::now();
+    server.freeze();
+    until("the command is dead", || !lives(pid) && !lives(daemon));
+    assert!(frozen.elapsed() < Duration::from_secs(3), "later than the ttl: {:?}", frozen.elapsed());
+    assert_eq!(run.ended().code(), 79);
+    server.go_on();
+    assert_eq!(store.run(&["-w", "30", "x", "--", "sh", "-c", "date +%s%N >began"]).code(), 0);
+    let began: u128 = line_in(&store.path("began")).parse().unwrap();
+    assert!(last_sign_of_life(&store) < began);
+}
+
+#[test]
 fn the_command_is_asked_before_it_is_killed_and_may_end_by_itself() {
     let store = sqlite();
     let script = "trap 'echo bye >bye; exit 0' TERM; echo $$ >pid; while :; do sleep 0.02; done";

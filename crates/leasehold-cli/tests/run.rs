@@ -341,7 +341,7 @@ fn children_that_were_never_waited_for_do_not_pile_up() {
         "--",
         "sh",
         "-c",
-        "for i in 1 2 3 4 5; do (sleep 0 &) ; done; echo $$ >ready; sleep 600",
+        "for i in 1 2 3 4 5; do (sleep 0 &) ; done; echo $$ >ready; exec sleep 600",
     ]);
     line_in(&store.path("ready"));
     let zombies = || {

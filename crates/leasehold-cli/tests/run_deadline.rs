@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use support::{line_in, lives, pid_in, sqlite, ttl_stores, until};
 
 /// Ignores TERM, starts a daemon that ignores it too, and both write down that they live, every few
-/// milliseconds.
+/// milliseconds. The daemon ends with the directory of the test, should nobody else end it.
 const STUBBORN: &str = "trap '' TERM
-    setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while :; do date +%s%N >>alive; sleep 0.01; done' &
+    setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while [ -e daemon ]; do date +%s%N >>alive; sleep 0.01; done' &
     echo $$ >pid; while :; do date +%s%N >>alive; sleep 0.01; done";
 
 /// The last moment at which one of them lived.

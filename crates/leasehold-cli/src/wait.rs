@@ -179,7 +179,7 @@ mod tests {
         let told = |before: &BTreeMap<_, _>, now: &BTreeMap<_, _>| -> Vec<_> {
             changes(before, now, 0)
                 .into_iter()
-                .map(|change| (change.change, change.fence.map(|f| f.as_u64())))
+                .map(|change| (change.change, change.fence.map(|f| f.get())))
                 .collect()
         };
         let nothing = BTreeMap::new();

@@ -105,7 +105,7 @@ fn a_held_lock_exits_75_or_what_was_asked_for_and_says_who_holds_it_where() {
         ] {
             let ended = store.run(&[options, &["x", "--", "touch", "ran"]].concat());
             ended.says(code, "held by the night job");
-            assert!(ended.err.contains(&store.url), "{ended:?}");
+            assert!(ended.err.contains(&store.shown()), "{ended:?}");
         }
         let quiet = store.run(&["-n", "--skip-ok", "x", "--", "touch", "ran"]);
         assert_eq!((quiet.code(), quiet.err.as_str()), (0, ""));
@@ -124,7 +124,7 @@ fn a_wait_ends_in_time_and_says_which_store_it_waits_on() {
         assert!(start.elapsed() >= Duration::from_millis(600));
         assert_eq!(ended.code(), 75, "{ended:?}");
         assert!(
-            ended.err.starts_with(&format!("leasehold: waiting for \"x\" on {}, held by ", store.url)),
+            ended.err.starts_with(&format!("leasehold: waiting for \"x\" on {}, held by ", store.shown())),
             "{ended:?}"
         );
         assert_eq!(ended.err.lines().count(), 2, "{ended:?}");
@@ -263,7 +263,7 @@ fn events_are_json_on_stderr_without_the_lease_id() {
         let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
         assert_eq!(names, ["acquired", "started", "exited", "released"]);
         assert_eq!((&events[0]["name"], &events[2]["code"]), (&"x".into(), &3.into()));
-        assert!(events[0]["fence"].is_u64() && events[0]["store"] == store.url.as_str());
+        assert!(events[0]["fence"].is_u64() && events[0]["store"] == store.shown());
         assert!(!ended.err.contains(ended.out.trim()), "the lease id is a secret");
         let _holder = store.hold("x", &["--owner", "me"]);
         let busy = store.run(&["--json", "-n", "x", "true"]);
@@ -341,7 +341,7 @@ fn children_that_were_never_waited_for_do_not_pile_up() {
         "--",
         "sh",
         "-c",
-        "for i in 1 2 3 4 5; do (sleep 0 &) ; done; echo $$ >ready; sleep 600",
+        "for i in 1 2 3 4 5; do (sleep 0 &) ; done; echo $$ >ready; exec sleep 600",
     ]);
     line_in(&store.path("ready"));
     let zombies = || {

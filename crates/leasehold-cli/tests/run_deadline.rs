@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use support::{line_in, lives, pid_in, sqlite, ttl_stores, until};
 
 /// Ignores TERM, starts a daemon that ignores it too, and both write down that they live, every few
-/// milliseconds.
+/// milliseconds. The daemon ends with the directory of the test, should nobody else end it.
 const STUBBORN: &str = "trap '' TERM
-    setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while :; do date +%s%N >>alive; sleep 0.01; done' &
+    setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while [ -e daemon ]; do date +%s%N >>alive; sleep 0.01; done' &
     echo $$ >pid; while :; do date +%s%N >>alive; sleep 0.01; done";
 
 /// The last moment at which one of them lived.
@@ -48,6 +48,23 @@ fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
     };
     let last = last_sign_of_life(&store);
     assert!(last < began, "alive at {last}, another began at {began}");
+}
+
+#[test]
+fn if_a_server_answers_no_more_the_command_is_dead_before_it_could_pass_the_lock_on() {
+    let server = testkit::redis::Server::start();
+    let store = support::Store::at(server.url());
+    let run = store.start(&["--ttl", "3s", "--kill-after", "1s", "x", "--", "sh", "-c", STUBBORN]);
+    let (pid, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
+    let frozen = Instant::now();
+    server.freeze();
+    until("the command is dead", || !lives(pid) && !lives(daemon));
+    assert!(frozen.elapsed() < Duration::from_secs(3), "later than the ttl: {:?}", frozen.elapsed());
+    assert_eq!(run.ended().code(), 79);
+    server.go_on();
+    assert_eq!(store.run(&["-w", "30", "x", "--", "sh", "-c", "date +%s%N >began"]).code(), 0);
+    let began: u128 = line_in(&store.path("began")).parse().unwrap();
+    assert!(last_sign_of_life(&store) < began);
 }
 
 #[test]

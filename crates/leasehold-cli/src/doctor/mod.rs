@@ -119,7 +119,12 @@ fn special(url: &Url) -> Vec<Finding> {
     match (url.scheme(), url.path()) {
         ("file", Some(path)) => file::findings(path),
         ("sqlite", Some(path)) => sqlite::findings(path),
-        _ => Vec::new(),
+        _ => vec![
+            Finding::note("how the server is set up was not looked at").because(
+                "a server that forgets (no persistence, eviction, a failover that loses writes) lets a second holder in",
+                "see the row of this store in docs/guarantees.md",
+            ),
+        ],
     }
 }
 

@@ -136,9 +136,11 @@ mod tests {
             .unwrap();
         let mut line = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let parents: Vec<i32> = below().iter().map(|process| process.parent).collect();
-        assert!(parents.contains(&(child.id() as i32)), "{parents:?}");
-        signal(Signal::KILL);
+        let own = child.id() as i32;
+        let grandchild = below().into_iter().find(|process| process.parent == own);
+        child.kill().unwrap();
         child.wait().unwrap();
+        // Not `signal`, which would meet the children of other tests too.
+        kill_process(grandchild.expect("it is below us").pid, Signal::KILL).unwrap();
     }
 }

@@ -19,11 +19,13 @@ pub(crate) struct Store {
     pub(crate) url: String,
     /// Whether its leases end by a ttl; otherwise with the process.
     pub(crate) ttl: bool,
+    /// What serves it, for as long as the test lasts.
+    _server: Option<Box<dyn std::any::Any>>,
 }
 
 /// Every store that the command line is tested on: a line each.
 pub(crate) fn stores() -> Vec<Store> {
-    vec![file(), sqlite()]
+    vec![file(), sqlite(), redis(), postgres()]
 }
 
 /// Those whose leases end by a ttl.
@@ -39,11 +41,43 @@ pub(crate) fn sqlite() -> Store {
     Store::new(true, |dir| format!("sqlite:{}", dir.join("locks.db").display()))
 }
 
+pub(crate) fn redis() -> Store {
+    let server = testkit::redis::Server::start();
+    let url = server.url();
+    Store::served(server, url, true)
+}
+
+pub(crate) fn postgres() -> Store {
+    let server = testkit::postgres::Postgres::start();
+    let url = server.url();
+    Store::served(server, url, true)
+}
+
 impl Store {
     fn new(ttl: bool, url: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = url(dir.path());
-        Store { dir, url, ttl }
+        Store { dir, url, ttl, _server: None }
+    }
+
+    fn served(server: impl std::any::Any, url: String, ttl: bool) -> Self {
+        Store { _server: Some(Box::new(server)), ..Store::new(ttl, |_| url) }
+    }
+
+    /// The store of a server that the test keeps for itself.
+    pub(crate) fn at(url: String) -> Self {
+        Store::new(true, |_| url)
+    }
+
+    /// Its URL as it is shown.
+    pub(crate) fn shown(&self) -> String {
+        match self.url.split_once("://") {
+            Some((scheme, rest)) => {
+                let place = rest.split('?').next().unwrap().rsplit('@').next().unwrap();
+                format!("{scheme}://{place}")
+            }
+            None => self.url.clone(),
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

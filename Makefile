@@ -2,10 +2,10 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench deny doc fmt clean
+.PHONY: help test check bench bench-redis bench-postgres deny doc fmt clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 test: ## Everything: tools, format, lints, every feature alone, tests, documentation, dependencies
 	@scripts/test.sh
@@ -15,6 +15,13 @@ check: ## The quick one for daily work: format, lints, tests
 
 bench: ## Run the library's benchmarks
 	cargo bench --locked -p leasehold --features sqlite
+
+# The others of the field are built for these two, in a workspace of their own.
+bench-redis: ## Measure the Redis store beside bare scripts and other locks
+	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin redis
+
+bench-postgres: ## Measure the PostgreSQL stores beside bare statements and another lock
+	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin postgres
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh
@@ -27,3 +34,4 @@ fmt: ## Format the code
 
 clean: ## Remove everything that was built, the tools too
 	cargo clean --locked
+	cargo clean --locked --manifest-path crates/benchmarks/Cargo.toml

@@ -40,6 +40,12 @@ async fn a_server_on_sqlite_keeps_every_promise() {
     keeps_every_promise(&format!("sqlite:{}", directory.path().join("locks.db").display())).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_redis_keeps_every_promise() {
+    let redis = testkit::redis::Server::start();
+    keeps_every_promise(&redis.url()).await;
+}
+
 /// Two servers before one store are as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_before_one_store_keep_every_promise() {
@@ -59,7 +65,7 @@ async fn a_server_on_a_store_that_can_do_everything_can_too() {
     let info = Http::connect(&start("memory:").await).await.unwrap().info();
     let mut right = Info::new("http");
     right.namespaced = false;
-    right.wait_keeps_place = true;
+    right.keeps_places = true;
     right.shows_ids = false;
     right.max_ttl = std::time::Duration::from_secs(600);
     assert_eq!(info, right);

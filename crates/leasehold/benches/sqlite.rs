@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
 
+mod other;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,11 +16,20 @@ use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Locks, Mode, Name};
 use tokio::runtime::Builder;
 
+use other::{NAME, Other, now, percentile};
+
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(600);
 const TASKS: usize = 64;
+const WAKES: usize = 300;
+const WAITERS: usize = 1000;
+const IDLE: Duration = Duration::from_secs(10);
 
 fn main() {
+    if let Some(path) = other::place() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        return runtime.block_on(async { other::play(Locks::new(Sqlite::open(path).await.unwrap())).await });
+    }
     let place = std::env::var_os("LEASEHOLD_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     let directory = tempfile::tempdir_in(place).unwrap();
     let mut rounds: Vec<[f64; 5]> = (0..ROUNDS)
@@ -54,6 +65,20 @@ fn main() {
     row("ratio to the bare loop", ratio >= 0.30, format!("{ratio:.2}"), "≥ 0.30", String::new());
     row("operations per commit", per_commit >= 20.0, format!("{per_commit:.1}"), "≥ 20", String::new());
     row("the same through guards", true, format!("{guards:.0}/s"), "", format!("ratio {:.2}", guards / bare));
+    let mut woken = wake_ups(&directory.path().join("woken.db"));
+    let (half, most) = (percentile(&mut woken, 50), percentile(&mut woken, 99));
+    let in_time = most < Duration::from_millis(50);
+    let measured = format!("p50 {half:.1?}, p99 {most:.1?}");
+    row(
+        "from a release in one process to the grant in another",
+        in_time,
+        measured,
+        "p99 < 50 ms",
+        String::new(),
+    );
+    let (commits, core) = idle(&directory.path().join("idle.db"));
+    let measured = format!("{commits} commits, {core:.2} % of a core");
+    row("1 000 idle waiters for 10 s", true, measured, "", String::new());
     println!();
     println!("{}", if reached { "all figures reached" } else { "NOT all figures reached" });
 }
@@ -141,4 +166,56 @@ async fn finish(store: &Sqlite, started: Instant, tasks: Vec<tokio::task::JoinHa
         count += task.await.unwrap();
     }
     (count as f64 / started.elapsed().as_secs_f64(), count as f64 / store.commits() as f64)
+}
+
+/// From just before a release to the grant in the other process.
+fn wake_ups(path: &Path) -> Vec<Duration> {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let store = Sqlite::open(path).await.unwrap();
+        let locks = Locks::new(store);
+        let mut other = Other::start(path);
+        let mut times = Vec::new();
+        for _ in 0..WAKES {
+            let guard = locks.mutex(NAME).lock().await.unwrap();
+            other.tell("take");
+            while locks.inspect(NAME).await.unwrap().queue_length == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // It is blocked in its poll by then.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let released = now();
+            guard.release().await.unwrap();
+            times.push(other.got_it().saturating_sub(released));
+            other.tell("release");
+        }
+        times
+    })
+}
+
+/// What many cost who only wait, half of them in one queue: commits, and the share of a core in percent.
+fn idle(path: &Path) -> (u64, f64) {
+    let cpu = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let store = Sqlite::open(path).await.unwrap();
+        let locks = Locks::new(store.clone()).with_namespace("");
+        let name = |n: usize| if n.is_multiple_of(2) { "crowd".to_owned() } else { format!("own-{n}") };
+        for n in (1..WAITERS).step_by(2).chain([0]) {
+            let name = Name::new(&name(n)).unwrap();
+            let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(3600), "bench");
+            assert!(matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Granted(_)));
+        }
+        for n in 0..WAITERS {
+            let mutex = locks.mutex(name(n));
+            tokio::spawn(async move { mutex.lock().await });
+        }
+        while store.sweep().await.unwrap().waiting < WAITERS as u64 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let before = (store.commits(), cpu());
+        tokio::time::sleep(IDLE).await;
+        (store.commits() - before.0, (cpu() - before.1) / IDLE.as_secs_f64() * 100.0)
+    })
 }

@@ -22,6 +22,10 @@ use crate::telemetry::Acquiring;
 /// front does not hold up the rest for long.
 pub(crate) const TICKET_TTL: Duration = Duration::from_secs(10);
 
+/// How often a waiter looks by itself where the store looks after those who wait: never needed, and so rarely
+/// that it costs nothing.
+const KEPT_LOOK: Duration = Duration::from_secs(60);
+
 /// How long a waiting acquire puts up with a store that does not answer: as long as its place is kept.
 const PATIENCE: Duration = TICKET_TTL;
 
@@ -315,6 +319,9 @@ impl<'a> Loop<'a> {
         if matches!(self.limit, Limit::Once) || self.used_up() || now >= self.end {
             return self.busy();
         }
+        if self.client.info.keeps_places && self.back.claim.queue.is_some() {
+            return Next::Wait(now + KEPT_LOOK);
+        }
         let pause = if self.client.info.push {
             retry_in.unwrap_or_else(|| self.poll.delay(u32::MAX))
         } else {
@@ -322,8 +329,7 @@ impl<'a> Loop<'a> {
             self.poll.delay(self.polls - 1)
         };
         // A place in the queue is kept by coming back in time.
-        let mine = self.back.claim.queue.filter(|_| !self.client.info.wait_keeps_place);
-        let refresh = mine.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
+        let refresh = self.back.claim.queue.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
         Next::Wait(now + pause.min(refresh))
     }
 

@@ -59,7 +59,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt>;
 
     /// Waits, after a queued [`Attempt::Busy`], until another attempt makes sense. A hint.
-    /// Stores that cannot push stay pending.
+    /// Stores that cannot push stay pending. With [`Info::keeps_places`] the claim's place in the queue is kept
+    /// for as long as this is pending; dropped and not called again, it lapses like any other. With
+    /// [`Info::tells_loss`] it waits, for a claim that holds a lease, until that is over.
     async fn wait(&self, claim: &Claim) -> Result<Wake>;
 
     /// Renews leases: one answer each, in the order asked.
@@ -530,9 +532,10 @@ pub struct Info {
     pub fifo: bool,
     /// Whether `wait` is woken; otherwise the wait loop polls.
     pub push: bool,
-    /// Whether a pending `wait` keeps the place in the queue by itself, so that the wait loop does not have to
-    /// come back for it.
-    pub wait_keeps_place: bool,
+    /// Whether the store looks after those whose `wait` is pending: it keeps their places in the queue, and
+    /// notices by itself when a lease or a place before them has ended. The wait loop then comes back of its
+    /// own accord only about once a minute; otherwise after [`Busy::retry_in`], and in time to keep its place.
+    pub keeps_places: bool,
     /// Whether inspecting shows lease ids; otherwise their [digests](LeaseId::digest).
     pub shows_ids: bool,
     /// Whether Shared can be claimed.
@@ -547,6 +550,9 @@ pub struct Info {
     pub revoke: bool,
     /// Whether a loss can be noticed at all; if not, a guard's lost signal never comes.
     pub detects_loss: bool,
+    /// Whether `wait`, called for a claim that holds a lease, stays pending until that lease is over: then a loss
+    /// is noticed as it happens, and not when the renewal loop next asks.
+    pub tells_loss: bool,
     /// How often the renewal loop asks whether a lease that has no ttl is still there; `None`: never.
     pub check_every: Option<Duration>,
     /// Whether names get the client's namespace unless the user says otherwise.
@@ -567,7 +573,7 @@ impl Info {
             fenced: true,
             fifo: true,
             push: true,
-            wait_keeps_place: false,
+            keeps_places: false,
             shows_ids: true,
             shared: true,
             max_permits: u32::MAX,
@@ -575,6 +581,7 @@ impl Info {
             find_by_id: true,
             revoke: true,
             detects_loss: true,
+            tells_loss: false,
             check_every: None,
             namespaced: true,
             max_ttl: Duration::from_secs(24 * 3600),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Gone, Grant, Mode, Renewal};
+use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -114,6 +114,17 @@ struct Belief {
     next: Moment,
     /// Where the renewal loop has it in its queue; `NEVER` if it has not.
     due: Moment,
+    watch: Watch,
+}
+
+/// Whether the store was asked to tell of the end of the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    No,
+    Pending,
+    /// It told, and what it told of is being found out. Not asked again before the next check: a store that
+    /// always tells at once must not keep the loop busy.
+    Told,
 }
 
 /// How a cell is set up.
@@ -180,6 +191,7 @@ impl Cell {
                 in_flight: None,
                 next: if capped { Moment::NEVER } else { next },
                 due: Moment::NEVER,
+                watch: Watch::No,
             }),
             lost: Arc::new(Notify::new()),
         }
@@ -376,6 +388,26 @@ impl Cell {
             let (renewal, sent) = self.ask(belief, belief.ttl, now);
             Task::Renew(Box::new(renewal), sent)
         })
+    }
+
+    /// The claim to wait on for the end of the lease, if it is time to begin.
+    pub(crate) fn begin_watch(&self) -> Option<Claim> {
+        let mut belief = self.belief();
+        let begin = belief.is_alive() && belief.watch == Watch::No;
+        belief.watch = if begin || belief.watch == Watch::Pending { Watch::Pending } else { Watch::No };
+        let claim = Claim::new(self.name.clone(), belief.mode, belief.ttl, Arc::clone(&self.owner));
+        begin.then_some(Claim { id: self.id, first: false, ..claim })
+    }
+
+    /// The store told that the lease may be over: ask at once.
+    pub(crate) fn told(&self, clock: &dyn Clock) {
+        self.look(clock, |belief, now| {
+            belief.watch = Watch::Told;
+            // The answer to what is under way comes soon enough.
+            if belief.in_flight.is_none() {
+                belief.next = belief.next.min(now);
+            }
+        });
     }
 
     /// How long a renewal may take.

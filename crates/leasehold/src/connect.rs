@@ -2,37 +2,31 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
 use crate::backends::file::Directory;
 #[cfg(feature = "http")]
 use crate::backends::http::{self, Http};
 use crate::backends::memory::Memory;
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::{Advisory, Postgres};
+#[cfg(feature = "redis")]
+use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
 
-/// Schemes that are known but have no store in this build, with what to do about it.
-const ABSENT: &[(&str, &str)] = &[
-    #[cfg(not(feature = "sqlite"))]
-    ("sqlite", "this build has no such store; it comes with the feature `sqlite`"),
-    #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
-    ("sqlite", "this store needs Linux"),
-    #[cfg(not(feature = "file"))]
-    ("file", "this build has no such store; it comes with the feature `file`"),
-    #[cfg(all(feature = "file", not(unix)))]
-    ("file", "this store needs a Unix system"),
-    ("redis", "this version has no such store yet"),
-    ("rediss", "this version has no such store yet"),
-    ("redis-sentinel", "this version has no such store yet"),
-    ("redis-cluster", "this version has no such store yet"),
-    ("postgres", "this version has no such store yet"),
-    ("postgres+advisory", "this version has no such store yet"),
-    #[cfg(not(feature = "http"))]
-    ("http", "this build has no such store; it comes with the feature `http`"),
-    #[cfg(not(feature = "http"))]
-    ("https", "this build has no such store; it comes with the feature `http`"),
+/// Schemes by the feature that brings them: what to say where a build does not have it.
+const FEATURES: &[(&str, &[&str])] = &[
+    ("file", &["file"]),
+    ("http", &["http", "https"]),
+    ("postgres", &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"]),
+    ("redis", &["redis", "rediss", "redis-sentinel", "redis-cluster"]),
+    ("sqlite", &["sqlite"]),
 ];
 
 /// What each store that this build can open is and can do.
@@ -45,6 +39,19 @@ pub fn stores() -> Vec<Info> {
         Directory::abilities(),
         #[cfg(feature = "http")]
         http::INFO,
+        #[cfg(feature = "redis")]
+        redis::info("redis", false),
+        #[cfg(feature = "redis")]
+        redis::info("rediss", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-sentinel", false),
+        #[cfg(feature = "redis")]
+        redis::info("redis-cluster", true),
+        quorum::abilities(),
+        #[cfg(feature = "postgres")]
+        Postgres::abilities(),
+        #[cfg(feature = "postgres")]
+        Advisory::abilities(),
     ]
 }
 
@@ -55,8 +62,14 @@ impl Locks {
     /// |---|---|
     /// | `memory:` | this process's memory; each connect is a new, empty store |
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
+    /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
     /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
+    /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
+    /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
+    /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -101,12 +114,40 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         #[cfg(feature = "http")]
         "http" | "https" => Ok(Arc::new(Http::connect(&url).await?)),
-        other => Err(match ABSENT.iter().find(|(known, _)| *known == other) {
-            Some((known, what)) => Error::new(ErrorKind::Unsupported, format!("{known}: {what}")),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
+        "quorum" => {
+            let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
+            Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
+        }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres+advisory" | "postgresql+advisory" => Ok(Arc::new(Advisory::connect(&url).await?)),
+        other => Err(match FEATURES.iter().find(|(_, schemes)| schemes.contains(&other)) {
+            Some((feature, _)) => Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{other}: this build has no such store; it comes with the feature `{feature}`, where the system can have it"
+                ),
+            ),
             None => Error::invalid(format!(
                 "unknown store scheme {other:?}; this build knows {}",
                 stores().iter().map(|info| format!("{}:", info.scheme)).collect::<Vec<_>>().join(", ")
             )),
         }),
     }
+}
+
+/// Opens one node of a quorum, and says which store it is where that can be known.
+fn open_node(url: String) -> BoxFuture<'static, Result<quorum::Opened>> {
+    Box::pin(async move {
+        #[cfg(feature = "redis")]
+        if url.split_once(':').is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().starts_with("redis")) {
+            let redis = Redis::connect(&url).await?;
+            let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
+            return Ok(quorum::Opened { backend: Arc::new(redis), identity });
+        }
+        Ok(quorum::Opened { backend: open(url).await?, identity: None })
+    })
 }

@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Release, Released, Renewal, Renewed};
+use crate::backend::{Backend, Claim, Release, Released, Renewal, Renewed};
 use crate::cell::{Cell, Sent, Task};
 use crate::clock::{Clock, Moment, Timer};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,6 +34,7 @@ type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Debug)]
 pub(crate) struct Renewer {
     backend: Arc<dyn Backend>,
+    tells_loss: bool,
     clock: Arc<dyn Clock>,
     queue: Mutex<Queue>,
     bell: Notify,
@@ -49,6 +50,8 @@ struct Queue {
     /// The loop sleeps until then; something due earlier has to ring.
     armed: Moment,
     releases: Vec<ReleaseJob>,
+    /// Leases of which the store is to tell when they are over.
+    watches: Vec<(Arc<Cell>, Claim)>,
     /// The client is gone: finish what is left, then end.
     ended: bool,
 }
@@ -89,12 +92,14 @@ impl ReleaseJob {
 impl Renewer {
     pub(crate) fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Self {
         Renewer {
+            tells_loss: backend.info().tells_loss,
             backend,
             clock,
             queue: Mutex::new(Queue {
                 due: BTreeMap::new(),
                 armed: Moment::NEVER,
                 releases: Vec::new(),
+                watches: Vec::new(),
                 ended: false,
             }),
             bell: Notify::new(),
@@ -165,10 +170,16 @@ impl Renewer {
     /// The loop.
     pub(crate) async fn run(self: Arc<Self>, mut timer: Timer) {
         let mut work = FuturesUnordered::<Job>::new();
+        // Apart from the work: they end when their leases do, and nobody waits for that.
+        let mut watches = FuturesUnordered::<Job>::new();
         while let Some(next) = self.start_due(&mut work) {
+            for (cell, claim) in std::mem::take(&mut self.queue().watches) {
+                watches.push(Box::pin(Arc::clone(&self).watch(cell, claim)));
+            }
             tokio::select! {
                 biased;
                 Some(()) = work.next(), if !work.is_empty() => {}
+                Some(()) = watches.next(), if !watches.is_empty() => {}
                 () = self.bell.notified() => {}
                 () = timer.sleep_until(next, &*self.clock) => {}
             }
@@ -240,13 +251,30 @@ impl Renewer {
             let answer = answers.next();
             telemetry::renewed(answer.as_ref());
             match answer {
-                Some(Ok(Renewed::Held(grant))) => cell.confirm(sent, &grant, &*self.clock),
+                Some(Ok(Renewed::Held(grant))) => {
+                    cell.confirm(sent, &grant, &*self.clock);
+                    // Only now: most leases are over before they are asked about.
+                    if self.tells_loss
+                        && let Some(claim) = cell.begin_watch()
+                    {
+                        self.queue().watches.push((Arc::clone(&cell), claim));
+                    }
+                }
                 Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
                 Some(Err(error)) => cell.fail(sent, &error, &*self.clock),
                 None => cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock),
             }
             self.schedule(&cell);
         }
+    }
+
+    /// Waits until the store tells that a lease may be over, and lets the loop ask.
+    async fn watch(self: Arc<Self>, cell: Arc<Cell>, claim: Claim) {
+        let call = AssertUnwindSafe(async { self.backend.wait(&claim).await }).catch_unwind();
+        // Whatever it says: a store that cannot tell is asked as often as any other.
+        let _ = call.await;
+        cell.told(&*self.clock);
+        self.schedule(&cell);
     }
 
     /// Sends one release and reports a failure.

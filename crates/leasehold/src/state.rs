@@ -60,6 +60,9 @@ pub enum Op<'a> {
     },
     /// [`Backend::sweep`](crate::Backend::sweep), this name's part
     Sweep,
+    /// Keeps the place of a claim that waits in the store's own process
+    /// ([`Info::keeps_places`](crate::backend::Info::keeps_places)) for another [`Claim::queue`].
+    Keep(&'a Claim),
 }
 
 /// The answer to an [`Op`], of the same kind.
@@ -76,6 +79,8 @@ pub enum Answer {
     Revoked(Revoked),
     /// To a sweep.
     Swept(Swept),
+    /// To a keeping: whether there is such a place.
+    Kept(bool),
 }
 
 /// One name's leases, queue and counters.
@@ -148,8 +153,31 @@ fn is_live(end: u64, now: u64) -> bool {
 }
 
 /// Microseconds, rounded up: stores never cut a lease short.
-fn micros(duration: Duration) -> u64 {
+pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// When a claim that must wait looks again if nobody wakes it. `holder` is how long the lease in the way lasts and
+/// its ttl, `until_lapse` when a place in the queue may lapse; all in microseconds.
+///
+/// The front looks again when the holder's time ends. Others are woken by those before them, unless these are dead:
+/// then when their tickets lapse. Nobody tells a ticket that it has become the front, so with a short ttl it looks
+/// often enough to learn it before the next expiry.
+pub(crate) fn look_again(
+    claim: &Claim,
+    place: Option<u64>,
+    holder: Option<(u64, u64)>,
+    until_lapse: u64,
+) -> Duration {
+    let look = match (place, holder) {
+        (None | Some(0), Some((left, _))) => left,
+        _ => {
+            let shortest = holder.map_or(u64::MAX, |(_, ttl)| ttl.min(micros(claim.ttl)));
+            until_lapse.max(LAPSE_LOOK).min(shortest.max(FRONT_LOOK))
+        }
+    };
+    let refresh = claim.queue.map_or(u64::MAX, |ticket_ttl| micros(ticket_ttl) / 3);
+    Duration::from_micros(look.min(refresh))
 }
 
 /// Who stands in the way while walking the queue: the leases, and the tickets let in so far.
@@ -206,6 +234,7 @@ impl State {
                 waiting: self.queue_length(),
                 counters: 0,
             })),
+            Op::Keep(claim) => Ok(Answer::Kept(self.keep(now.expiry, claim))),
         };
         if self.version == version && !settled.expired.is_empty() {
             self.version += 1;
@@ -457,23 +486,24 @@ impl State {
             }
             None => (None, 0, u64::MAX),
         };
-        // The front looks again when the holder's time ends. Others are woken by those before them,
-        // unless these are dead: then when their tickets lapse. Nobody tells a ticket that it has become
-        // the front, so with a short ttl it looks often enough to learn it before the next expiry.
-        let shortest = holder_ttl.map_or(u64::MAX, |ttl| ttl.min(micros(claim.ttl)));
-        let until_lapse = lapse.saturating_sub(now).max(LAPSE_LOOK);
-        let look = match (place, holder_left) {
-            (None | Some(0), Some(left)) => left,
-            _ => until_lapse.min(shortest.max(FRONT_LOOK)),
-        };
-        let refresh = claim.queue.map_or(u64::MAX, |ticket_ttl| micros(ticket_ttl) / 3);
+        let holder = holder_left.zip(holder_ttl);
         Busy {
-            retry_in: Some(Duration::from_micros(look.min(refresh))),
+            retry_in: Some(look_again(claim, place, holder, lapse.saturating_sub(now))),
             place,
             queue_length,
             owner,
             holder_left: holder_left.map(Duration::from_micros),
         }
+    }
+
+    /// Keeps a place that is there. It neither joins the queue nor enters.
+    fn keep(&mut self, now: u64, claim: &Claim) -> bool {
+        let Some(crowd) = &mut self.crowd else { return false };
+        let ticket = crowd.places.get(&claim.id).and_then(|arrival| crowd.queue.get_mut(arrival));
+        let Some(ticket) = ticket.filter(|ticket| ticket.nonce == claim.nonce) else { return false };
+        let lapses = now.saturating_add(micros(claim.queue.unwrap_or_default()));
+        ticket.lapses = ticket.lapses.max(lapses);
+        true
     }
 
     fn renew(&mut self, now: Now, renewal: &Renewal, settled: &Settled) -> Result<Renewed> {

@@ -40,12 +40,14 @@ fn memory_says_that_it_can_do_everything() {
     assert!(info.fenced);
     assert!(info.fifo);
     assert!(info.push);
+    assert!(!info.keeps_places);
     assert!(info.shared);
     assert_eq!(info.max_permits, u32::MAX);
     assert!(info.downgrade);
     assert!(info.find_by_id);
     assert!(info.revoke);
     assert!(info.detects_loss);
+    assert!(!info.tells_loss);
     assert_eq!(info.check_every, None);
     assert!(info.namespaced);
     assert_eq!(info.max_ttl, Duration::from_secs(24 * 3600));

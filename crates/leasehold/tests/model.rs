@@ -21,7 +21,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Busy, Grant, Released, Renewed};
+use leasehold::backend::{Attempt, Busy, Claim, Grant, Released, Renewed};
 use leasehold::state::{Answer, Now, Op, State};
 use leasehold::{ErrorKind, Fence, Gone, LeaseId, Mode, Name};
 
@@ -69,6 +69,7 @@ enum Said {
         held: u64,
         waiting: u64,
     },
+    Kept(bool),
     Error(ErrorKind),
     /// What no contract allows.
     Odd(&'static str),
@@ -169,6 +170,7 @@ impl Tested for State {
                 held: s.held,
                 waiting: s.waiting,
             },
+            (Ok(Answer::Kept(kept)), Op::Keep(_)) => Said::Kept(kept),
             (answer, op) => panic!("{op:?} was answered with {answer:?}"),
         };
         (said, woken)
@@ -330,6 +332,26 @@ impl<T: Tested> Pair<'_, T> {
             self.same_view("the later views", later, &probes)?;
         }
         count(reached, &after, &woken, &self.spec);
+        // What has ended since the last verb is the next one's to settle, and whom that wakes its to show.
+        let settled = self.spec.ends().iter().all(|end| *end > now.expiry);
+        if settled { self.keep(now, &probes, reached) } else { Ok(()) }
+    }
+
+    /// Now and then the store keeps a place, or tries to keep what is no place.
+    fn keep(&mut self, now: Now, probes: &[LeaseId], reached: &mut Reached) -> Result<(), String> {
+        for id in probes.iter().take((now.expiry % 3) as usize) {
+            let nonce = self.spec.tickets.iter().find(|t| t.id == *id).map_or(1, |t| t.nonce);
+            let ticket = Duration::from_micros(now.expiry % 5_000_000);
+            let mut claim = Claim::new(name(), Mode::Exclusive, ticket, "ann").queued(ticket);
+            (claim.id, claim.nonce) = (*id, if now.expiry.is_multiple_of(11) { nonce + 1 } else { nonce });
+            let (said, woken) = answer(&mut self.tested, now, Op::Keep(&claim));
+            let (spec_said, spec_woken) = self.spec.apply(now, Op::Keep(&claim));
+            add(reached, "a place is kept", u64::from(said == Said::Kept(true)));
+            if said != spec_said || woken != spec_woken {
+                return Err(differ("what keeping a place did", &(said, ids(&woken)), &spec_said));
+            }
+            self.same_view("the views after keeping", now, probes)?;
+        }
         Ok(())
     }
 
@@ -379,6 +401,7 @@ fn count(reached: &mut Reached, after: &Seen, woken: &[LeaseId], spec: &Spec) {
 
 /// How often each thing must have happened in a run: what was never reached was never tested.
 const LEAST: &[(&str, u64)] = &[
+    ("a place is kept", 1000),
     ("128 woken and more wait", 20),
     ("a queue of more than 128", 500),
     ("all permits taken", 3000),

@@ -1,5 +1,10 @@
-//! What the workspace's tests share: faulty backends, child processes, names of their own.
+//! What the workspace's tests share: faulty backends, child processes, throw-away servers, a TCP proxy.
 
+mod daemon;
 pub mod faulty;
+pub mod history;
 pub mod paused;
+pub mod postgres;
 pub mod process;
+pub mod proxy;
+pub mod redis;

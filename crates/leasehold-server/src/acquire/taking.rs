@@ -142,9 +142,12 @@ impl Taking {
         let began = Instant::now();
         let poll = Poll::default();
         let look = if self.app.info.push { busy.retry_in.unwrap_or(poll.max) } else { poll.delay(u32::MAX) };
-        // A place in the queue is kept by coming back in time.
-        let refresh = self.asked.claim.queue.map_or(Duration::MAX, |ticket| ticket / 3);
-        let look = look.min(refresh).min(left);
+        // A place in the queue is kept by coming back in time, unless the store does that while we wait.
+        let look = match self.asked.claim.queue {
+            Some(_) if self.app.info.keeps_places => left,
+            Some(ticket) => look.min(ticket / 3).min(left),
+            None => look.min(left),
+        };
         let wake = {
             let wait = self.app.backend.wait(&self.asked.claim);
             tokio::select! {

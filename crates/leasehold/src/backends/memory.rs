@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -165,7 +164,7 @@ impl Backend for Memory {
         let started = self.inner.clock.now();
         // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
         let Some(slot) = self.shard(&claim.name).slot(claim) else { return Ok(Wake::Retry) };
-        match poll_fn(|cx| slot.poll(cx)).await {
+        match slot.wait().await {
             None => Ok(Wake::Retry),
             Some((grant, at)) => Ok(Wake::Granted(Grant { waited: at.since(started), ..grant })),
         }

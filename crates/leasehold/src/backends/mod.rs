@@ -5,6 +5,10 @@ pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;

@@ -2,6 +2,7 @@
 //! with the grant if the attempt was made for them.
 
 use std::collections::{HashMap, hash_map};
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -35,6 +36,12 @@ impl Waiting {
     /// Takes one out.
     pub(crate) fn take(&mut self, id: &LeaseId) -> Option<Waiter> {
         self.0.remove(id)
+    }
+
+    /// All of them.
+    #[cfg(all(feature = "sqlite", target_os = "linux"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        self.0.values()
     }
 
     /// Tells all to try again.
@@ -72,7 +79,9 @@ impl Waiting {
                     }
                 }
             }
-            Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }) if !state.is_queued(id) => {
+            Op::Acquire(Claim { id, .. }) | Op::Keep(Claim { id, .. }) | Op::Release(Release { id, .. })
+                if !state.is_queued(id) =>
+            {
                 vain.extend(self.0.remove(id).map(|waiter| waiter.slot));
             }
             _ => {}
@@ -87,10 +96,12 @@ impl Waiting {
 /// Where one who waits in this process finds what its wake-up brought.
 pub(crate) struct Slot(Mutex<Inside>);
 
-enum Inside {
-    Waiting(Option<Waker>),
+struct Inside {
     /// Woken; with a grant, and when it was measured, if the attempt was made for it.
-    Rung(Option<(Grant, Moment)>),
+    rung: Option<Option<(Grant, Moment)>>,
+    waker: Option<Waker>,
+    /// How many are inside [`Slot::wait`]: one at most, but for a caller that calls it twice at once.
+    pending: u32,
 }
 
 impl Slot {
@@ -99,25 +110,57 @@ impl Slot {
     }
 
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Slot(Mutex::new(Inside::Waiting(None))))
+        Arc::new(Slot(Mutex::new(Inside { rung: None, waker: None, pending: 0 })))
     }
 
     /// Wakes its waiter.
     pub(crate) fn ring(&self, grant: Option<(Grant, Moment)>) {
-        let was = std::mem::replace(&mut *self.lock(), Inside::Rung(grant));
-        if let Inside::Waiting(Some(waker)) = was {
+        let waker = {
+            let mut inside = self.lock();
+            inside.rung = Some(grant);
+            inside.waker.take()
+        };
+        if let Some(waker) = waker {
             waker.wake();
         }
     }
 
+    /// Whether somebody is waiting to be rung at this moment.
+    #[cfg(all(feature = "sqlite", target_os = "linux"))]
+    pub(crate) fn is_waited_on(&self) -> bool {
+        self.lock().pending > 0
+    }
+
     /// Waits to be rung.
-    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-        match &mut *self.lock() {
-            Inside::Rung(grant) => Poll::Ready(grant.take()),
-            Inside::Waiting(waker) => {
-                *waker = Some(cx.waker().clone());
+    pub(crate) async fn wait(&self) -> Option<(Grant, Moment)> {
+        let _pending = Pending::new(self);
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
+        let mut inside = self.lock();
+        match &mut inside.rung {
+            Some(grant) => Poll::Ready(grant.take()),
+            None => {
+                inside.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
+    }
+}
+
+/// One who waits to be rung, until it is dropped.
+struct Pending<'a>(&'a Slot);
+
+impl<'a> Pending<'a> {
+    fn new(slot: &'a Slot) -> Self {
+        slot.lock().pending += 1;
+        Pending(slot)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.lock().pending -= 1;
     }
 }

@@ -160,12 +160,14 @@ enum Need {
     Fenced,
     Fifo,
     Push,
+    KeepsPlaces,
     Shared,
     Permits(u32),
     Downgrade,
     FindById,
     Revoke,
     DetectsLoss,
+    TellsLoss,
     Namespaced,
     /// The check is about what the store says it cannot do.
     Lack,
@@ -179,6 +181,7 @@ impl Need {
             Need::Fenced => (info.fenced, "there are no fences"),
             Need::Fifo => (info.fifo, "there is no queue"),
             Need::Push => (info.push, "wait is not woken"),
+            Need::KeepsPlaces => (info.keeps_places, "those who wait keep their places themselves"),
             Need::Shared => (info.shared, "there are no shared leases"),
             Need::Permits(least) => {
                 let found = info.max_permits;
@@ -189,6 +192,7 @@ impl Need {
             Need::FindById => (info.find_by_id, "a lease cannot be found by its id"),
             Need::Revoke => (info.revoke, "leases cannot be revoked"),
             Need::DetectsLoss => (info.detects_loss, "a loss cannot be noticed"),
+            Need::TellsLoss => (info.tells_loss, "a loss is found out by asking"),
             Need::Namespaced => (info.namespaced, "names have no namespace"),
             Need::Lack => {
                 let able = info.shared && info.max_permits > 0 && info.downgrade;

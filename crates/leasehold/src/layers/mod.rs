@@ -1,3 +1,4 @@
-//! Wrappers around a store that are themselves a store.
+//! Wrappers around a store, or around several, that are themselves a store.
 
+pub mod quorum;
 pub mod telemetry;

@@ -6,9 +6,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use leasehold::backend::Swept;
+use leasehold::backend::{Attempt, Backend as _, Claim, Release, Renewal, Renewed, Swept};
 use leasehold::backends::file::{Directory, FileNames};
-use leasehold::{ErrorKind, Fence, Gone, Locks, LostReason, State};
+use leasehold::{ErrorKind, Fence, Gone, Locks, LostReason, Mode, Name, State};
 
 use crate::process::{TempDir, open};
 
@@ -192,6 +192,50 @@ async fn a_lock_file_that_a_stranger_removes_or_replaces_is_a_lost_lock() {
     }
 }
 
+/// How long it takes from what a stranger does to a lock that is held for a while until its guard knows.
+async fn time_to_lose(stranger: impl Fn(&TempDir)) -> Duration {
+    let mut best = Duration::MAX;
+    // The best of some, on a machine that may be busy. Whoever only asks every 500 ms needs 350 or more.
+    for _ in 0..4 {
+        let temp = TempDir::new();
+        let locks = open(&temp.locks());
+        let guard = locks.mutex("x").lock().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(620)).await;
+        assert_eq!(guard.state(), State::Held);
+        let began = Instant::now();
+        stranger(&temp);
+        let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+        assert_eq!(reason, LostReason::Refused(Gone::NotFound));
+        best = best.min(began.elapsed());
+    }
+    best
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_guard_learns_at_once_what_a_stranger_does_to_its_file() {
+    let lock = |temp: &TempDir| file(&temp.locks(), "lock");
+    for (what, took) in [
+        ("removed", time_to_lose(|temp| fs::remove_file(lock(temp)).unwrap()).await),
+        ("renamed", time_to_lose(|temp| fs::rename(lock(temp), temp.path().join("away")).unwrap()).await),
+        (
+            "replaced",
+            time_to_lose(|temp| {
+                fs::write(temp.path().join("other"), "").unwrap();
+                fs::rename(temp.path().join("other"), lock(temp)).unwrap();
+            })
+            .await,
+        ),
+        (
+            "moved away",
+            time_to_lose(|temp| fs::rename(temp.locks(), temp.path().join("away")).unwrap()).await,
+        ),
+    ] {
+        println!("{what}: Lost after {took:?}");
+        assert!(took < Duration::from_millis(250), "{what}: {took:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_directory_that_is_moved_away_takes_its_locks_with_it() {
     let temp = TempDir::new();
@@ -241,6 +285,96 @@ async fn a_fence_never_falls_whatever_becomes_of_the_counter() {
     let next = fence(&dir).await;
     assert!(next < last && next.get() > last.get() - 3700 * 256_000);
     assert!(fence(&dir).await > next);
+}
+
+#[tokio::test]
+async fn fences_are_reserved_on_disk_ahead_so_that_few_grants_wait_for_it() {
+    let temp = TempDir::new();
+    let dir = temp.locks();
+    let first = fence(&dir).await;
+    let counter = file(&dir, "fence");
+    let identity = fs::metadata(&counter).unwrap().ino();
+    let locks = open(&dir);
+    let mut last = first;
+    for _ in 0..200 {
+        let guard = locks.mutex("x").lock().await.unwrap();
+        assert!(guard.fence() > last);
+        last = guard.fence();
+        guard.release().await.unwrap();
+    }
+    assert_eq!(fs::metadata(&counter).unwrap().ino(), identity, "the counter was written again");
+    let reserved: u64 = fs::read_to_string(&counter).unwrap().trim().parse().unwrap();
+    assert!(reserved > last.get() && reserved < last.get() + 61 * 256_000);
+}
+
+#[tokio::test]
+async fn after_a_power_failure_fences_go_on_above_what_was_reserved() {
+    // What was not synced is lost: the meta file is an old one of another boot, torn, or gone.
+    for loss in ["old", "torn", "gone"] {
+        let temp = TempDir::new();
+        let dir = temp.locks();
+        let mut seen = fence(&dir).await;
+        let old = fs::read_to_string(file(&dir, "meta")).unwrap();
+        for _ in 0..5 {
+            seen = fence(&dir).await;
+        }
+        let meta = file(&dir, "meta");
+        match loss {
+            "old" => {
+                let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+                fs::write(&meta, old.replace(boot.trim(), "another-boot")).unwrap();
+            }
+            "torn" => fs::write(&meta, &old[..20]).unwrap(),
+            _ => fs::remove_file(&meta).unwrap(),
+        }
+        let reserved: u64 = fs::read_to_string(file(&dir, "fence")).unwrap().trim().parse().unwrap();
+        let next = fence(&dir).await;
+        assert!(next > seen && next.get() == reserved + 1, "{loss}: {next} after {seen}");
+        assert!(fence(&dir).await > next, "{loss}");
+    }
+}
+
+#[tokio::test]
+async fn a_raised_fence_is_that_of_the_lease_and_all_later_ones_are_above_it() {
+    let temp = TempDir::new();
+    let store = Directory::open(temp.locks()).unwrap();
+    let claim = || Claim::new(Name::new("x").unwrap(), Mode::Exclusive, Duration::from_secs(30), "me");
+    let first = claim();
+    let Attempt::Granted(grant) = store.try_acquire(&first).await.unwrap() else { panic!() };
+    let renew = |raise: u64| {
+        let mut renewal = Renewal::new(first.name.clone(), first.id, first.ttl);
+        renewal.raise_fence = Some(Fence::new(raise));
+        let store = &store;
+        async move { store.renew(&[renewal]).await.remove(0) }
+    };
+    let below = renew(grant.fence.get() - 1).await.unwrap();
+    assert_eq!(below, Renewed::Gone(Gone::Superseded));
+    assert_eq!(renew(Fence::MAX.get() + 1).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    // An hour ahead: beyond what is reserved.
+    let high = grant.fence.get() + 3600 * 256_000;
+    let Renewed::Held(raised) = renew(high).await.unwrap() else { panic!() };
+    assert_eq!(raised.fence, Fence::new(high));
+    let reserved: u64 = fs::read_to_string(file(&temp.locks(), "fence")).unwrap().trim().parse().unwrap();
+    assert!(reserved >= high, "it is on disk");
+    store.release(&Release::new(first.name.clone(), first.id)).await.unwrap();
+    // Also for one that only has the files.
+    let other = Directory::open(temp.locks()).unwrap();
+    let Attempt::Granted(next) = other.try_acquire(&claim()).await.unwrap() else { panic!() };
+    assert_eq!(next.fence, Fence::new(high + 1));
+}
+
+#[tokio::test]
+async fn the_version_counts_grants_and_releases() {
+    let temp = TempDir::new();
+    let (one, two) = (open(&temp.locks()), open(&temp.locks()));
+    let version = || async { two.inspect("x").await.unwrap().version };
+    assert_eq!(version().await, 0);
+    for round in 0..3 {
+        let guard = one.rwlock("x").read().await.unwrap();
+        assert_eq!(version().await, 2 * round + 1);
+        guard.release().await.unwrap();
+        assert_eq!(version().await, 2 * round + 2);
+    }
 }
 
 #[tokio::test]

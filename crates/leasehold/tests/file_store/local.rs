@@ -32,6 +32,7 @@ fn the_store_says_what_it_is() {
     assert_eq!((info.fenced, info.shared, info.detects_loss, info.namespaced), (true, true, true, true));
     assert_eq!((info.fifo, info.downgrade, info.find_by_id, info.revoke), (false, false, false, false));
     assert_eq!((info.push, info.max_permits), (true, 64));
+    assert_eq!((info.keeps_places, info.tells_loss), (false, cfg!(target_os = "linux")));
     assert_eq!(info.check_every, Some(Duration::from_millis(500)));
 }
 

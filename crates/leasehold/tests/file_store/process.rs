@@ -143,7 +143,11 @@ fn play() {
         match role[..] {
             ["hold", mode, name] => hold(&dir, mode, name, false).await,
             ["hold-with-child", mode, name] => hold(&dir, mode, name, true).await,
+            ["hand-over", mode, name] => hand_over(&dir, mode, name).await,
+            ["alternate", name, count] => alternate(&dir, name, count.parse().unwrap()).await,
             ["hot", mode, count] => crate::hot::run(&dir, mode, count.parse().unwrap()),
+            #[cfg(target_os = "linux")]
+            ["count-watches"] => crate::processes::count_watches(&dir).await,
             ["clean"] => crate::hot::clean(&dir),
             _ => panic!("no such role: {role:?}"),
         }
@@ -168,5 +172,37 @@ async fn hold(dir: &Path, mode: &str, name: &str, with_child: bool) {
     } else {
         std::mem::forget(guard);
         std::process::exit(0);
+    }
+}
+
+/// Takes a lock, hands it to a child, and says the child's id. Told so, it releases the lock.
+async fn hand_over(dir: &Path, mode: &str, name: &str) {
+    let store = Directory::open(dir).unwrap();
+    let locks = Locks::new(store.clone());
+    let guard = take(&locks, mode, name, None).await.unwrap();
+    let lock = store.hand_over(&guard.lease_id()).unwrap();
+    let mut sleep = Command::new("sleep");
+    let child =
+        sleep.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    drop(lock);
+    say(child.id());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    guard.release().await.unwrap();
+    say("released");
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// Holds a lock a few times, for so long that those who wait have stopped looking, and says when it lets go.
+async fn alternate(dir: &Path, name: &str, count: usize) {
+    let locks = open(dir);
+    for _ in 0..count {
+        let guard = take(&locks, "exclusive", name, None).await.unwrap();
+        say("held");
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        guard.release().await.unwrap();
+        say(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros());
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
     }
 }

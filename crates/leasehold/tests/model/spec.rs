@@ -186,6 +186,13 @@ impl Spec {
                 held: self.leases.len() as u64,
                 waiting: self.tickets.len() as u64,
             },
+            // "keep(claim), inside a store": for stores that look after those who wait in them.
+            Op::Keep(claim) => {
+                let lapses = now.saturating_add(claim.queue.map_or(0, micros));
+                let own = |t: &&mut Ticket| t.id == claim.id && t.nonce == claim.nonce;
+                let ticket = self.tickets.iter_mut().find(own);
+                Said::Kept(ticket.map(|t| t.lapses = t.lapses.max(lapses)).is_some())
+            }
             other => panic!("the contract does not know {other:?}"),
         };
         // 3. Wake, also when the answer is an error.

@@ -99,6 +99,25 @@ async fn a_newer_layout_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
+async fn an_older_layout_is_brought_up_to_date_with_all_that_is_in_it() {
+    let place = place();
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.execute_batch(include_str!("../../src/backends/sqlite/schema/001.sql")).unwrap();
+    db.execute_batch(
+        "PRAGMA application_id = 0x6c656173; PRAGMA user_version = 1;
+         INSERT INTO names VALUES ('/old', 900000000000, 7);",
+    )
+    .unwrap();
+    db.close().unwrap();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    assert_eq!(look(&store, "old").await.version, 7);
+    assert!(granted(&store, &claim("old", LONG)).await.fence.get() > 900_000_000_000);
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let layout: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(layout, 2);
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_an_internal_error_and_grants_nothing() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();

@@ -6,5 +6,6 @@ mod clock;
 mod faults;
 mod file;
 mod model;
+mod places;
 mod sharing;
 mod support;

@@ -86,7 +86,8 @@ async fn a_wake_up_that_was_not_announced_is_found_within_a_second() {
     assert!(matches!(b.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
     // A holder that dies between its commit and its touch leaves exactly this.
     let db = rusqlite::Connection::open(&place.path).unwrap();
-    db.execute_batch("BEGIN; DELETE FROM leases; UPDATE tickets SET woken = 1; COMMIT").unwrap();
+    let died = "DELETE FROM leases; UPDATE tickets SET woken = 1; UPDATE names SET changes = changes + 1";
+    db.execute_batch(&format!("BEGIN; {died}; COMMIT")).unwrap();
     let wake = tokio::time::timeout(Duration::from_secs(1), b.wait(&next)).await.expect("in time").unwrap();
     assert!(matches!(wake, Wake::Granted(_)));
 }
@@ -124,6 +125,23 @@ async fn what_another_store_wrote_is_seen_by_the_next_call() {
         assert!(look(here, "x").await.holders.is_empty());
         assert_eq!(look(here, "x").await.last_fence, fence);
     }
+}
+
+#[tokio::test]
+async fn a_name_that_others_did_not_touch_is_not_read_again() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    granted(&a, &claim("mine", LONG)).await;
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    // What nobody may do shows whether it is read: the owner is changed, and not counted.
+    db.execute_batch("UPDATE leases SET owner = 'somebody else'").unwrap();
+    granted(&b, &claim("other", LONG)).await;
+    assert_eq!(&*look(&a, "mine").await.holders[0].owner, "test");
+    // A ticket is a change too.
+    let waits = claim("mine", LONG).queued(TICKET);
+    assert!(matches!(b.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
+    let seen = look(&a, "mine").await;
+    assert_eq!((&*seen.holders[0].owner, seen.queue_length), ("somebody else", 1));
 }
 
 #[tokio::test]

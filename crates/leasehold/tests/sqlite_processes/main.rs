@@ -6,6 +6,8 @@
 
 mod contention;
 mod kill;
+mod machine;
+mod places;
 mod room;
 mod support;
 
@@ -16,6 +18,13 @@ fn child() {
     match role.as_str() {
         "load" => kill::load(),
         "contend" => contention::contend(),
+        "push" => places::wait_for_push(),
+        "wait" => places::wait(),
+        "other-clock" => machine::other_clock(),
+        "same-clock" => machine::same_clock(),
+        "full" => machine::full(),
+        "read-only" => machine::read_only(),
+        "another-user" => machine::another_user(),
         "room" => room::short_of_room(),
         other => panic!("no such child: {other}"),
     }

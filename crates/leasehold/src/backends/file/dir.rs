@@ -47,6 +47,7 @@ pub(crate) struct Dir {
     fd: OwnedFd,
     path: PathBuf,
     identity: Identity,
+    boot: Option<String>,
 }
 
 impl Dir {
@@ -74,7 +75,14 @@ impl Dir {
         let path = path.canonicalize().map_err(|error| {
             Error::new(ErrorKind::Unavailable, "the directory for the lock files has gone").with_source(error)
         })?;
-        Ok(Dir { identity: identity(&stat), fd, path })
+        let boot = if allow_network { None } else { boot_id() };
+        Ok(Dir { identity: identity(&stat), fd, path, boot })
+    }
+
+    /// Which boot of this machine this is: what was written in it and not synced is still there. `None` if
+    /// that is not known, or other machines may have written.
+    pub(crate) fn boot(&self) -> Option<&str> {
+        self.boot.as_deref()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -94,6 +102,11 @@ impl Dir {
     pub(crate) fn open_file(&self, name: &str, create: bool) -> Result<Option<File>> {
         let make = if create { OFlags::CREATE } else { OFlags::empty() };
         self.open_with(name, OFlags::RDWR | make)
+    }
+
+    /// Opens one of our files only to look at it; `None` if there is none.
+    pub(crate) fn open_to_look(&self, name: &str) -> Result<Option<File>> {
+        self.open_with(name, OFlags::RDONLY)
     }
 
     /// Makes a file that must not be there.
@@ -174,6 +187,11 @@ impl Dir {
         }
         Ok(found)
     }
+}
+
+fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
 /// Others must not be able to swap the files under us.

@@ -46,6 +46,8 @@ pub(crate) struct Lease {
     pub(crate) ttl: Duration,
     pub(crate) nonce: u64,
     pub(crate) repeated: bool,
+    /// Rung when it is over, however it ended.
+    pub(crate) over: Arc<Notify>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +96,16 @@ impl Local {
 
     pub(crate) fn lease(&mut self, name: &Name, id: &LeaseId) -> Option<&mut Lease> {
         self.names.get_mut(name.stored())?.leases.get_mut(id)
+    }
+
+    /// The ids of all leases of a name.
+    pub(crate) fn held(&self, name: &Name) -> Vec<LeaseId> {
+        self.names.get(name.stored()).map(|entry| entry.leases.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// The lease with this id, whatever its name.
+    pub(crate) fn by_id(&mut self, id: &LeaseId) -> Option<&mut Lease> {
+        self.names.values_mut().find_map(|entry| entry.leases.get_mut(id))
     }
 
     /// The answer that needs no file: the id is spent, has its lease already, or others wait before it.
@@ -150,6 +162,9 @@ impl Local {
                     ttl = Some(ttl.unwrap_or_default().max(lease.ttl));
                 }
                 ended = entry.leases.remove(&release.id);
+                if let Some(lease) = &ended {
+                    lease.over.notify_one();
+                }
                 Released::Done
             }
         };
@@ -163,6 +178,7 @@ impl Local {
     /// A lease whose file is no longer in its place.
     pub(crate) fn lose(&mut self, name: &Name, id: &LeaseId, now: Moment) -> Option<Lease> {
         let lease = self.names.get_mut(name.stored())?.leases.remove(id)?;
+        lease.over.notify_one();
         if lease.repeated {
             self.spend(name, *id, lease.ttl, now);
         }

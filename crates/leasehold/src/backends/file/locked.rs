@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FlockOperation, flock};
@@ -18,12 +19,14 @@ const READ_LIMIT: u64 = 1 << 20;
 /// processes replace one only under the meta lock, at most once per attempt.
 const TRIES: usize = 100;
 
-/// A locked file. Dropped, it is unlocked.
+/// A locked file. Dropped, it is unlocked, unless it was handed over.
 #[derive(Debug)]
 pub(crate) struct Locked {
     file: File,
     name: String,
     identity: Identity,
+    /// Another process has it open too, on purpose, and keeps the lock if we go without releasing it.
+    handed_over: bool,
 }
 
 /// Tries to lock; false if somebody else's lock is in the way.
@@ -51,7 +54,8 @@ impl Locked {
             if !try_flock(&file, operation)? {
                 return Ok(None);
             }
-            let locked = Locked { identity: Dir::identify(&file)?, file, name: name.to_owned() };
+            let identity = Dir::identify(&file)?;
+            let locked = Locked { file, name: name.to_owned(), identity, handed_over: false };
             // Removed or replaced since it was opened: the lock is on a file that nobody else will find.
             if locked.is_in_place(dir)? {
                 return Ok(Some(locked));
@@ -62,8 +66,20 @@ impl Locked {
 
     /// Whether somebody has the file locked. Nobody may try to lock it meanwhile.
     pub(crate) fn is_held(dir: &Dir, name: &str) -> Result<bool> {
-        let Some(file) = dir.open_file(name, false)? else { return Ok(false) };
-        let free = try_flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Locked::keeps_out(dir, name, false)
+    }
+
+    /// Whether somebody has the file locked who keeps out one that wants it shared, or alone. Nobody may try
+    /// to lock it meanwhile.
+    pub(crate) fn keeps_out(dir: &Dir, name: &str, shared: bool) -> Result<bool> {
+        // Opened for reading: closing what was opened for writing would wake everybody who waits.
+        let Some(file) = dir.open_to_look(name)? else { return Ok(false) };
+        let operation = if shared {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        let free = try_flock(&file, operation)?;
         if free {
             let _ = flock(&file, FlockOperation::Unlock);
         }
@@ -98,7 +114,8 @@ impl Locked {
 
     /// Unlocks it, and removes it if nobody else shares it. Only under the meta lock: then nobody is
     /// between opening and locking it. `or_write` is for the others if there are any.
-    pub(crate) fn remove(self, dir: &Dir, or_write: impl FnOnce(String) -> String) -> Result<()> {
+    pub(crate) fn remove(mut self, dir: &Dir, or_write: impl FnOnce(String) -> String) -> Result<()> {
+        self.handed_over = false;
         if try_flock(&self.file, FlockOperation::NonBlockingLockExclusive)? {
             if self.is_in_place(dir)? {
                 dir.remove(&self.name)?;
@@ -107,10 +124,27 @@ impl Locked {
         }
         self.write(&or_write(self.read()?))
     }
+
+    /// Unlocks it and leaves it where it is.
+    pub(crate) fn unlock(mut self) {
+        self.handed_over = false;
+    }
+
+    /// The same open file once more, for a child to inherit. From here on the lock is free only when it is
+    /// released, or all who have it open are gone.
+    pub(crate) fn hand_over(&mut self) -> Result<OwnedFd> {
+        let handed = rustix::io::dup(&self.file)
+            .map_err(|error| broken("a lock file cannot be handed over", error))?;
+        self.handed_over = true;
+        Ok(handed)
+    }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        if self.handed_over {
+            return;
+        }
         // Closing is not enough while a child that was just forked, and will close it too, has it open.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }

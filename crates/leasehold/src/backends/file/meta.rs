@@ -17,6 +17,10 @@ use super::text::{Content, Kind, read_fence};
 /// as long as writing the counter to disk.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(300));
 
+/// How far ahead fences are reserved on disk: a minute of the clock they follow. So a name that is taken again
+/// and again waits for the disk once a minute, and after a power failure its fences run at most a minute ahead.
+const RESERVE: u64 = 60 * 256_000;
+
 /// The names of the files of a name.
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
@@ -145,27 +149,73 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// The last fence: of the two copies the higher one. Zero if both are gone or garbled; then the clock
-    /// alone decides.
-    pub(crate) fn last_fence(&self) -> Result<Fence> {
-        let counter = match self.dir.open_file(&self.files.counter(), false)? {
+    /// What the counter says; zero if it is not there or garbled.
+    fn counter(&self) -> Result<Fence> {
+        Ok(match self.dir.open_to_look(&self.files.counter())? {
             Some(file) => read(&file)?.strip_suffix('\n').and_then(read_fence).unwrap_or(Fence::UNFENCED),
             None => Fence::UNFENCED,
-        };
-        Ok(self.content.as_ref().map_or(counter, |content| counter.max(content.fence)))
+        })
     }
 
-    /// Writes down a fence, on disk before this returns, and what the name is used as.
+    /// The last fence, or one above it. The meta file says it exactly if it was written since the machine
+    /// was started and the counter is still the one it was written with. Otherwise the higher of the two: no
+    /// fence above the counter was ever granted. Zero if both are gone or garbled; then the clock decides.
+    pub(crate) fn last_fence(&self) -> Result<Fence> {
+        let counter = self.counter()?;
+        Ok(match &self.content {
+            None => counter,
+            Some(content) => {
+                let here = self.dir.boot().is_some_and(|boot| *boot == *content.boot);
+                if here && content.reserved == counter { content.fence } else { content.fence.max(counter) }
+            }
+        })
+    }
+
+    /// Writes down a fence, and what the name is used as. Not below what the counter says before this
+    /// returns, on disk.
     pub(crate) fn count(&self, name: &Name, mode: Mode, fence: Fence) -> Result<()> {
+        let mut reserved = self.counter()?;
+        if fence > reserved {
+            reserved = match self.dir.boot() {
+                Some(_) => Fence::new(fence.get().saturating_add(RESERVE)).min(Fence::MAX),
+                None => fence,
+            };
+            self.reserve(reserved)?;
+        }
+        let content = Content {
+            kind: Kind::of(mode),
+            fence,
+            reserved,
+            version: self.version() + 1,
+            boot: self.dir.boot().unwrap_or_default().into(),
+            name: name.stored().into(),
+        };
+        self.file.write(&content.write())
+    }
+
+    fn reserve(&self, fence: Fence) -> Result<()> {
         let next = self.files.next_counter();
         self.dir.remove(&next)?;
         let mut file = self.dir.make_file(&next)?;
         writeln!(file, "{fence}")
             .and_then(|()| file.sync_all())
             .map_err(|error| broken("the fence counter cannot be written", error))?;
-        self.dir.rename(&next, &self.files.counter())?;
-        let content = Content { kind: Kind::of(mode), fence, name: name.stored().into() };
-        self.file.write(&content.write())
+        self.dir.rename(&next, &self.files.counter())
+    }
+
+    /// How often the name has changed.
+    pub(crate) fn version(&self) -> u64 {
+        self.content.as_ref().map_or(0, |content| content.version)
+    }
+
+    /// Counts a change that is no grant.
+    pub(crate) fn count_change(&self) -> Result<()> {
+        match &self.content {
+            Some(content) => {
+                self.file.write(&Content { version: content.version + 1, ..content.clone() }.write())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Removes the counter, and then the meta file itself.

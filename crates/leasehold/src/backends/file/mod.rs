@@ -7,7 +7,9 @@ mod meta;
 mod names;
 mod store;
 mod text;
+mod watch;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use crate::backend::{
 };
 use crate::clock::{Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
 use crate::name::Name;
 
 use dir::Dir;
@@ -34,9 +37,16 @@ pub const MAX_PERMITS: u32 = 64;
 /// How often a lease's file is looked at: a stranger that removed it is noticed within this.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often the first local waiter looks whether another process has let go: quickly at first, for
-/// locks held for a moment, and then so rarely that it costs next to nothing.
-const LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
+/// How long the first local waiter waits between its looks whether another process has let go: little at
+/// first, for locks held for a moment and because the system tells of a closed file just before its lock is free.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The longest of these pauses where a wake-up can be relied on to come, but for what nobody thought of: half of
+/// what a takeover may take after a holder's death.
+const LOOK_WATCHED: Duration = Duration::from_millis(100);
+
+/// The same where there are no wake-ups.
+const LOOK_ALONE: Duration = Duration::from_millis(25);
 
 /// How long a waiter waits at a time; well before the wait loop's own timer, at which it would lose its
 /// place.
@@ -97,13 +107,16 @@ impl DirectoryBuilder {
     /// `InvalidArgument` if it cannot be a directory; `AuthFailed` if it may not be used, belongs to
     /// another user, or is writable by everybody without a sticky bit; `Unsupported` on a network file system.
     pub fn open(self) -> Result<Directory> {
-        let store = Store {
-            dir: Dir::open(&self.path, self.allow_network)?,
+        let dir = Dir::open(&self.path, self.allow_network)?;
+        let store = Arc::new_cyclic(|this| Store {
+            dir,
             names: self.names,
             clock: Arc::new(SystemClock),
             local: Default::default(),
-        };
-        Ok(Directory { store: Arc::new(store) })
+            watcher: Default::default(),
+            this: this.clone(),
+        });
+        Ok(Directory { store })
     }
 }
 
@@ -155,9 +168,58 @@ impl Directory {
             downgrade: false,
             find_by_id: false,
             revoke: false,
+            tells_loss: cfg!(target_os = "linux"),
             check_every: Some(CHECK_EVERY),
             ..Info::new("file")
         }
+    }
+
+    /// The file that a lease has locked, open once more, for a child process to inherit.
+    ///
+    /// The lock is then free only when it is released, or when **all** who have the file open are gone: if this
+    /// process is killed, the child keeps the lock until it has ended too. Releasing the lease, or dropping its
+    /// guard, frees the lock also for the child: do that when the child is gone. Whoever wants the child alone
+    /// to keep it lets go of the guard with [`Guard::into_lease`](crate::Guard::into_lease).
+    ///
+    /// Unlike all other files of this store it is **not** closed on exec: every process that is started while it
+    /// is open inherits it. Start the child, and drop it.
+    ///
+    /// # Errors
+    /// `Lost` if this store, or a clone of it, holds no lease with that id; `Unavailable` if there is no
+    /// room for another open file.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold::{Locks, backends::file::Directory};
+    /// # let dir = std::env::temp_dir().join(format!("leasehold-doc-hand-{}", std::process::id()));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let store = Directory::open(&dir)?;
+    /// let guard = Locks::new(store.clone()).mutex("nightly-report").lock().await?;
+    /// let lock = store.hand_over(&guard.lease_id())?;
+    /// let mut child = std::process::Command::new("true").spawn()?;
+    /// drop(lock);
+    /// child.wait()?;
+    /// guard.release().await?;
+    /// # std::fs::remove_dir_all(&dir)?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hand_over(&self, id: &LeaseId) -> Result<OwnedFd> {
+        self.store.hand_over(id)
+    }
+
+    /// Waits until a lease is over, which a watch on its file may tell. The watch ends with the wait.
+    async fn wait_for_loss(&self, claim: &Claim, over: &tokio::sync::Notify) -> Result<Wake> {
+        let asked = claim.clone();
+        let watch = self.run(move |store| {
+            let watch = store.watch_lease(&asked.name, &asked.id);
+            // What happened before there was a watch.
+            store.check_in_place(&asked.name, &asked.id).map(|_| watch)
+        });
+        let _watch = watch.await??;
+        over.notified().await;
+        Ok(Wake::Retry)
     }
 
     /// Runs a verb where it may block. It runs to its end also if nobody waits for it any more.
@@ -187,32 +249,40 @@ impl Backend for Directory {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        let over = self.store.local().lease(&claim.name, &claim.id).map(|lease| Arc::clone(&lease.over));
+        if let Some(over) = over {
+            return self.wait_for_loss(claim, &over).await;
+        }
         let mut place = Place::join(&self.store, claim);
         let end = tokio::time::Instant::now() + WAIT_AT_MOST;
-        let mut look = LOOK.0;
+        let mut look = LOOK;
+        let mut watch = None;
         while tokio::time::Instant::now() < end {
             let pause = match place.stand() {
                 Stand::Nowhere => break,
                 Stand::Behind(pause) => pause.min(WAIT_AT_MOST),
                 Stand::Front => {
                     let asked = claim.clone();
+                    // Watched first, so that nothing happens between the look and the watch.
+                    let look_at =
+                        move |store: &Store| (store.watch_for(&asked), store.is_worth_trying(&asked));
                     // A fault is for the attempt to report.
-                    if !matches!(self.run(move |store| store.is_worth_trying(&asked)).await, Ok(Ok(false))) {
-                        break;
-                    }
+                    let Ok((watched, Ok(false))) = self.run(look_at).await else { break };
+                    watch = watched;
                     let pause = look;
-                    look = (look * 2).min(LOOK.1);
+                    look = (look * 2).min(if watch.is_some() { LOOK_WATCHED } else { LOOK_ALONE });
                     pause
                 }
             };
-            // A ring means that something was released here, or that the queue has moved.
+            // A ring means that something was released, or that the queue has moved.
             if tokio::time::timeout_at(end.min(tokio::time::Instant::now() + pause), place.bell.notified())
                 .await
                 .is_ok()
             {
-                look = LOOK.0;
+                look = LOOK;
             }
         }
+        drop(watch);
         place.told();
         Ok(Wake::Retry)
     }

@@ -1,6 +1,7 @@
 //! The verbs, as plain blocking functions: each under the meta lock of its name.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -22,6 +23,7 @@ use super::locked::Locked;
 use super::meta::{Files, META, Meta};
 use super::names::FileNames;
 use super::text::{Kind, Record};
+use super::watch::{Watch, Watcher};
 
 /// How long an attempt waits for the meta file. Less than a request may take, more than a slow disk
 /// needs for the counters of a few others.
@@ -43,6 +45,9 @@ pub(crate) struct Store {
     pub(crate) names: FileNames,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) local: Mutex<Local>,
+    /// Started when it is first needed; `None` if it could not be.
+    pub(crate) watcher: OnceLock<Option<Watcher>>,
+    pub(crate) this: Weak<Store>,
 }
 
 impl Store {
@@ -139,6 +144,7 @@ impl Store {
             ttl: claim.ttl,
             nonce: claim.nonce,
             repeated: claim.repeat,
+            over: Arc::default(),
         };
         let kept = self.local().keep(claim, lease, self.clock.now());
         Ok(match kept {
@@ -157,22 +163,65 @@ impl Store {
         if meta.content.as_ref().is_none_or(|content| content.kind != Kind::of(claim.mode)) {
             return Ok(true);
         }
-        if claim.mode == Mode::Shared {
-            let file = files.lock();
-            return Ok(
-                !Locked::is_held(&self.dir, &file)? || Locked::take(&self.dir, &file, true, false)?.is_some()
-            );
-        }
         for file in files.of_kind(Kind::of(claim.mode)) {
-            if !Locked::is_held(&self.dir, &file)? {
+            if !Locked::keeps_out(&self.dir, &file, claim.mode == Mode::Shared)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
+    fn watcher(&self) -> Option<&Watcher> {
+        let start = || match Watcher::start(self.this.clone()) {
+            Ok(watcher) => Some(watcher),
+            Err(error) => {
+                tracing::debug!(%error, "lock files cannot be watched; they are looked at instead");
+                None
+            }
+        };
+        self.watcher.get_or_init(start).as_ref()
+    }
+
+    /// Watches the files that stand in a claim's way, as long as the answer is kept. `None` if not all of them
+    /// can be watched.
+    pub(crate) fn watch_for(&self, claim: &Claim) -> Option<Watch> {
+        let mut watch = self.watcher()?.watch();
+        for file in self.files(&claim.name).ok()?.of_kind(Kind::of(claim.mode)) {
+            if !watch.closed(&self.dir.path().join(&file), &claim.name) {
+                return None;
+            }
+        }
+        Some(watch)
+    }
+
+    /// Watches the file of a lease, and the directory it is in, as long as the answer is kept.
+    pub(crate) fn watch_lease(&self, name: &Name, id: &LeaseId) -> Option<Watch> {
+        let (file, _) = self.local().lease(name, id)?.file.identity();
+        let mut watch = self.watcher()?.watch();
+        let path = self.dir.path();
+        (watch.gone(&path.join(file), Some(name)) && watch.gone(path, None)).then_some(watch)
+    }
+
+    /// Something happened to a file of this name.
+    pub(crate) fn noticed(&self, name: &Name) {
+        let held = self.local().held(name);
+        for id in held {
+            // What could not be found out now is found out by the next check.
+            let _ = self.check_in_place(name, &id);
+        }
+        self.local().ring(name);
+    }
+
+    /// The open file of a lease, for a child to inherit.
+    pub(crate) fn hand_over(&self, id: &LeaseId) -> Result<OwnedFd> {
+        match self.local().by_id(id) {
+            Some(lease) => lease.file.hand_over(),
+            None => Err(Error::new(ErrorKind::Lost, "this store holds no lease with that id")),
+        }
+    }
+
     /// Drops a lease whose file is no longer the one that others would lock. Whether it is there.
-    fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
+    pub(crate) fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
         let Some((file, identity)) = self.local().lease(name, id).map(|lease| lease.file.identity()) else {
             return Ok(false);
         };
@@ -247,9 +296,14 @@ impl Store {
         let (released, lease) = self.local().release(release, self.clock.now());
         if let Some(lease) = lease {
             match Meta::lock(&self.dir, &files, false, RELEASE_PATIENCE) {
-                Ok(Some(meta)) => let_go(&meta, lease.file, &release.id),
+                Ok(Some(meta)) => {
+                    let_go(&meta, lease.file, &release.id);
+                    if let Err(error) = meta.count_change() {
+                        tracing::debug!(%error, "a release was not counted");
+                    }
+                }
                 // Without the meta lock it must not be removed, only unlocked.
-                Ok(None) | Err(_) => drop(lease),
+                Ok(None) | Err(_) => lease.file.unlock(),
             }
         }
         self.local().ring(&release.name);
@@ -295,7 +349,7 @@ impl Store {
         let mut info = NameInfo::unused(name.clone());
         let files = self.files(name)?;
         if let Some(meta) = Meta::lock(&self.dir, &files, false, META_PATIENCE)? {
-            info.last_fence = meta.last_fence()?;
+            (info.last_fence, info.version) = (meta.last_fence()?, meta.version());
             if let Some(kind) = meta.kind_in_use()? {
                 info.holders = holders(&meta, kind)?;
                 info.holders.sort_unstable_by_key(|holder| holder.grant.fence);
@@ -373,7 +427,7 @@ fn holders(meta: &Meta<'_>, kind: Kind) -> Result<Vec<HolderInfo>> {
         if !Locked::is_held(meta.dir, &name)? {
             continue;
         }
-        let text = meta.dir.open_file(&name, false)?.map(|file| super::locked::read(&file)).transpose()?;
+        let text = meta.dir.open_to_look(&name)?.map(|file| super::locked::read(&file)).transpose()?;
         let mut records = Record::read_all(&text.unwrap_or_default());
         if records.len() > 1 {
             records.retain(|record| is_alive(record.pid));

@@ -6,7 +6,7 @@ use crate::backend::{Grant, HolderInfo, Mode};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 
-const FIRST_LINE: &str = "leasehold 1";
+const FIRST_LINE: &str = "leasehold 2";
 
 /// Text in one field: control characters and `%` as `%XX`.
 fn escape(text: &str) -> String {
@@ -60,8 +60,14 @@ impl Kind {
 pub(crate) struct Content {
     /// What it was used as last.
     pub(crate) kind: Kind,
-    /// The last fence, as a second copy: not on disk when the grant is answered.
+    /// The last fence. Not on disk when the grant is answered: after a power failure it may be an old one.
     pub(crate) fence: Fence,
+    /// What the counter said when this was written: no fence up to this one has to be written to disk.
+    pub(crate) reserved: Fence,
+    /// Counts grants, releases and raised fences.
+    pub(crate) version: u64,
+    /// The boot in which it was written; empty: not known.
+    pub(crate) boot: Arc<str>,
     /// `Name::stored`.
     pub(crate) name: Arc<str>,
 }
@@ -72,7 +78,9 @@ impl Content {
             Kind::Lock => "lock".to_owned(),
             Kind::Permits(limit) => format!("permits {limit}"),
         };
-        format!("{FIRST_LINE}\n{kind}\n{}\n{}\n", self.fence, escape(&self.name))
+        let Content { fence, reserved, version, .. } = self;
+        let (boot, name) = (escape(&self.boot), escape(&self.name));
+        format!("{FIRST_LINE}\n{kind}\n{fence}\n{reserved}\n{version}\n{boot}\n{name}\n")
     }
 
     /// `None` for anything that [`write`](Content::write) did not write in full.
@@ -86,8 +94,11 @@ impl Content {
             other => Kind::Permits(other.strip_prefix("permits ")?.parse().ok()?),
         };
         let fence = read_fence(lines.next()?)?;
+        let reserved = read_fence(lines.next()?)?;
+        let version = lines.next()?.parse().ok()?;
+        let boot = unescape(lines.next()?)?.into();
         let name = unescape(lines.next()?)?.into();
-        lines.next().is_none().then_some(Content { kind, fence, name })
+        lines.next().is_none().then_some(Content { kind, fence, reserved, version, boot, name })
     }
 }
 
@@ -172,11 +183,21 @@ mod tests {
         }
     }
 
+    fn content(name: &str) -> Content {
+        Content {
+            kind: Kind::Lock,
+            fence: Fence::new(459_000_000_000_001),
+            reserved: Fence::new(459_000_000_000_777),
+            version: 12,
+            boot: "a-b-c".into(),
+            name: name.into(),
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_back(name in "[a\\n\\t\\x00%\\r2é🦉]{1,20}", owner in "[a\\n\\t%é ]{0,9}") {
-            let content =
-                Content { kind: Kind::Permits(7), fence: Fence::new(5), name: name.as_str().into() };
+            let content = Content { kind: Kind::Permits(7), boot: owner.as_str().into(), ..content(&name) };
             prop_assert_eq!(Content::read(&content.write()), Some(content));
             let both = [record(&owner, Some(&name)), record(&name, None)];
             prop_assert_eq!(Record::read_all(&(both[0].write() + &both[1].write())), both.to_vec());
@@ -185,8 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_torn_is_not_read() {
-        let whole = Content { kind: Kind::Lock, fence: Fence::new(459_000_000_000_001), name: "/x".into() };
-        let text = whole.write();
+        let text = content("/x").write();
         for end in 0..text.len() {
             assert_eq!(Content::read(&text[..end]), None, "{end}");
         }

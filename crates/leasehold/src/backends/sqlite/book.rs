@@ -1,7 +1,8 @@
 //! The names at hand: their state, and which of their rows are not written yet.
 //!
-//! A cache. It is good as long as no other connection has written; the writer asks SQLite, and
-//! empties it when one has, or when a transaction failed.
+//! A cache. It is good as long as no other connection has written: the writer asks SQLite. When one has, each
+//! name's own count of changes says whether it was that name, when it is next needed. When a transaction failed,
+//! nothing is good any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,9 +10,8 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::rows::{self, Table};
+use super::rows::{self, Counters, Table};
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Now, Op, State};
 
@@ -24,28 +24,31 @@ pub(super) struct Book {
     names: HashMap<Arc<str>, Entry>,
     /// Those with something to write.
     unwritten: Vec<Arc<str>>,
+    /// Counts the times when others have written.
+    round: u64,
 }
 
 struct Entry {
     state: State,
-    /// Last fence and version, as stored.
-    stored: (Fence, u64),
+    /// As stored.
+    stored: Counters,
+    /// The round in which it was last known to be as stored.
+    round: u64,
     /// Ids whose rows differ from what is stored, and in which table they are stored now.
     changed: HashMap<LeaseId, Option<Table>>,
     listed: bool,
 }
 
 impl Entry {
-    fn load(db: &Connection, name: &str) -> Result<Self, Fault> {
-        let state = rows::load(db, name)?;
-        let stored = (state.last_fence(), state.version());
-        Ok(Entry { state, stored, changed: HashMap::new(), listed: false })
+    fn load(db: &Connection, name: &str, round: u64) -> Result<Self, Fault> {
+        let (state, stored) = rows::load(db, name)?;
+        Ok(Entry { state, stored, round, changed: HashMap::new(), listed: false })
     }
 
     /// Applies a verb and notes which rows it changed.
     fn apply(&mut self, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Result<Answer> {
         let id = match op {
-            Op::Acquire(claim) => Some(claim.id),
+            Op::Acquire(claim) | Op::Keep(claim) => Some(claim.id),
             Op::Renew(renewal) => Some(renewal.id),
             Op::Release(release) => Some(release.id),
             _ => None,
@@ -77,14 +80,16 @@ impl Entry {
     }
 
     fn is_written(&self) -> bool {
-        self.changed.is_empty() && self.stored == (self.state.last_fence(), self.state.version())
+        let counted = (self.state.last_fence(), self.state.version());
+        self.changed.is_empty() && (self.stored.fence, self.stored.version) == counted
     }
 
     fn write(&mut self, db: &Connection, name: &str, now: Now) -> Result<(), Fault> {
-        let counters = (self.state.last_fence(), self.state.version());
-        if self.stored != counters {
-            rows::put_counters(db, name, counters.0, counters.1)?;
-            self.stored = counters;
+        if !self.is_written() {
+            let (fence, version) = (self.state.last_fence(), self.state.version());
+            // Also for what is no lease: others must see that this name is not what it was.
+            self.stored = Counters { fence, version, changes: self.stored.changes + 1 };
+            rows::put_counters(db, name, self.stored)?;
         }
         for (id, stored_in) in self.changed.drain() {
             let row = self.state.row(&id);
@@ -106,6 +111,11 @@ impl Book {
         self.unwritten.clear();
     }
 
+    /// Others have written, between transactions: what is at hand is looked at again before it is used.
+    pub(super) fn doubt(&mut self) {
+        self.round += 1;
+    }
+
     /// Forgets one name.
     pub(super) fn forget(&mut self, name: &str) {
         self.names.remove(name);
@@ -119,12 +129,25 @@ impl Book {
     }
 
     fn entry(&mut self, db: &Connection, name: &Arc<str>) -> Result<&mut Entry, Fault> {
-        if !self.names.contains_key(name) {
-            let entry = Entry::load(db, name)?;
+        let good = match self.names.get_mut(name) {
+            Some(entry) if entry.round == self.round => true,
+            Some(entry) if rows::counters(db, name)? == entry.stored => {
+                entry.round = self.round;
+                true
+            }
+            _ => false,
+        };
+        if !good {
+            let entry = Entry::load(db, name, self.round)?;
             self.names.insert(Arc::clone(name), entry);
         }
         // It was just put there; asking twice is how the borrow ends before the insert.
         self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
+    /// When something of a name ends next, if the name is at hand; never too late.
+    pub(super) fn due(&self, name: &str) -> Option<u64> {
+        self.names.get(name).filter(|entry| entry.round == self.round).map(|entry| entry.state.due())
     }
 
     /// The state of a name.

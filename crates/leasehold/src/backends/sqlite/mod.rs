@@ -12,7 +12,6 @@ mod wake;
 mod writer;
 
 use std::fmt;
-use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 use crate::state::Answer;
 
-pub(crate) const INFO: Info = Info::new("sqlite");
+pub(crate) const INFO: Info = Info { keeps_places: true, ..Info::new("sqlite") };
 
 /// Half of what a takeover may take after an expiry, so that it is kept on a busy machine.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -97,7 +96,8 @@ impl SqliteBuilder {
     }
 
     /// Sets how often a process in which somebody waits looks by itself for a wake-up from another
-    /// process that was not announced, and for a lease or a place that has ended: 500 ms unless set.
+    /// process that was not announced, and for a lease or a place that has ended: 500 ms unless set;
+    /// `Duration::MAX`: never, also not when it knows that one has, for tests.
     #[must_use]
     pub fn look_every(mut self, every: Duration) -> Self {
         self.look_every = every;
@@ -178,6 +178,8 @@ impl SqliteBuilder {
                 book: book::Book::default(),
                 booked: None,
                 looked: None,
+                beat_at: u64::MAX,
+                due_at: u64::MAX,
             };
             writer.tidy();
             // If nobody wants it any more, the queue is closed already.
@@ -298,7 +300,7 @@ impl Backend for Sqlite {
         let started = self.inner.clock.now();
         // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
         let Some(slot) = self.inner.waiters.slot(claim) else { return Ok(Wake::Retry) };
-        match poll_fn(|cx| slot.poll(cx)).await {
+        match slot.wait().await {
             None => Ok(Wake::Retry),
             Some((grant, at)) => Ok(Wake::Granted(Grant { waited: at.since(started), ..grant })),
         }

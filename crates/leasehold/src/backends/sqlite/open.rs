@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use rustix::fs::{CWD, FileType, Mode, mknodat, statfs};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, accessat, mknodat, statfs};
 
 use super::SqliteBuilder;
 use super::fault::{self, Fault, Outcome};
@@ -21,7 +21,7 @@ pub(super) const BUSY_FOR: Duration = Duration::from_secs(2);
 const APPLICATION_ID: i64 = 0x6c65_6173;
 
 /// The layouts, oldest first; each is applied to the one before it.
-const MIGRATIONS: &[&str] = &[include_str!("schema/001.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema/001.sql"), include_str!("schema/002.sql")];
 
 /// File systems on which locks or shared memory do not reach all who use the file, by the number that
 /// `statfs` gives (linux/magic.h and their own sources).
@@ -119,6 +119,10 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     // All who use the file, by whatever way, must use the same log and wake file beside it.
     let path = path.canonicalize().map_err(|error| fault::system("the database cannot be found", error))?;
     refuse_network_fs(&path)?;
+    // SQLite would only say that it cannot open it.
+    may_write(&path, "the database cannot be written")?;
+    let beside = path.parent().unwrap_or(Path::new("/"));
+    may_write(beside, "the directory of the database cannot be written; its log has to be there")?;
     let about = path.metadata().map_err(|error| fault::system("the database cannot be looked at", error))?;
     if !about.is_file() {
         return Err(Error::invalid("the path of the database is not a regular file"));
@@ -129,6 +133,10 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+fn may_write(path: &Path, otherwise: &'static str) -> Result<()> {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).map_err(|error| fault::system(otherwise, error))
 }
 
 fn refuse_network_fs(path: &Path) -> Result<()> {
@@ -265,6 +273,7 @@ fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(
     transaction.execute(include_str!("sql/boot_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets.sql"), [])?;
+    transaction.execute(include_str!("sql/boot_names.sql"), [])?;
     transaction.execute(include_str!("sql/put_host.sql"), (boot_id, wall_ms))?;
     transaction.commit()
 }

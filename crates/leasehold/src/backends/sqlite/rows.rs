@@ -116,13 +116,28 @@ fn spent(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
     Ok((id(row)?, Row::Spent(SpentRow { until: number(row, 1)?, why })))
 }
 
+/// What is counted of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counters {
+    pub(super) fence: Fence,
+    pub(super) version: u64,
+    /// Rises whenever anything of the name is written.
+    pub(super) changes: u64,
+}
+
+/// The counters that are stored of a name.
+pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
+    let read = |row: &SqlRow<'_>| {
+        let fence = Fence::new(number(row, 0)?);
+        Ok(Counters { fence, version: number(row, 1)?, changes: number(row, 2)? })
+    };
+    let found = db.prepare_cached(include_str!("sql/load_name.sql"))?.query_row([name], read).optional()?;
+    Ok(found.unwrap_or_default())
+}
+
 /// Everything that is stored of a name.
-pub(super) fn load(db: &Connection, name: &str) -> Result<State, Fault> {
-    let counters = db
-        .prepare_cached(include_str!("sql/load_name.sql"))?
-        .query_row([name], |row| Ok((Fence::new(number(row, 0)?), number(row, 1)?)))
-        .optional()?;
-    let (fence, version) = counters.unwrap_or_default();
+pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters), Fault> {
+    let counters = counters(db, name)?;
     let mut rows = Vec::new();
     let mut all = |sql, read: fn(&SqlRow<'_>) -> Result<(LeaseId, Row), Fault>| {
         let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
@@ -134,16 +149,14 @@ pub(super) fn load(db: &Connection, name: &str) -> Result<State, Fault> {
     all(include_str!("sql/load_leases.sql"), lease)?;
     all(include_str!("sql/load_tickets.sql"), ticket)?;
     all(include_str!("sql/load_spent.sql"), spent)?;
-    Ok(State::from_rows(fence, version, rows))
+    Ok((State::from_rows(counters.fence, counters.version, rows), counters))
 }
 
 /// Stores the counters of a name.
-pub(super) fn put_counters(db: &Connection, name: &str, fence: Fence, version: u64) -> Result<(), Fault> {
-    db.prepare_cached(include_str!("sql/put_name.sql"))?.execute(params![
-        name,
-        time(fence.get()),
-        time(version)
-    ])?;
+pub(super) fn put_counters(db: &Connection, name: &str, counters: Counters) -> Result<(), Fault> {
+    let Counters { fence, version, changes } = counters;
+    let columns = params![name, time(fence.get()), time(version), time(changes)];
+    db.prepare_cached(include_str!("sql/put_name.sql"))?.execute(columns)?;
     Ok(())
 }
 

@@ -59,7 +59,14 @@ impl Turn<'_> {
         let mut wake = Vec::new();
         let answer = book.apply(db, name, self.now, op, &mut wake)?;
         let mut vain = Vec::new();
-        waiters.keep_in_step(name, book.state(db, name)?, &op, &answer, &mut vain);
+        let state = book.state(db, name)?;
+        if waiters.keep_in_step(name, state, &op, &answer, &mut vain) {
+            let due = state.due();
+            self.writer.due_at = self.writer.due_at.min(due);
+            if let Op::Acquire(claim) = op {
+                self.writer.beat_before(claim.queue, self.now.expiry);
+            }
+        }
         self.after.ring.extend(vain.into_iter().map(|slot| (slot, None)));
         self.attempt(name, &mut wake)?;
         Ok(answer)
@@ -86,6 +93,17 @@ impl Turn<'_> {
             };
             self.after.ring.push((waiter.slot, grant));
         }
+        Ok(())
+    }
+
+    /// The heartbeat: keeps the places of all whose `wait` is pending in this process.
+    pub(super) fn beat(&mut self) -> Result<(), Fault> {
+        for (name, claim) in self.writer.waiters.pending() {
+            // Whose place is gone is told so, and comes back to a new one.
+            let _ = self.apply(&name, Op::Keep(&claim))?;
+        }
+        self.writer.beat_at = u64::MAX;
+        self.writer.beat_before(self.writer.waiters.shortest_ticket(), self.now.expiry);
         Ok(())
     }
 

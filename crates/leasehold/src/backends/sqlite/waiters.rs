@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::backend::Claim;
 use crate::backends::waiting::{Slot, Waiter, Waiting};
@@ -51,6 +52,20 @@ impl Waiters {
         waiter
     }
 
+    /// Those whose `wait` is pending.
+    pub(super) fn pending(&self) -> Vec<(Arc<str>, Claim)> {
+        let names = lock(&self.by_name);
+        let all = names.iter().flat_map(|(name, waiting)| waiting.iter().map(move |waiter| (name, waiter)));
+        all.filter(|(_, waiter)| waiter.slot.is_waited_on())
+            .map(|(name, waiter)| (Arc::clone(name), waiter.claim.clone()))
+            .collect()
+    }
+
+    /// The shortest time for which a place of those who wait is kept without a sign of life.
+    pub(super) fn shortest_ticket(&self) -> Option<Duration> {
+        lock(&self.by_name).values().flat_map(Waiting::iter).filter_map(|waiter| waiter.claim.queue).min()
+    }
+
     /// Tells all to try again: what became of them is not known.
     pub(super) fn ring_all(&self) {
         let all = std::mem::take(&mut *lock(&self.by_name));
@@ -58,7 +73,7 @@ impl Waiters {
     }
 
     /// Keeps the waiters of a name in step with its queue. Whoever waits in vain is told to try
-    /// again, and so learns what became of its claim: those are added to `vain`.
+    /// again, and so learns what became of its claim: those are added to `vain`. Whether anybody waits here.
     pub(super) fn keep_in_step(
         &self,
         name: &Arc<str>,
@@ -66,16 +81,18 @@ impl Waiters {
         op: &Op<'_>,
         answer: &Result<Answer>,
         vain: &mut Vec<Arc<Slot>>,
-    ) {
+    ) -> bool {
         let mut names = lock(&self.by_name);
         let waiting = match names.get_mut(name) {
             Some(waiting) => waiting,
             None if Waiting::begins(op, answer) => names.entry(Arc::clone(name)).or_default(),
-            None => return,
+            None => return false,
         };
         waiting.keep_in_step(state, op, answer, vain);
-        if waiting.is_empty() {
+        let any = !waiting.is_empty();
+        if !any {
             names.remove(name);
         }
+        any
     }
 }

@@ -64,6 +64,10 @@ pub(super) struct Writer {
     /// for wake-ups.
     pub(super) booked: Option<i64>,
     pub(super) looked: Option<i64>,
+    /// When the places of those who wait here are next to be kept, and when something of a name they wait for
+    /// ends, as far as the names at hand tell; by the expiry clock.
+    pub(super) beat_at: u64,
+    pub(super) due_at: u64,
 }
 
 /// What a look around found to be done.
@@ -75,11 +79,13 @@ struct Found {
     due: Vec<Arc<str>>,
     /// It is time to sweep.
     sweep: bool,
+    /// It is time to keep the places of those who wait here.
+    beat: bool,
 }
 
 impl Found {
     fn is_empty(&self) -> bool {
-        self.woken.is_empty() && self.due.is_empty() && !self.sweep
+        self.woken.is_empty() && self.due.is_empty() && !self.sweep && !self.beat
     }
 }
 
@@ -99,20 +105,26 @@ impl Writer {
         let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
         let (mut last_look, mut last_tidy) = (Instant::now(), Instant::now());
         while let Some(requests) = self.queue.take(MOST_REQUESTS) {
+            let now = self.clock.now().as_micros();
             let waited_for = !self.waiters.is_empty();
             let timed = waited_for && last_look.elapsed() >= self.look_every;
-            let mut found = Found::default();
-            if self.wake.was_touched() || timed {
+            if self.look_every == Duration::MAX {
+                self.due_at = u64::MAX;
+            }
+            let due = waited_for && now >= self.due_at;
+            let mut found = Found { beat: waited_for && now >= self.beat_at, ..Found::default() };
+            if self.wake.was_touched() || timed || due {
                 if timed {
                     last_look = Instant::now();
                 }
-                if let Err(fault) = self.look(timed, &mut found) {
+                if let Err(fault) = self.look(now, timed, &mut found) {
                     let error = fault::error(fault, Outcome::Undone);
                     tracing::debug!(%error, "cannot look for those who wait; will look again");
                 }
             }
             if requests.is_empty() && found.is_empty() {
-                self.queue.wait(&self.wake, waited_for.then_some(self.look_every));
+                let until = Duration::from_micros(self.due_at.min(self.beat_at).saturating_sub(now));
+                self.queue.wait(&self.wake, waited_for.then(|| self.look_every.min(until)));
             } else {
                 self.serve(requests, &found);
                 self.book.trim();
@@ -136,10 +148,12 @@ impl Writer {
         }
     }
 
-    /// Looks for those who wait here and were woken by another process; when it is time, also for names
-    /// they wait for of which something has ended. Those behind the front do not know when they become
-    /// it, nor that its holder is dead.
-    fn look(&mut self, timed: bool, found: &mut Found) -> Result<(), Fault> {
+    /// Looks for those who wait here and were woken by another process, and for names they wait for of which
+    /// something has ended: those behind the front do not know when they become it, nor that its holder is
+    /// dead. When it is time, also names that are not at hand are looked at.
+    fn look(&mut self, now: u64, timed: bool, found: &mut Found) -> Result<(), Fault> {
+        // Until the names at hand have told.
+        self.due_at = u64::MAX;
         let version = data_version(&self.db)?;
         if !self.waiters.is_empty() && self.looked != Some(version) {
             let mut statement = self.db.prepare_cached(include_str!("sql/woken.sql"))?;
@@ -154,21 +168,45 @@ impl Writer {
             }
             self.looked = Some(version);
         }
-        if timed {
-            let now = self.clock.now().as_micros().cast_signed();
-            let mut statement = self.db.prepare_cached(include_str!("sql/is_due.sql"))?;
-            for name in self.waiters.names() {
-                if statement.query_row((&name, now), |row| row.get(0))? {
-                    found.due.push(name);
+        let current = self.booked == Some(version);
+        let mut statement = self.db.prepare_cached(include_str!("sql/is_due.sql"))?;
+        for name in self.waiters.names() {
+            let is_due = match self.book.due(&name).filter(|_| current) {
+                Some(due) if due > now => {
+                    self.due_at = self.due_at.min(due);
+                    false
                 }
+                Some(_) => true,
+                None => timed && statement.query_row((&name, now.cast_signed()), |row| row.get(0))?,
+            };
+            if is_due {
+                found.due.push(name);
             }
         }
         Ok(())
     }
 
+    /// Sees to it that the places of those who wait here are kept in time for a ticket of this ttl: a third of
+    /// it, as the wait loop does where it keeps its place itself.
+    pub(super) fn beat_before(&mut self, ticket_ttl: Option<Duration>, now: u64) {
+        if let Some(ticket_ttl) = ticket_ttl {
+            let third = u64::try_from((ticket_ttl / 3).as_micros()).unwrap_or(u64::MAX);
+            self.beat_at = self.beat_at.min(now.saturating_add(third));
+        }
+    }
+
     /// Runs what has arrived, and answers.
     fn serve(&mut self, requests: Vec<Request>, found: &Found) {
-        let (fault, outcome) = match self.transact(&requests, found) {
+        let mut done = self.transact(&requests, found);
+        // A log that is written back begins anew, in the room it has already. To those who live, what could not
+        // be written is undone, so running it again is no second time.
+        if let Err((fault, _)) = &done
+            && fault::is_full(fault)
+            && self.write_back()
+        {
+            done = self.transact(&requests, &Found::default());
+        }
+        let (fault, outcome) = match done {
             Ok(replies) => {
                 for (request, reply) in requests.into_iter().zip(replies) {
                     // Whoever no longer listens settles it with a release that says so (promise 8).
@@ -178,14 +216,9 @@ impl Writer {
             }
             Err(failed) => failed,
         };
-        // Without what takes room, what makes room may still be written. To those who live, what could
-        // not be written is undone, so running it again is no second time.
+        // Without what takes room, what makes room may still be written.
         let (mut failed, mut rest) = (requests, Vec::new());
         if fault::is_full(&fault) {
-            // A log that is written back begins anew, in the room it has already.
-            if let Err(fault) = checkpoint(&self.db) {
-                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
-            }
             (failed, rest) = failed.into_iter().partition(|request| matches!(request.job, Job::Acquire(_)));
             if failed.is_empty() {
                 std::mem::swap(&mut failed, &mut rest);
@@ -198,6 +231,17 @@ impl Writer {
         }
         if !rest.is_empty() {
             self.serve(rest, &Found::default());
+        }
+    }
+
+    /// Writes the log back into the file; whether all of it is there, so that the log begins anew.
+    fn write_back(&self) -> bool {
+        match checkpoint(&self.db) {
+            Ok((pages, written)) => pages > 0 && pages == written,
+            Err(fault) => {
+                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
+                false
+            }
         }
     }
 
@@ -248,13 +292,17 @@ impl Writer {
     ) -> Result<(Vec<Reply>, bool, Moment), Fault> {
         let version = data_version(&self.db)?;
         if self.booked != Some(version) {
-            self.book.clear();
+            self.book.doubt();
             self.booked = Some(version);
         }
         // Read when nobody else can write, so that time never goes back for a name.
         let at = self.clock.now();
         let now = Now { expiry: at.as_micros(), wall: self.clock.wall_micros() };
         let mut turn = Turn { writer: self, now, after, changed: false };
+        if found.beat {
+            // First, so that nobody who waits here is found to have lapsed by what follows.
+            turn.beat()?;
+        }
         for (name, id) in &found.woken {
             turn.attempt(name, &mut vec![*id])?;
         }
@@ -281,9 +329,10 @@ fn execute(db: &Connection, sql: &str) -> Result<(), Fault> {
     db.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// Writes the log back into the file, as far as nobody is in the way.
-fn checkpoint(db: &Connection) -> Result<(), Fault> {
-    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+/// Writes the log back into the file, as far as nobody is in the way. How many pages it has, and how many of
+/// them are now in the file.
+fn checkpoint(db: &Connection) -> Result<(i64, i64), Fault> {
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
 }
 
 /// Changes whenever another connection, here or in another process, has committed.

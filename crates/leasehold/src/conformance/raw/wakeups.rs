@@ -21,6 +21,7 @@ check_list! { Raw:
     giving_up_a_place_wakes_those_it_held_back => "6 J1 J6", Push, Shared, Fifo, Ttl;
     a_downgrade_wakes_the_readers => "6 J1", Push, Shared, Downgrade;
     a_revocation_wakes_the_next => "6 J1", Push, Revoke;
+    a_wait_on_a_lease_ends_with_it_and_not_before => "6 J3", TellsLoss;
 }
 
 /// A holder and a waiter that was told it is busy.
@@ -220,4 +221,16 @@ async fn a_revocation_wakes_the_next(t: Trial) -> Shown {
     t.a.revoke(&holder.name, true).await?;
     let woken = t.soon("the wake-up by a revocation", waiting).await??;
     enters(&t, &waiter, woken).await
+}
+
+async fn a_wait_on_a_lease_ends_with_it_and_not_before(t: Trial) -> Shown {
+    let holder = t.claim(&t.name(), Mode::Exclusive);
+    granted(t.a.try_acquire(&holder).await)?;
+    let (side, claim) = (Arc::clone(&t.a), holder.clone());
+    let mut waiting = t.spawn(async move { side.wait(&claim).await });
+    let early = tokio::time::timeout(t.ms(100), &mut waiting).await;
+    ensure!(early.is_err(), "the wait on a lease that is held ended: {early:?}");
+    done(t.a.end(&holder).await)?;
+    t.soon("the end of the wait on a lease that is over", waiting).await???;
+    Ok(())
 }

@@ -1,1 +1,1 @@
-SELECT fence, version FROM names WHERE name = ?1;
+SELECT fence, version, changes FROM names WHERE name = ?1;

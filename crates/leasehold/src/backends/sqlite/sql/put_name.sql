@@ -1,2 +1,5 @@
-INSERT INTO names (name, fence, version) VALUES (?1, ?2, ?3)
-ON CONFLICT (name) DO UPDATE SET fence = excluded.fence, version = excluded.version;
+INSERT INTO names (name, fence, version, changes) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (name) DO UPDATE SET
+    fence = excluded.fence,
+    version = excluded.version,
+    changes = excluded.changes;

@@ -1,0 +1,244 @@
+//! Locks measured side by side, in one run: what `make bench-redis` and `make bench-postgres` share.
+//!
+//! Whoever is measured takes turns with what it is measured against, and medians of the rounds are compared, because
+//! the machine is never quite the same twice.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+
+/// One way to lock, on one store.
+#[async_trait]
+pub trait Contender: Send + Sync {
+    /// The lock of a name, as one task uses it.
+    async fn lock(&self, name: &str) -> Box<dyn Lock>;
+}
+
+/// A lock of one name.
+#[async_trait]
+pub trait Lock: Send + Sync {
+    /// Waits until it is held.
+    async fn acquire(&self) -> Box<dyn Held>;
+}
+
+/// A lock that is held.
+#[async_trait]
+pub trait Held: Send {
+    /// Lets go of it, and waits for the answer.
+    async fn release(self: Box<Self>);
+}
+
+/// The middle one.
+pub fn median(values: &mut [f64]) -> f64 {
+    percentile(values, 50.0)
+}
+
+/// The value that this percentage of the values does not exceed.
+pub fn percentile(values: &mut [f64], percent: f64) -> f64 {
+    assert!(!values.is_empty(), "nothing was measured");
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * percent / 100.0).round() as usize]
+}
+
+/// Measures both in turns. The median of each, and the median of their ratios, round by round.
+pub async fn alternate<A, B>(rounds: usize, mut a: impl FnMut() -> A, mut b: impl FnMut() -> B) -> (f64, f64, f64)
+where
+    A: Future<Output = f64>,
+    B: Future<Output = f64>,
+{
+    let (mut of_a, mut of_b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (x, y) = (a().await, b().await);
+        of_a.push(x);
+        of_b.push(y);
+        ratios.push(x / y);
+    }
+    (median(&mut of_a), median(&mut of_b), median(&mut ratios))
+}
+
+/// Acquires and releases by so many tasks, each on a name of its own: pairs a second.
+pub async fn uncontended(contender: &Arc<dyn Contender>, tasks: usize, time: Duration) -> f64 {
+    let mut running = Vec::new();
+    let count = Arc::new(AtomicU64::new(0));
+    let ready = Arc::new(tokio::sync::Barrier::new(tasks + 1));
+    let stop = Arc::new(AtomicBool::new(false));
+    for task in 0..tasks {
+        let lock = contender.lock(&format!("own-{task}")).await;
+        let (count, ready, stop) = (count.clone(), ready.clone(), stop.clone());
+        running.push(tokio::spawn(async move {
+            lock.acquire().await.release().await; // whatever the first time costs
+            ready.wait().await;
+            while !stop.load(Ordering::Relaxed) {
+                lock.acquire().await.release().await;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    ready.wait().await;
+    let (started, before) = (Instant::now(), count.load(Ordering::Relaxed));
+    tokio::time::sleep(time).await;
+    let rate = (count.load(Ordering::Relaxed) - before) as f64 / started.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for task in running {
+        task.await.expect("a task of the benchmark");
+    }
+    rate
+}
+
+/// What many tasks on one name came to. Times in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Contention {
+    /// Grants to another task than the one before, a second.
+    pub hand_overs: f64,
+    /// Of all grants, those to the same task again, in percent.
+    pub same_again: f64,
+    /// From the call of release to the return of the next holder's acquire.
+    pub hand_over: f64,
+    pub wait_p50: f64,
+    pub wait_p99: f64,
+    pub wait_max: f64,
+    /// Grants of the busiest task to those of the idlest.
+    pub spread: f64,
+    /// What the probe took meanwhile.
+    pub probe: f64,
+}
+
+const NOBODY: usize = usize::MAX;
+
+/// Lets so many tasks acquire and release one name, without holding it; a probe, a bare round trip, runs beside them.
+pub async fn contended<P, F>(contender: &Arc<dyn Contender>, tasks: usize, time: Duration, mut probe: P) -> Contention
+where
+    P: FnMut() -> F + Send + 'static,
+    F: Future<Output = ()> + Send,
+{
+    let began = Instant::now();
+    let released = Arc::new(AtomicU64::new(0));
+    let last = Arc::new(AtomicUsize::new(NOBODY));
+    let samples = Arc::new(Mutex::new((Vec::<f64>::new(), Vec::<f64>::new())));
+    let (ready, stop) = (Arc::new(tokio::sync::Barrier::new(tasks + 1)), Arc::new(AtomicBool::new(false)));
+    let mut running = Vec::new();
+    for task in 0..tasks {
+        let lock = contender.lock("the-one").await;
+        let (released, last, samples) = (released.clone(), last.clone(), samples.clone());
+        let (ready, stop) = (ready.clone(), stop.clone());
+        running.push(tokio::spawn(async move {
+            let (mut waits, mut overs, mut same) = (Vec::new(), Vec::new(), 0u64);
+            ready.wait().await;
+            while !stop.load(Ordering::Relaxed) {
+                let asked = Instant::now();
+                let held = lock.acquire().await;
+                let now = began.elapsed().as_nanos() as u64;
+                if last.swap(task, Ordering::Relaxed) == task {
+                    same += 1;
+                } else {
+                    overs.push(now.saturating_sub(released.load(Ordering::Relaxed)) as f64 / 1e6);
+                }
+                waits.push(asked.elapsed().as_secs_f64() * 1e3);
+                released.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                held.release().await;
+            }
+            let grants = waits.len() as u64;
+            let mut all = samples.lock().expect("no task panicked");
+            all.0.extend(waits);
+            all.1.extend(overs);
+            (grants, same)
+        }));
+    }
+    ready.wait().await;
+    let started = Instant::now();
+    let probing = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            let mut times = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let sent = Instant::now();
+                probe().await;
+                times.push(sent.elapsed().as_secs_f64() * 1e3);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            times
+        }
+    });
+    tokio::time::sleep(time).await;
+    let took = started.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    let mut counts = Vec::new();
+    for task in running {
+        counts.push(task.await.expect("a task of the benchmark"));
+    }
+    let mut probes = probing.await.expect("the probe");
+    let (mut waits, mut overs) = std::mem::take(&mut *samples.lock().expect("no task panicked"));
+    let same: u64 = counts.iter().map(|(_, same)| same).sum();
+    let most = counts.iter().map(|(grants, _)| *grants).max().unwrap_or(0);
+    let least = counts.iter().map(|(grants, _)| *grants).min().unwrap_or(0);
+    Contention {
+        hand_overs: overs.len() as f64 / took,
+        same_again: 100.0 * same as f64 / waits.len().max(1) as f64,
+        hand_over: median(&mut overs),
+        wait_p50: median(&mut waits),
+        wait_p99: percentile(&mut waits, 99.0),
+        wait_max: percentile(&mut waits, 100.0),
+        spread: most as f64 / least.max(1) as f64,
+        probe: median(&mut probes),
+    }
+}
+
+/// The time this process has had on all cores together.
+pub fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The table of what has to be reached.
+#[derive(Debug)]
+pub struct Table {
+    reached: bool,
+}
+
+impl Table {
+    pub fn begin() -> Self {
+        println!("| figure | measured | to reach | beside it, same run |");
+        println!("|---|---|---|---|");
+        Table { reached: true }
+    }
+
+    pub fn row(&mut self, figure: &str, ok: bool, measured: String, goal: &str, beside: String) {
+        self.reached &= ok;
+        let mark = if ok { "" } else { " **not reached**" };
+        println!("| {figure} | {measured}{mark} | {goal} | {beside} |");
+    }
+
+    pub fn end(self) {
+        println!();
+        println!("{}", if self.reached { "all figures reached" } else { "NOT all figures reached" });
+    }
+}
+
+/// leasehold itself, by URL.
+pub struct Leasehold(pub leasehold::Locks);
+
+struct LeaseholdLock(leasehold::Mutex);
+struct LeaseholdHeld(leasehold::Guard);
+
+#[async_trait]
+impl Contender for Leasehold {
+    async fn lock(&self, name: &str) -> Box<dyn Lock> {
+        Box::new(LeaseholdLock(self.0.mutex(name)))
+    }
+}
+
+#[async_trait]
+impl Lock for LeaseholdLock {
+    async fn acquire(&self) -> Box<dyn Held> {
+        Box::new(LeaseholdHeld(self.0.lock().await.expect("leasehold: lock")))
+    }
+}
+
+#[async_trait]
+impl Held for LeaseholdHeld {
+    async fn release(self: Box<Self>) {
+        self.0.release().await.expect("leasehold: release");
+    }
+}

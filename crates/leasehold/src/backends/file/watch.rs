@@ -1,0 +1,204 @@
+//! What others do to lock files, as it happens: one inotify instance for an open store, with watches only
+//! while somebody waits for a file or a guard holds one.
+//!
+//! A lock that is released, and one whose process died, is a file that is closed. The system tells of that a
+//! moment *before* it drops the lock, so whoever is told looks more than once. Where there is no inotify, or no
+//! room for a watch, there is nothing here but `None`, and everybody looks by themselves.
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{Watch, Watcher};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use nothing::{Watch, Watcher};
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::{HashMap, HashSet};
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    use rustix::fd::OwnedFd;
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+
+    use crate::backends::file::store::Store;
+    use crate::name::Name;
+
+    /// What happens to a file that is no longer in its place.
+    const GONE: WatchFlags = WatchFlags::ATTRIB.union(WatchFlags::MOVE_SELF).union(WatchFlags::DELETE_SELF);
+
+    /// The inotify instance of a store, and the thread that reads it, which ends with it.
+    #[derive(Debug)]
+    pub(crate) struct Watcher(Arc<Shared>);
+
+    #[derive(Debug)]
+    struct Shared {
+        inotify: OwnedFd,
+        /// Readable when the store is gone.
+        end: OwnedFd,
+        watched: Mutex<HashMap<i32, Watched>>,
+    }
+
+    #[derive(Debug)]
+    struct Watched {
+        /// What the file belongs to; none: the directory, and so everything.
+        name: Option<Name>,
+        by: usize,
+    }
+
+    /// Some files, watched until this is dropped.
+    #[derive(Debug)]
+    pub(crate) struct Watch {
+        shared: Arc<Shared>,
+        ids: Vec<i32>,
+    }
+
+    impl Watcher {
+        /// Starts the thread.
+        pub(crate) fn start(store: Weak<Store>) -> io::Result<Self> {
+            let shared = Arc::new(Shared {
+                inotify: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?,
+                end: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+                watched: Mutex::default(),
+            });
+            let thread = Arc::clone(&shared);
+            std::thread::Builder::new().name("leasehold-file".into()).spawn(move || thread.run(&store))?;
+            Ok(Watcher(shared))
+        }
+
+        /// A watch of nothing yet.
+        pub(crate) fn watch(&self) -> Watch {
+            Watch { shared: Arc::clone(&self.0), ids: Vec::new() }
+        }
+    }
+
+    impl Drop for Watcher {
+        fn drop(&mut self) {
+            // It cannot fail: nobody else writes to it.
+            let _ = rustix::io::write(&self.0.end, &1u64.to_ne_bytes());
+        }
+    }
+
+    impl Watch {
+        /// Watches a file for being closed, removed or renamed. Whether it can be: also not if it is not there.
+        pub(crate) fn closed(&mut self, path: &Path, name: &Name) -> bool {
+            self.add(path, GONE | WatchFlags::CLOSE_WRITE, Some(name))
+        }
+
+        /// Watches a file, or the directory, for being removed or renamed.
+        pub(crate) fn gone(&mut self, path: &Path, name: Option<&Name>) -> bool {
+            self.add(path, GONE, name)
+        }
+
+        fn add(&mut self, path: &Path, what: WatchFlags, name: Option<&Name>) -> bool {
+            let mut watched = self.shared.lock();
+            // Several may watch one file: what they want adds up.
+            let flags = what | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
+            match inotify::add_watch(&self.shared.inotify, path, flags) {
+                Ok(id) => {
+                    watched.entry(id).or_insert_with(|| Watched { name: name.cloned(), by: 0 }).by += 1;
+                    self.ids.push(id);
+                    true
+                }
+                Err(rustix::io::Errno::NOENT) => false,
+                Err(error) => {
+                    tracing::debug!(%error, "a lock file cannot be watched; it is looked at instead");
+                    false
+                }
+            }
+        }
+    }
+
+    impl Drop for Watch {
+        fn drop(&mut self) {
+            let mut watched = self.shared.lock();
+            for id in &self.ids {
+                let Some(entry) = watched.get_mut(id) else { continue };
+                entry.by -= 1;
+                if entry.by == 0 {
+                    watched.remove(id);
+                    // It is gone already if the file is.
+                    let _ = inotify::remove_watch(&self.shared.inotify, *id);
+                }
+            }
+        }
+    }
+
+    impl Shared {
+        fn lock(&self) -> MutexGuard<'_, HashMap<i32, Watched>> {
+            self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        fn run(&self, store: &Weak<Store>) {
+            let mut buffer = [MaybeUninit::uninit(); 4096];
+            loop {
+                let mut fds =
+                    [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
+                // Whatever it says, both are looked at.
+                let _ = poll(&mut fds, None);
+                if !fds[1].revents().is_empty() {
+                    return;
+                }
+                let touched = self.read(&mut buffer);
+                let Some(store) = store.upgrade() else { return };
+                touched.iter().for_each(|name| store.noticed(name));
+            }
+        }
+
+        /// The names of which something happened.
+        fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> HashSet<Name> {
+            let mut touched = HashSet::new();
+            let mut reader = Reader::new(&self.inotify, buffer);
+            while let Ok(event) = reader.next() {
+                let mut watched = self.lock();
+                let known = watched.get(&event.wd()).map(|watched| watched.name.clone());
+                // Events were lost, or the directory itself is elsewhere.
+                if event.events().contains(ReadFlags::QUEUE_OVERFLOW) || known == Some(None) {
+                    touched.extend(watched.values().filter_map(|watched| watched.name.clone()));
+                }
+                touched.extend(known.flatten());
+                if event.events().contains(ReadFlags::IGNORED) {
+                    watched.remove(&event.wd());
+                }
+            }
+            touched
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod nothing {
+    use std::io;
+    use std::path::Path;
+    use std::sync::Weak;
+
+    use crate::backends::file::store::Store;
+    use crate::name::Name;
+
+    #[derive(Debug)]
+    pub(crate) struct Watcher;
+
+    #[derive(Debug)]
+    pub(crate) struct Watch;
+
+    impl Watcher {
+        pub(crate) fn start(_: Weak<Store>) -> io::Result<Self> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(crate) fn watch(&self) -> Watch {
+            Watch
+        }
+    }
+
+    impl Watch {
+        pub(crate) fn closed(&mut self, _: &Path, _: &Name) -> bool {
+            false
+        }
+
+        pub(crate) fn gone(&mut self, _: &Path, _: Option<&Name>) -> bool {
+            false
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Looking: who holds a key as the server sees it, and what of that is ours.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use crate::backend::{Grant, HolderInfo, Mode, NameInfo, Page, Query, WaiterInfo};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+use crate::state::WAITERS_SHOWN;
+
+use super::super::fault;
+use super::key::AdvisoryKey;
+use super::sql::body;
+use super::store::Store;
+
+impl Store {
+    pub(super) async fn inspect(self: Arc<Self>, query: Query) -> Result<Page> {
+        match query {
+            Query::Name(name) => Ok(Page { items: vec![self.view(name).await?], next: None }),
+            Query::LeaseId(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "postgres+advisory: cannot find a lease by its id; ask by name",
+            )),
+            Query::Prefix { stored, limit, cursor } => {
+                let mut page = Page::default();
+                for name in self.names(&stored, cursor.as_deref()) {
+                    if page.items.len() == limit {
+                        page.next = page.items.last().map(|item| item.name.stored().to_owned());
+                        break;
+                    }
+                    let item = self.view(name).await?;
+                    if !item.holders.is_empty() || item.queue_length > 0 {
+                        page.items.push(item);
+                    }
+                }
+                Ok(page)
+            }
+        }
+    }
+
+    /// The names this client holds or waits for: the server knows only keys.
+    fn names(&self, prefix: &str, after: Option<&str>) -> Vec<Name> {
+        let book = self.book();
+        let waited = book.waiting.values().map(|waiter| &waiter.name);
+        let mut names: Vec<Name> = book
+            .leases()
+            .map(|(_, lease)| &lease.name)
+            .chain(waited)
+            .filter(|name| {
+                name.stored().starts_with(prefix) && after.is_none_or(|after| name.stored() > after)
+            })
+            .cloned()
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    async fn view(&self, name: Name) -> Result<NameInfo> {
+        let key = self.key(&name)?;
+        let mut info = NameInfo::unused(name);
+        let loan = self.pool.shared(&[]).await?;
+        let client = loan.session().client();
+        if self.sql.fenced {
+            let sql = include_str!("sql/last_fence.sql").replace("%SCHEMA%", &self.sql.schema);
+            let (space, packed) = (key.space(), key.packed());
+            let row = client
+                .query_typed_opt(&sql, &[(&space, Type::INT2), (&packed, Type::INT8)])
+                .await
+                .map_err(fault::statement)?;
+            if let Some(row) = row {
+                let fence: i64 = row.try_get(0).map_err(fault::statement)?;
+                info.last_fence = Fence::new(u64::try_from(fence).unwrap_or_default());
+            }
+        }
+        let packed = key.packed();
+        // As two unsigned halves, which is how `pg_locks` shows them.
+        let (high, low) = ((packed >> 32) as u32, packed as u32);
+        let space = key.space();
+        let rows = client
+            .query_typed(
+                &body(include_str!("sql/inspect.sql")),
+                &[(&high, Type::OID), (&low, Type::OID), (&space, Type::INT2)],
+            )
+            .await
+            .map_err(fault::statement)?;
+        for row in rows {
+            let pid: i32 = row.try_get(0).map_err(fault::statement)?;
+            let shared: bool = row.try_get(2).map_err(fault::statement)?;
+            let mode = if shared { Mode::Shared } else { Mode::Exclusive };
+            let program: String = row.try_get(3).map_err(fault::statement)?;
+            if row.try_get(1).map_err(fault::statement)? {
+                info.holders.push(self.holder(key, pid, mode, &program)?);
+            } else {
+                let waited: Option<f64> = row.try_get(4).map_err(fault::statement)?;
+                info.queue_length += 1;
+                if info.waiters.len() < WAITERS_SHOWN {
+                    let waited = Duration::try_from_secs_f64(waited.unwrap_or_default()).unwrap_or_default();
+                    info.waiters.push(WaiterInfo {
+                        id: nobody()?,
+                        owner: stranger(pid, &program),
+                        mode,
+                        waited,
+                    });
+                }
+            }
+        }
+        // Those of this client are known better.
+        let now = self.now();
+        let book = self.book();
+        let own = book.waiting.iter().filter(|(_, waiter)| waiter.key == key);
+        for ((id, waiter), shown) in own.zip(info.waiters.iter_mut()) {
+            *shown = WaiterInfo {
+                id: *id,
+                owner: Arc::clone(&waiter.owner),
+                mode: waiter.mode,
+                waited: now.since(waiter.since),
+            };
+        }
+        info.holders.sort_by_key(|holder| holder.grant.fence);
+        Ok(info)
+    }
+
+    fn holder(&self, key: AdvisoryKey, pid: i32, mode: Mode, program: &str) -> Result<HolderInfo> {
+        let book = self.book();
+        let own = book.leases().find(|(_, lease)| lease.key == key && lease.session().pid() == pid);
+        Ok(match own {
+            Some((id, lease)) => HolderInfo {
+                id: *id,
+                owner: Arc::clone(&lease.owner),
+                metadata: lease.metadata.clone(),
+                grant: lease.grant.clone(),
+                revoked: false,
+            },
+            None => HolderInfo {
+                id: nobody()?,
+                owner: stranger(pid, program),
+                metadata: None,
+                grant: Grant::new(Fence::UNFENCED, mode, None),
+                revoked: false,
+            },
+        })
+    }
+}
+
+/// The id of one who is not ours.
+fn nobody() -> Result<LeaseId> {
+    LeaseId::parse("----------------------")
+}
+
+fn stranger(pid: i32, program: &str) -> Arc<str> {
+    format!("PostgreSQL session {pid} {program}").trim_end().into()
+}

@@ -1,0 +1,262 @@
+//! `postgres+advisory://` — PostgreSQL's session locks, which the server frees when a connection ends.
+
+mod book;
+mod finish;
+mod inspect;
+mod key;
+mod open;
+mod pool;
+pub mod scope;
+mod session;
+mod sql;
+mod store;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Attempt, Backend, Claim, Info, Liveness, Page, Query, Release, Released, Renewal, Renewed, Revoked,
+    Swept, TimeAuthority, Wake,
+};
+use crate::clock::SystemClock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+
+use super::config::Address;
+use finish::Finish;
+use pool::Pool;
+use sql::Sql;
+use store::Store;
+
+pub use key::AdvisoryKey;
+
+/// How often a guard asks whether its session is still there. That costs nothing but a look at a flag.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a session has to give a sign of life, and how long it may take for one: a server that hangs is
+/// noticed within twice this.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// Connections of one client at most, unless it is told otherwise: one for all locks that were free, and one for each
+/// that was waited for.
+const CONNECTIONS: usize = 32;
+
+/// The schema of the table of fences.
+const SCHEMA: &str = "leasehold";
+
+/// Options of a URL that are this store's.
+const OPTIONS: &[&str] = &["connections", "fences", "hashing", "keepalive", "schema"];
+
+/// Session locks of a PostgreSQL server. Clones are the same client.
+///
+/// A lease lasts until it is released or its connection ends: there is no ttl. Connections are this store's own, and
+/// live on the runtime on which it was connected. `docs/postgres-advisory.md` says more.
+///
+/// # Examples
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Locks::connect("postgres+advisory://app@db.example/app?sslmode=verify-full").await?;
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// // … work …
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Advisory {
+    store: Arc<Store>,
+}
+
+/// Sets up an [`Advisory`].
+#[derive(Debug, Clone)]
+pub struct AdvisoryBuilder {
+    address: Address,
+    schema: String,
+    fences: bool,
+    hashing: bool,
+    keepalive: Duration,
+    connections: usize,
+}
+
+impl AdvisoryBuilder {
+    /// Sets the schema of the table of fences; `leasehold` unless set. In a URL: `schema=…`.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// Whether leases get fences, which needs a table; they do unless told otherwise. In a URL: `fences=off`.
+    #[must_use]
+    pub fn fences(mut self, fences: bool) -> Self {
+        self.fences = fences;
+        self
+    }
+
+    /// Whether names that do not fit into a key may be hashed; they may unless told otherwise. In a URL:
+    /// `hashing=off`.
+    #[must_use]
+    pub fn hashing(mut self, hashing: bool) -> Self {
+        self.hashing = hashing;
+        self
+    }
+
+    /// Sets how often each session has to give a sign of life, and how long that may take; 5 s unless set. A
+    /// server that hangs is noticed within twice this. In a URL: `keepalive=seconds`.
+    #[must_use]
+    pub fn keepalive(mut self, every: Duration) -> Self {
+        self.keepalive = every;
+        self
+    }
+
+    /// Sets how many connections there may be; 32 unless set. Whoever waits beyond that tries every 50 ms. In a
+    /// URL: `connections=…`.
+    #[must_use]
+    pub fn connections(mut self, most: usize) -> Self {
+        self.connections = most;
+        self
+    }
+
+    /// Connects, and makes the table of fences unless it is there.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left but perhaps the table.
+    ///
+    /// # Errors
+    /// `Unsupported` behind a pooler in transaction mode; `InvalidArgument` for settings out of range; faults of the
+    /// server.
+    pub async fn connect(self) -> Result<Advisory> {
+        if self.keepalive < Duration::from_millis(100) || !(2..=10_000).contains(&self.connections) {
+            return Err(Error::invalid("keepalive must be at least 100 ms, connections from 2 to 10000"));
+        }
+        if self.schema.is_empty() || self.schema.len() > 63 || self.schema.contains('\0') {
+            return Err(Error::invalid("a PostgreSQL schema has a name of 1 to 63 bytes"));
+        }
+        let pool = Pool::new(self.address, self.keepalive, self.connections);
+        let first = pool.shared(&[]).await?;
+        open::check_direct(&pool, first.session()).await?;
+        let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
+        drop(first);
+        let store = Store {
+            sql: Sql::new(&self.schema, fenced),
+            allow_hashing: self.hashing,
+            clock: Arc::new(SystemClock),
+            pool,
+            book: Default::default(),
+        };
+        Ok(Advisory { store: Arc::new(store) })
+    }
+}
+
+impl Advisory {
+    /// Connects to the server of a URL: `postgres+advisory://user:password@host:port/database?option=value`.
+    /// [`Address`] and [`AdvisoryBuilder`] list the options.
+    ///
+    /// # Cancel safety
+    /// As [`AdvisoryBuilder::connect`].
+    ///
+    /// # Errors
+    /// As [`AdvisoryBuilder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Advisory::parse(url)?.connect().await
+    }
+
+    /// A store to be set up, from a URL.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it cannot be one.
+    pub fn parse(url: &str) -> Result<AdvisoryBuilder> {
+        let (address, mut own) = Address::parse_with(url, OPTIONS)?;
+        let mut builder = Advisory::builder(address);
+        let switch = [("on", true), ("off", false)];
+        if let Some(schema) = own.take("schema") {
+            builder.schema = schema;
+        }
+        builder.fences = own.choice("fences", &switch)?.unwrap_or(builder.fences);
+        builder.hashing = own.choice("hashing", &switch)?.unwrap_or(builder.hashing);
+        if let Some(seconds) = own.number("keepalive", 1, 3600)? {
+            builder.keepalive = Duration::from_secs(seconds);
+        }
+        if let Some(connections) = own.number("connections", 2, 10_000)? {
+            builder.connections = usize::try_from(connections).unwrap_or(builder.connections);
+        }
+        Ok(builder)
+    }
+
+    /// A store to be set up.
+    pub fn builder(address: Address) -> AdvisoryBuilder {
+        AdvisoryBuilder {
+            address,
+            schema: SCHEMA.into(),
+            fences: true,
+            hashing: true,
+            keepalive: KEEPALIVE,
+            connections: CONNECTIONS,
+        }
+    }
+
+    /// What stores of this kind are and can do.
+    pub(crate) fn abilities() -> Info {
+        Info {
+            liveness: Liveness::Session,
+            time: TimeAuthority::None,
+            fifo: false,
+            max_permits: 0,
+            find_by_id: false,
+            revoke: false,
+            check_every: Some(CHECK_EVERY),
+            namespaced: false,
+            ..Info::new("postgres+advisory")
+        }
+    }
+
+    fn run<T: Send + 'static>(&self, verb: impl Future<Output = T> + Send + 'static) -> Finish<T> {
+        Finish::new(&self.store.pool.home, verb)
+    }
+}
+
+#[async_trait]
+impl Backend for Advisory {
+    fn info(&self) -> Info {
+        Info { fenced: self.store.sql.fenced, ..Advisory::abilities() }
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        self.run(Arc::clone(&self.store).try_acquire(claim.clone())).await
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        self.store.wait(claim).await
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            answers.push(self.run(Arc::clone(&self.store).renew(lease.clone())).await);
+        }
+        answers
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        self.run(Arc::clone(&self.store).release(lease.clone())).await
+    }
+
+    async fn revoke(&self, _: &Name, _: bool) -> Result<Revoked> {
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "postgres+advisory: cannot revoke: only the holder can let go; pg_terminate_backend ends its session",
+        ))
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        Arc::clone(&self.store).inspect(query.clone()).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        Arc::clone(&self.store).sweep().await
+    }
+}

@@ -1,0 +1,97 @@
+//! Opening the store: is there a pooler in the way, and is there a table for the fences?
+
+use std::sync::Arc;
+
+use tokio_postgres::types::Type;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
+
+use super::super::fault;
+use super::pool::Pool;
+use super::session::{Session, pooled};
+use super::sql::{body, quoted};
+
+/// How often it is looked whether two connections share a session: others at work can hide it once.
+const PROBES: usize = 3;
+
+/// Refuses a pooler that gives each transaction whatever session is free.
+///
+/// Through one, a second connection finds the first one's session, or, while it keeps that busy, the first finds
+/// itself on another.
+pub(super) async fn check_direct(pool: &Pool, first: &Session) -> Result<()> {
+    let Some(second) = pool.open().await? else {
+        return Err(Error::invalid("the URL's option connections must be at least 2"));
+    };
+    for _ in 0..PROBES {
+        let secret = LeaseId::random();
+        mark(first, secret.expose()).await?;
+        second.client().batch_execute("BEGIN").await.map_err(fault::statement)?;
+        let shared = is_marked(&second, secret.expose()).await;
+        // If they share one session, the first would wait for the second here.
+        let moved = match shared {
+            Ok(false) => is_marked(first, secret.expose()).await.map(|same| !same),
+            Ok(true) | Err(_) => Ok(false),
+        };
+        let ended = second.client().batch_execute("ROLLBACK").await.map_err(fault::statement);
+        if shared? || moved? {
+            return Err(pooled());
+        }
+        ended?;
+    }
+    Ok(())
+}
+
+/// Leaves a mark on the session that is there now.
+async fn mark(session: &Session, secret: &str) -> Result<()> {
+    let sql = "SELECT set_config('leasehold.probe', $1, false)";
+    session.client().query_typed(sql, &[(&secret, Type::TEXT)]).await.map_err(fault::statement)?;
+    Ok(())
+}
+
+/// Whether the session that is there now has that mark.
+async fn is_marked(session: &Session, secret: &str) -> Result<bool> {
+    let sql = "SELECT current_setting('leasehold.probe', true) IS NOT DISTINCT FROM $1";
+    let row = session.client().query_typed_one(sql, &[(&secret, Type::TEXT)]).await;
+    row.and_then(|row| row.try_get(0)).map_err(fault::statement)
+}
+
+/// Makes the table of fences unless it is there. Whether it can be used; if not, leases have no fences.
+pub(super) async fn prepare_fences(session: &Arc<Session>, schema: &str) -> Result<bool> {
+    let table = format!("{}.advisory_fences", quoted(schema));
+    // Twice: somebody else may be making it at the same moment.
+    for last in [false, true] {
+        match is_ready(session, &table).await {
+            Ok((true, usable)) => {
+                if !usable {
+                    tracing::warn!("no fences: this user may not read and write the table advisory_fences");
+                }
+                return Ok(usable);
+            }
+            Ok((false, _)) => {}
+            Err(error) => return forbidden(error),
+        }
+        let script = body(include_str!("sql/fences.sql")).replace("%SCHEMA%", &quoted(schema));
+        match session.client().batch_execute(&script).await.map_err(fault::statement) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AuthFailed => return forbidden(error),
+            Err(error) if last => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(is_ready(session, &table).await?.1)
+}
+
+async fn is_ready(session: &Session, table: &str) -> Result<(bool, bool)> {
+    let sql = body(include_str!("sql/ready.sql"));
+    let row = session.client().query_typed_one(&sql, &[(&table, Type::TEXT)]).await;
+    row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?))).map_err(fault::statement)
+}
+
+fn forbidden(error: Error) -> Result<bool> {
+    if error.kind() != ErrorKind::AuthFailed {
+        return Err(error);
+    }
+    tracing::warn!(%error, "no fences: this user may not make or use the table advisory_fences");
+    Ok(false)
+}

@@ -1,0 +1,177 @@
+//! The sessions of a store: shared by locks that were taken without blocking, or one's own while it waits.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::error::{Error, ErrorKind, Result};
+
+use super::super::config::Address;
+use super::session::Session;
+
+/// Sessions that nobody needs are kept for the next waiter: so many, for so long.
+const IDLE: (usize, Duration) = (4, Duration::from_secs(30));
+
+pub(super) struct Pool {
+    pub(super) address: Address,
+    /// Where connections live.
+    pub(super) home: Handle,
+    keepalive: Duration,
+    room: Arc<Semaphore>,
+    inside: Mutex<Inside>,
+    /// Held while a shared session is made, so that those who need one at the same time get the same.
+    opening: tokio::sync::Mutex<()>,
+    me: Weak<Pool>,
+}
+
+#[derive(Default)]
+struct Inside {
+    /// For attempts, with how many attempts and leases are on each. The first one stays.
+    shared: Vec<(Arc<Session>, usize)>,
+    /// For whoever needs one next, with since when.
+    idle: Vec<(Arc<Session>, Instant)>,
+}
+
+impl Pool {
+    pub(super) fn new(address: Address, keepalive: Duration, connections: usize) -> Arc<Self> {
+        Arc::new_cyclic(|me| Pool {
+            address,
+            home: Handle::current(),
+            keepalive,
+            room: Arc::new(Semaphore::new(connections)),
+            inside: Mutex::default(),
+            opening: tokio::sync::Mutex::new(()),
+            me: Weak::clone(me),
+        })
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session for what does not block, other than those named.
+    pub(super) async fn shared(&self, not: &[Arc<Session>]) -> Result<Loan> {
+        if let Some(loan) = self.find_shared(not) {
+            return Ok(loan);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(loan) = self.find_shared(not) {
+            return Ok(loan);
+        }
+        let session = match self.take_idle() {
+            Some(session) => session,
+            None => self.open().await?.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Busy,
+                    "this client has as many connections to PostgreSQL as it may; raise the URL's option connections",
+                )
+            })?,
+        };
+        self.inside().shared.push((Arc::clone(&session), 1));
+        Ok(self.loan(session))
+    }
+
+    fn find_shared(&self, not: &[Arc<Session>]) -> Option<Loan> {
+        let mut inside = self.inside();
+        inside.shared.retain(|(session, _)| !session.is_over());
+        let free = |session: &Arc<Session>| !not.iter().any(|other| Arc::ptr_eq(other, session));
+        let (session, users) = inside.shared.iter_mut().find(|(session, _)| free(session))?;
+        *users += 1;
+        let session = Arc::clone(session);
+        drop(inside);
+        Some(self.loan(session))
+    }
+
+    /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask.
+    pub(super) async fn silence(&self) {
+        let witness = self.inside().shared.first().map(|(session, _)| Arc::clone(session));
+        match witness {
+            Some(session) => session.silence().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A session of one's own; `None` if there may be no more.
+    pub(super) async fn own(&self) -> Result<Option<Loan>> {
+        match self.take_idle() {
+            Some(session) => Ok(Some(self.loan(session))),
+            None => Ok(self.open().await?.map(|session| self.loan(session))),
+        }
+    }
+
+    fn take_idle(&self) -> Option<Arc<Session>> {
+        let mut inside = self.inside();
+        inside.idle.retain(|(session, _)| !session.is_over());
+        inside.idle.pop().map(|(session, _)| session)
+    }
+
+    /// A new session, if there is room for one.
+    pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
+        Session::open(&self.address, &self.home, self.keepalive, room).await.map(Some)
+    }
+
+    fn loan(&self, session: Arc<Session>) -> Loan {
+        Loan { session, pool: Weak::clone(&self.me) }
+    }
+
+    /// A lease or an attempt is over.
+    fn done(&self, session: &Arc<Session>) {
+        let mut inside = self.inside();
+        if let Some(index) = inside.shared.iter().position(|(other, _)| Arc::ptr_eq(other, session)) {
+            inside.shared[index].1 -= 1;
+            if index == 0 || inside.shared[index].1 > 0 {
+                return;
+            }
+            inside.shared.remove(index);
+        }
+        if session.is_over() || inside.idle.len() >= IDLE.0 {
+            return;
+        }
+        inside.idle.push((Arc::clone(session), Instant::now()));
+        drop(inside);
+        let me = Weak::clone(&self.me);
+        self.home.spawn(async move {
+            tokio::time::sleep(IDLE.1).await;
+            if let Some(pool) = me.upgrade() {
+                pool.inside().idle.retain(|(_, since)| since.elapsed() < IDLE.1);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// A session in use. Dropped, others may have it: nothing must be locked on it then, or the session killed before.
+pub(super) struct Loan {
+    session: Arc<Session>,
+    pool: Weak<Pool>,
+}
+
+impl Loan {
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.done(&self.session);
+        }
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.session.fmt(f)
+    }
+}

@@ -1,0 +1,258 @@
+//! Advisory locks on connections of the caller: for the length of a transaction, or of a session.
+//!
+//! These are the bare locks, with the keys of the store: no lease, no fence, no lost signal. A lock in a
+//! transaction is freed with it, so what it protects is best in the same database:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use leasehold::{Mode, backends::postgres::{AdvisoryKey, advisory::scope::InTransaction}};
+//!
+//! # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let transaction = client.transaction().await?;
+//! let key = AdvisoryKey::from_name("invoice-numbers", true)?;
+//! if InTransaction::new(&transaction).lock_within(key, Mode::Exclusive, Duration::from_secs(2)).await? {
+//!     transaction.execute("UPDATE invoices SET last = last + 1", &[]).await?;
+//!     transaction.commit().await?; // and the lock is free
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, GenericClient, Transaction};
+
+use crate::backend::Mode;
+use crate::error::{Error, ErrorKind, Result};
+
+use super::super::fault;
+use super::key::AdvisoryKey;
+use super::sql::body;
+
+/// Locks inside a transaction of the caller. The server frees them when it ends, however it ends; there is no
+/// other way to free them. Works behind a pooler in transaction mode too.
+#[derive(Clone, Copy)]
+pub struct InTransaction<'t, 'c> {
+    transaction: &'t Transaction<'c>,
+}
+
+impl std::fmt::Debug for InTransaction<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InTransaction")
+    }
+}
+
+impl<'t, 'c> InTransaction<'t, 'c> {
+    /// Locks in this transaction.
+    pub fn new(transaction: &'t Transaction<'c>) -> Self {
+        InTransaction { transaction }
+    }
+
+    /// Takes a lock if it is free; whether it was.
+    ///
+    /// # Cancel safety
+    /// Dropped, the transaction may have the lock.
+    ///
+    /// # Errors
+    /// `Deadlock` if this session has it already; `Unsupported` for permits; faults of the server, after which
+    /// the transaction can only be rolled back.
+    pub async fn try_lock(&self, key: AdvisoryKey, mode: Mode) -> Result<bool> {
+        take(self.transaction, key, call("pg_try_advisory_xact_lock", key, mode)?).await
+    }
+
+    /// Waits for a lock in the server's queue.
+    ///
+    /// # Cancel safety
+    /// Dropped, the server goes on waiting: roll the transaction back, and cancel the query if that shall not wait.
+    ///
+    /// # Errors
+    /// As [`try_lock`](InTransaction::try_lock); `Deadlock` also if the server found that the transaction waits for itself.
+    pub async fn lock(&self, key: AdvisoryKey, mode: Mode) -> Result<()> {
+        take(self.transaction, key, waiting("pg_advisory_xact_lock", key, mode)?).await.map(drop)
+    }
+
+    /// Waits for a lock for so long; whether it was granted. The transaction can go on if it was not, and its
+    /// `lock_timeout` is what it was.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](InTransaction::lock); the transaction is in a savepoint then.
+    ///
+    /// # Errors
+    /// As [`lock`](InTransaction::lock), but the transaction can go on.
+    pub async fn lock_within(&self, key: AdvisoryKey, mode: Mode, wait: Duration) -> Result<bool> {
+        if wait.is_zero() {
+            return self.try_lock(key, mode).await;
+        }
+        let lock = waiting("pg_advisory_xact_lock", key, mode)?;
+        let transaction = self.transaction;
+        transaction.batch_execute("SAVEPOINT leasehold").await.map_err(fault::statement)?;
+        match take_within(transaction, key, lock, wait).await {
+            Ok(granted @ true) => {
+                transaction.batch_execute("RELEASE SAVEPOINT leasehold").await.map_err(fault::statement)?;
+                Ok(granted)
+            }
+            vain => {
+                // This also undoes the setting.
+                let back = "ROLLBACK TO SAVEPOINT leasehold; RELEASE SAVEPOINT leasehold";
+                transaction.batch_execute(back).await.map_err(fault::statement)?;
+                vain
+            }
+        }
+    }
+}
+
+/// Locks on a session of the caller, which the server frees when it ends, or [`unlock`](OnClient::unlock) does.
+///
+/// Never on a connection from a pool that others get next, and not behind a pooler in transaction mode: the lock
+/// would stay behind.
+#[derive(Debug)]
+pub struct OnClient<'c> {
+    client: &'c mut Client,
+}
+
+impl<'c> OnClient<'c> {
+    /// Locks on this session, which is in no transaction.
+    pub fn new(client: &'c mut Client) -> Self {
+        OnClient { client }
+    }
+
+    /// Takes a lock if it is free; whether it was.
+    ///
+    /// # Cancel safety
+    /// Dropped, the session may have the lock.
+    ///
+    /// # Errors
+    /// `Deadlock` if this session has it already; `Unsupported` for permits; faults of the server.
+    pub async fn try_lock(&mut self, key: AdvisoryKey, mode: Mode) -> Result<bool> {
+        take(&*self.client, key, call("pg_try_advisory_lock", key, mode)?).await
+    }
+
+    /// Waits for a lock in the server's queue.
+    ///
+    /// # Cancel safety
+    /// Dropped, the server goes on waiting, and the session will have the lock: close it.
+    ///
+    /// # Errors
+    /// As [`try_lock`](OnClient::try_lock).
+    pub async fn lock(&mut self, key: AdvisoryKey, mode: Mode) -> Result<()> {
+        take(&*self.client, key, waiting("pg_advisory_lock", key, mode)?).await.map(drop)
+    }
+
+    /// Waits for a lock for so long; whether it was granted. The session's `lock_timeout` is not touched.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](OnClient::lock).
+    ///
+    /// # Errors
+    /// As [`try_lock`](OnClient::try_lock).
+    pub async fn lock_within(&mut self, key: AdvisoryKey, mode: Mode, wait: Duration) -> Result<bool> {
+        if wait.is_zero() {
+            return self.try_lock(key, mode).await;
+        }
+        let lock = waiting("pg_advisory_lock", key, mode)?;
+        // A session's lock outlives the transaction, a setting made for it does not.
+        let transaction = self.client.transaction().await.map_err(fault::statement)?;
+        let granted = take_within(&transaction, key, lock, wait).await;
+        transaction.rollback().await.map_err(fault::statement)?;
+        granted
+    }
+
+    /// Frees a lock; whether the session had it.
+    ///
+    /// # Cancel safety
+    /// Dropped, the lock may or may not be free.
+    ///
+    /// # Errors
+    /// `Unsupported` for permits; faults of the server.
+    pub async fn unlock(&mut self, key: AdvisoryKey, mode: Mode) -> Result<bool> {
+        let sql = format!("SELECT {}", call("pg_advisory_unlock", key, mode)?);
+        let row = self.client.query_typed(&sql, &[]).await.map_err(fault::statement)?;
+        Ok(row.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
+    }
+}
+
+/// `function(key)`, or the shared one of the same name.
+fn call(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
+    let shared = match mode {
+        Mode::Exclusive => "",
+        Mode::Shared => "_shared",
+        _ => return Err(Error::new(ErrorKind::Unsupported, "PostgreSQL's advisory locks have no permits")),
+    };
+    Ok(match key {
+        AdvisoryKey::Bigint(key) => format!("{function}{shared}('{key}'::bigint)"),
+        AdvisoryKey::Pair(high, low) => format!("{function}{shared}('{high}'::int, '{low}'::int)"),
+    })
+}
+
+/// The same for a function that waits, and has nothing to say.
+fn waiting(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
+    Ok(format!("{}::text IS NOT NULL", call(function, key, mode)?))
+}
+
+fn statement(key: AdvisoryKey, lock: &str) -> String {
+    let packed = key.packed();
+    body(include_str!("sql/on_session.sql"))
+        .replace("%LOCK%", lock)
+        .replace("%HIGH%", &((packed >> 32) as u32).to_string())
+        .replace("%LOW%", &(packed as u32).to_string())
+        .replace("%SPACE%", &key.space().to_string())
+}
+
+async fn take(session: &impl GenericClient, key: AdvisoryKey, lock: String) -> Result<bool> {
+    match ask(session, key, &lock).await {
+        Ok(granted) => granted.ok_or_else(twice),
+        Err(fault) => Err(refused(fault)),
+    }
+}
+
+/// Whether it was granted in time; `lock_timeout` is as before if it was.
+async fn take_within(
+    session: &impl GenericClient,
+    key: AdvisoryKey,
+    lock: String,
+    wait: Duration,
+) -> Result<bool> {
+    // The setting has milliseconds, and takes 0 for no limit.
+    let millis = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX).max(1);
+    let rows = session.query_typed("SELECT current_setting('lock_timeout')", &[]).await;
+    let before: String =
+        rows.map_err(fault::statement)?.first().and_then(|row| row.try_get(0).ok()).unwrap_or_default();
+    let set = format!("SET LOCAL lock_timeout = {millis}");
+    session.batch_execute(&set).await.map_err(fault::statement)?;
+    match ask(session, key, &lock).await {
+        Ok(granted) => {
+            let set = format!("SET LOCAL lock_timeout = '{before}'");
+            session.batch_execute(&set).await.map_err(fault::statement)?;
+            granted.ok_or_else(twice)
+        }
+        Err(fault) if fault.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
+        Err(fault) => Err(refused(fault)),
+    }
+}
+
+/// Whether it was granted; `None` if the session has it already.
+async fn ask(
+    session: &impl GenericClient,
+    key: AdvisoryKey,
+    lock: &str,
+) -> std::result::Result<Option<bool>, fault::Fault> {
+    // Unnamed, so that a pooler can be between.
+    let rows = session.query_typed(&statement(key, lock), &[]).await?;
+    rows.first().map_or(Ok(None), |row| row.try_get(0))
+}
+
+fn refused(fault: fault::Fault) -> Error {
+    if fault.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) {
+        return Error::new(
+            ErrorKind::Deadlock,
+            "PostgreSQL found that sessions wait for each other; take locks in one order",
+        )
+        .with_source(fault);
+    }
+    fault::statement(fault)
+}
+
+fn twice() -> Error {
+    Error::new(ErrorKind::Deadlock, "this session has the lock already, and would have to free it twice")
+}

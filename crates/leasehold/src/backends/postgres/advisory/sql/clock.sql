@@ -1,0 +1,1 @@
+(floor(extract(epoch FROM clock_timestamp()) * 256000))::bigint

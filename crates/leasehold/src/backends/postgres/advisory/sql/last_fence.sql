@@ -1,0 +1,1 @@
+SELECT fence FROM %SCHEMA%.advisory_fences WHERE space = $1 AND key = $2

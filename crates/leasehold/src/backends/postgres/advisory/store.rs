@@ -1,0 +1,222 @@
+//! The verbs that do not wait. Each runs to its end, also if nobody waits for it any more.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+
+use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::name::Name;
+
+use super::super::fault;
+use super::book::{Book, Known, Lease};
+use super::key::AdvisoryKey;
+use super::pool::{Loan, Pool};
+use super::sql::Sql;
+
+/// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
+/// server's queue, and would lose its place there.
+const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) sql: Sql,
+    pub(super) allow_hashing: bool,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) book: Mutex<Book>,
+}
+
+impl Store {
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        // Nothing panics while it is locked; should it ever, what is there is still right.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The key of a name: of the name alone, as in .NET, unless it is in a namespace.
+    pub(super) fn key(&self, name: &Name) -> Result<AdvisoryKey> {
+        let text = if name.namespace().is_empty() { name.as_str() } else { name.stored() };
+        AdvisoryKey::from_name(text, self.allow_hashing)
+    }
+
+    pub(super) async fn try_acquire(self: Arc<Self>, claim: Claim) -> Result<Attempt> {
+        if let Mode::Permit { .. } = claim.mode {
+            return Err(Error::new(ErrorKind::Unsupported, "postgres+advisory: has no semaphores"));
+        }
+        let key = self.key(&claim.name)?;
+        let not = loop {
+            let known = self.book().begin(&claim, key, self.now())?;
+            match known {
+                Known::Answer(attempt) => return Ok(attempt),
+                Known::Held => return Ok(busy()),
+                Known::Later(settled) => settled.await,
+                Known::Ask(not) => break not,
+            }
+        };
+        let _under_way = UnderWay { store: &self, key };
+        let loan = self.pool.shared(&not).await?;
+        match loan.session().attempt(&self.sql, key, claim.mode).await {
+            Ok(None) => Ok(busy()),
+            Ok(Some(fence)) => match self.keep(&claim, key, fence, loan) {
+                Ok(grant) => Ok(Attempt::Granted(grant)),
+                Err(loan) => {
+                    loan.session().free(&self.sql, key, claim.mode).await?;
+                    Ok(Attempt::Gone(Gone::Superseded))
+                }
+            },
+            Err(error) => {
+                // The fence may have failed after the lock was taken.
+                if !loan.session().is_over() {
+                    let _ = loan.session().free(&self.sql, key, claim.mode).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps what was granted, unless its id was given up meanwhile: then the session is handed back, locked.
+    pub(super) fn keep(
+        &self,
+        claim: &Claim,
+        key: AdvisoryKey,
+        fence: Fence,
+        loan: Loan,
+    ) -> Result<Grant, Loan> {
+        if fence > Fence::WARN {
+            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
+        }
+        let acquired_at_ms = self.clock.wall_micros() / 1000;
+        let grant = Grant { acquired_at_ms, ..Grant::new(fence, claim.mode, None) };
+        let lease = Lease {
+            name: claim.name.clone(),
+            key,
+            loan,
+            grant: grant.clone(),
+            owner: Arc::clone(&claim.owner),
+            metadata: claim.metadata.clone(),
+            ttl: claim.ttl,
+            nonce: claim.nonce,
+            repeated: claim.repeat,
+        };
+        let kept = self.book().keep(claim.id, lease, self.now());
+        kept.map(|()| grant).map_err(|lease| lease.loan)
+    }
+
+    pub(super) async fn renew(self: Arc<Self>, renewal: Renewal) -> Result<Renewed> {
+        let (key, mode, session) = {
+            let mut book = self.book();
+            let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
+                return Ok(Renewed::Gone(Gone::NotFound));
+            };
+            if !lease.matches(renewal.fence, renewal.owner.as_deref()) {
+                return Ok(Renewed::Gone(Gone::NotFound));
+            }
+            if let Some(raise) = renewal.raise_fence {
+                if raise > Fence::MAX {
+                    return Err(Error::invalid("the fence to raise to is above the limit"));
+                }
+                if raise < lease.grant.fence {
+                    return Ok(Renewed::Gone(Gone::Superseded));
+                }
+            }
+            let mode = lease.grant.mode;
+            match renewal.mode {
+                Some(Mode::Shared) | None => {}
+                Some(wanted) if wanted == mode => {}
+                Some(wanted) => return Err(wanted.mismatch(mode)),
+            }
+            (lease.key, mode, Arc::clone(lease.session()))
+        };
+        if let Some(raise) = renewal.raise_fence.filter(|raise| !raise.is_unfenced()) {
+            self.raise(key, raise).await?;
+        }
+        if renewal.mode == Some(Mode::Shared) && mode == Mode::Exclusive {
+            // Not knowing which of the two it is would be worse than losing it.
+            if let Err(error) = session.downgrade(&self.sql, key).await {
+                session.kill();
+                return Err(error);
+            }
+        }
+        let mut book = self.book();
+        let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
+            return Ok(Renewed::Gone(Gone::NotFound));
+        };
+        lease.grant.mode = renewal.mode.unwrap_or(mode);
+        if renewal.shorten.is_none_or(|count| count == lease.grant.renewals) {
+            lease.grant.fence = renewal.raise_fence.unwrap_or(lease.grant.fence);
+            lease.grant.renewals += 1;
+            lease.ttl = lease.ttl.max(renewal.ttl);
+        }
+        Ok(Renewed::Held(lease.grant.clone()))
+    }
+
+    /// Raises the counter of a key.
+    async fn raise(&self, key: AdvisoryKey, to: Fence) -> Result<()> {
+        if !self.sql.fenced {
+            return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
+        }
+        let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
+        let sql = include_str!("sql/raise.sql").replace("%SCHEMA%", &self.sql.schema);
+        let loan = self.pool.shared(&[]).await?;
+        let (space, packed) = (key.space(), key.packed());
+        loan.session()
+            .client()
+            .query_typed(&sql, &[(&space, Type::INT2), (&packed, Type::INT8), (&to, Type::INT8)])
+            .await
+            .map_err(fault::statement)?;
+        Ok(())
+    }
+
+    pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
+        let (released, lease) = self.book().release(&release, self.now());
+        let Some(lease) = lease else { return Ok(released) };
+        // On any doubt the session ends with the key.
+        match lease.session().free(&self.sql, lease.key, lease.grant.mode).await? {
+            true => Ok(released),
+            false => {
+                tracing::warn!("PostgreSQL no longer had a session lock that was to be released");
+                Ok(Released::Gone(Gone::NotFound))
+            }
+        }
+    }
+
+    pub(super) async fn sweep(self: Arc<Self>) -> Result<Swept> {
+        let mut swept = Swept::default();
+        if self.sql.fenced {
+            let sql = include_str!("sql/forget.sql")
+                .replace("%SCHEMA%", &self.sql.schema)
+                .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            let loan = self.pool.shared(&[]).await?;
+            let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
+            let rows = loan.session().client().query_typed(&sql, &[(&after, Type::INT8)]).await;
+            swept.counters = rows.map_err(fault::statement)?.len() as u64;
+        }
+        let mut book = self.book();
+        book.drop_all_lost(self.now());
+        (swept.held, swept.waiting) = (book.leases().count() as u64, book.waiting.len() as u64);
+        Ok(swept)
+    }
+}
+
+/// Notes that an attempt on a key is over when it is.
+struct UnderWay<'a> {
+    store: &'a Store,
+    key: AdvisoryKey,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.store.book().end(self.key);
+    }
+}
+
+fn busy() -> Attempt {
+    Attempt::Busy(Busy { retry_in: Some(RETRY_IN), ..Busy::unknown() })
+}

@@ -1,0 +1,167 @@
+//! Waiting in the server's own queue, on a session of one's own that a task looks after.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::backend::{Claim, Wake};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+
+use super::book::Waiter;
+use super::key::AdvisoryKey;
+use super::pool::Loan;
+use super::session::Session;
+use super::store::Store;
+
+/// Without a connection to wait on, a claim tries again after this long.
+const CROWDED: Duration = Duration::from_millis(50);
+
+/// How long the server is given to cancel a wait before it is asked again; after so many times the session ends
+/// as it is, and the server notices by itself.
+const CANCEL: (Duration, u32) = (Duration::from_secs(1), 5);
+
+/// A lock on its way to the one who waited for it. Dropped before it arrives, its session ends and frees it.
+struct HandOver {
+    loan: Option<Loan>,
+    fence: Fence,
+}
+
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        if let Some(loan) = self.loan.take() {
+            loan.session().kill();
+        }
+    }
+}
+
+impl Store {
+    /// Dropped, it leaves the queue; a lock that was granted meanwhile is freed.
+    pub(super) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
+        let key = self.key(&claim.name)?;
+        let waiting = self.note(claim, key);
+        let (answer, mut answered) = oneshot::channel();
+        self.pool.home.spawn(Arc::clone(self).stand(key, claim.clone(), answer));
+        let handed = (&mut answered).await;
+        drop(waiting);
+        // No await from here on: what was handed over is kept in the same breath.
+        match handed {
+            Ok(Ok(Some(mut handed))) => {
+                let (fence, loan) = (handed.fence, handed.loan.take());
+                let Some(loan) = loan else { return Ok(Wake::Retry) };
+                match self.keep(claim, key, fence, loan) {
+                    Ok(grant) => Ok(Wake::Granted(grant)),
+                    Err(loan) => {
+                        loan.session().kill();
+                        Ok(Wake::Retry)
+                    }
+                }
+            }
+            Ok(Err(error)) => Err(error),
+            // No connection, or the runtime is going: the attempt will tell.
+            Ok(Ok(None)) | Err(_) => Ok(Wake::Retry),
+        }
+    }
+
+    /// Stands in the queue until it is granted, fails, or nobody waits for it any more.
+    async fn stand(
+        self: Arc<Self>,
+        key: AdvisoryKey,
+        claim: Claim,
+        mut answer: oneshot::Sender<Result<Option<HandOver>>>,
+    ) {
+        let own = tokio::select! {
+            own = self.pool.own() => own,
+            () = answer.closed() => return,
+        };
+        let loan = match own {
+            Ok(Some(loan)) => loan,
+            Ok(None) => {
+                tokio::time::sleep(CROWDED).await;
+                let _ = answer.send(Ok(None));
+                return;
+            }
+            Err(error) => {
+                let _ = answer.send(Err(error));
+                return;
+            }
+        };
+        let session = Arc::clone(loan.session());
+        // From here on, whatever happens to this task, the session does not go back with a lock on it.
+        let mut hand = HandOver { loan: Some(loan), fence: Fence::UNFENCED };
+        let granted = {
+            let mut asked = std::pin::pin!(async {
+                // The statement to unlock it with is made ready behind which it waits.
+                let (prepared, granted) = tokio::join!(
+                    session.prepare(&self.sql, key, claim.mode),
+                    session.wait(&self.sql, key, claim.mode)
+                );
+                prepared.and(granted)
+            });
+            tokio::select! {
+                biased;
+                granted = &mut asked => granted,
+                () = self.pool.silence() => Err(Error::new(
+                    ErrorKind::NetworkTimeout,
+                    "the PostgreSQL server does not answer any more",
+                )),
+                () = answer.closed() => {
+                    self.call_off(&session, asked).await;
+                    return;
+                }
+            }
+        };
+        let _ = match granted {
+            Ok(Some(fence)) => {
+                hand.fence = fence;
+                answer.send(Ok(Some(hand)))
+            }
+            Ok(None) => answer.send(Ok(None)),
+            Err(error) => answer.send(Err(error)),
+        };
+    }
+
+    /// Gets a session out of the queue. It is not used again: a cancel that comes late would meet whatever it
+    /// does next.
+    async fn call_off(
+        &self,
+        session: &Session,
+        mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
+    ) {
+        for _ in 0..CANCEL.1 {
+            tokio::select! {
+                _ = &mut asked => return,
+                // That it could not be sent shows below.
+                _ = session.cancel(&self.pool.address) => {}
+            }
+            if tokio::time::timeout(CANCEL.0, &mut asked).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Notes who waits, until it no longer does.
+    fn note<'a>(&'a self, claim: &'a Claim, key: AdvisoryKey) -> Noted<'a> {
+        let waiter = Waiter {
+            name: claim.name.clone(),
+            key,
+            mode: claim.mode,
+            owner: Arc::clone(&claim.owner),
+            since: self.now(),
+        };
+        self.book().waiting.insert(claim.id, waiter);
+        Noted { store: self, claim }
+    }
+}
+
+struct Noted<'a> {
+    store: &'a Store,
+    claim: &'a Claim,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.store.book().waiting.remove(&self.claim.id);
+    }
+}

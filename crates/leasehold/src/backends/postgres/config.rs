@@ -1,0 +1,362 @@
+//! From a URL to connections: the driver's settings, TLS, timeouts, and the options that are our own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
+use tokio_postgres::{CancelToken, Client, Config, Socket};
+
+use crate::error::{Error, ErrorKind, Result};
+
+use super::fault;
+use super::tls::{self, Tls, TlsFiles};
+use super::tls_stream::{Connector, TlsStream};
+
+/// The half of a connection that does its I/O, as the driver has it.
+pub(crate) type Connection = tokio_postgres::Connection<Socket, TlsStream<Socket>>;
+
+/// How long it may take to connect, all in all: the time a request may take unless the user says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection on which nothing was heard for so long is probed by TCP, so often at this distance, and given
+/// up after 5 + 3 · 3 = 14 s: a machine that vanished is noticed within 15 s.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(3), 3);
+
+/// How long what was sent may stay without a sign that it arrived.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What `pg_stat_activity` shows, unless the URL says otherwise.
+const APPLICATION_NAME: &str = "leasehold";
+
+/// Where the server's socket is if the URL names no host, as in libpq on Debian.
+const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
+
+/// Options that the driver reads by itself.
+const DRIVERS: &[&str] = &[
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "password",
+    "port",
+    "sslnegotiation",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// Options about TLS, which the driver leaves to us.
+const TLS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert"];
+
+/// Where a PostgreSQL server is, and how to connect to it: from a URL, or from the driver's own settings.
+///
+/// A URL is `postgres://user:password@host:port/database?option=value&…`, as psql knows it. Without a host it is
+/// the server on this machine, by its Unix socket.
+///
+/// | option | says |
+/// |---|---|
+/// | `sslmode` | `disable`: no TLS. `prefer` (the default): TLS if the server has it, but it is **not** checked who it is. `require`: TLS or nothing; who it is is checked only if `sslrootcert` is given. `verify-ca`: its certificate must come from a trusted authority. `verify-full`: and be for the host of the URL. Over a network use `verify-full` |
+/// | `sslrootcert` | a PEM file of the authorities to trust; `system`, and the default of the `verify-` modes: those of the machine |
+/// | `sslcert`, `sslkey` | PEM files of a certificate and its key, to show who the client is |
+/// | `connect_timeout` | seconds to connect, with TLS and login; 5 |
+/// | `keepalives_idle`, `keepalives_interval`, `keepalives_retries` | TCP probes; 5 s, 3 s, 3: a machine that vanished is noticed within 15 s |
+/// | `tcp_user_timeout` | seconds that what was sent may stay without a sign that it arrived; 10 |
+/// | `application_name` | what `pg_stat_activity` shows; `leasehold` |
+/// | `target_session_attrs` | `read-write` if there are several hosts: the primary is looked for |
+/// | `user`, `password`, `dbname`, `host`, `hostaddr`, `port`, `options`, `channel_binding`, `load_balance_hosts`, `sslnegotiation` | as in libpq |
+#[derive(Clone)]
+pub struct Address {
+    config: Config,
+    tls: Connector,
+    timeout: Duration,
+}
+
+impl Address {
+    /// The server of a URL whose scheme is `postgres` or `postgresql`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it cannot be one, or names files that cannot be read. Nothing of the URL is in the error.
+    pub fn parse(url: &str) -> Result<Self> {
+        Ok(Address::parse_with(url, &[])?.0)
+    }
+
+    /// The server of settings made for the driver, and the TLS to use. Nothing is added to them but a limit on
+    /// the time to connect.
+    pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
+        let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        Address { config, tls: Connector::new(tls), timeout }
+    }
+
+    /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a
+    /// `+` on, is for the caller to have looked at.
+    pub(crate) fn parse_with(url: &str, own: &[&str]) -> Result<(Self, OwnOptions)> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(Error::invalid(
+                "a PostgreSQL URL has two slashes after the scheme: postgres://user@host/database",
+            ));
+        };
+        let scheme = scheme.split('+').next().unwrap_or_default().to_ascii_lowercase();
+        if scheme != "postgres" && scheme != "postgresql" {
+            return Err(Error::invalid("a PostgreSQL URL begins with postgres:// or postgresql://"));
+        }
+        // As the driver does it: whatever is before the first @ is a user and a password.
+        let credentials = rest.find('@').map_or(0, |at| at + 1);
+        let query = rest[credentials..].find('?').map(|at| credentials + at);
+        let (base, query) = query.map_or((rest, ""), |at| (&rest[..at], &rest[at + 1..]));
+
+        let (mut ours, mut theirs) = (BTreeMap::new(), Vec::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| unknown_option(own))?;
+            if DRIVERS.contains(&key) {
+                theirs.push(pair);
+            } else if TLS.contains(&key) || own.contains(&key) {
+                ours.insert(key.to_owned(), decode(value)?);
+            } else {
+                return Err(unknown_option(own));
+            }
+        }
+        let mut own = OwnOptions(ours);
+        let given = |key: &str| theirs.iter().any(|pair| pair.split_once('=').is_some_and(|(k, _)| k == key));
+        let mut config = Config::from_str(&format!("postgres://{base}?{}", theirs.join("&")))
+            .map_err(|error| fault::url(&error))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            config.host(SOCKET_DIRECTORY);
+        }
+        if !given("application_name") {
+            config.application_name(APPLICATION_NAME);
+        }
+        if !given("tcp_user_timeout") {
+            config.tcp_user_timeout(TCP_USER_TIMEOUT);
+        }
+        if !given("keepalives_idle") {
+            config.keepalives_idle(KEEPALIVE.0);
+        }
+        if !given("keepalives_interval") {
+            config.keepalives_interval(KEEPALIVE.1);
+        }
+        if !given("keepalives_retries") {
+            config.keepalives_retries(KEEPALIVE.2);
+        }
+        if config.get_hosts().len() > 1 && !given("target_session_attrs") {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        let tls = own.tls()?;
+        config.ssl_mode(match tls {
+            Tls::Disable => SslMode::Disable,
+            Tls::Prefer => SslMode::Prefer,
+            Tls::Require | Tls::VerifyCa | Tls::VerifyFull => SslMode::Require,
+        });
+        let direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
+        let files =
+            TlsFiles { root: own.take("sslrootcert"), cert: own.take("sslcert"), key: own.take("sslkey") };
+        let address = Address::new(config, tls::client_config(tls, &files, direct)?);
+        if address.config.get_load_balance_hosts() == LoadBalanceHosts::Random && address.is_multiple() {
+            return Err(Error::invalid(
+                "load_balance_hosts=random could take one lock on two servers; name the hosts of one primary",
+            ));
+        }
+        Ok((address, own))
+    }
+
+    /// Whether there are several hosts, of which one is the primary.
+    fn is_multiple(&self) -> bool {
+        self.config.get_hosts().len() > 1
+            && self.config.get_target_session_attrs() != TargetSessionAttrs::ReadWrite
+    }
+
+    /// A new connection. Its second half has to be polled for anything to happen on the first.
+    pub(crate) async fn connect(&self) -> Result<(Client, Connection)> {
+        match tokio::time::timeout(self.timeout, self.config.connect(self.tls.clone())).await {
+            Ok(connected) => connected.map_err(fault::connecting),
+            Err(_) => Err(Error::new(
+                ErrorKind::NetworkTimeout,
+                "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
+            )),
+        }
+    }
+
+    /// Asks the server to cancel what a connection is doing. Whether it did, nobody says.
+    pub(crate) async fn cancel(&self, token: &CancelToken) -> Result<()> {
+        match tokio::time::timeout(self.timeout, token.cancel_query(self.tls.clone())).await {
+            Ok(sent) => sent.map_err(fault::connecting),
+            Err(_) => {
+                Err(Error::new(ErrorKind::NetworkTimeout, "the PostgreSQL server did not answer in time"))
+            }
+        }
+    }
+
+    /// The settings, as the driver has them.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither a user nor a password.
+        let hosts: Vec<String> = self.config.get_hosts().iter().map(show).collect();
+        f.debug_struct("Address").field("hosts", &hosts).field("ports", &self.config.get_ports()).finish()
+    }
+}
+
+fn show(host: &Host) -> String {
+    match host {
+        Host::Tcp(host) => host.clone(),
+        #[cfg(unix)]
+        Host::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// Options of a URL that are not the driver's, each to be taken once.
+#[derive(Default)]
+pub(crate) struct OwnOptions(BTreeMap<String, String>);
+
+impl OwnOptions {
+    /// The value of an option.
+    pub(crate) fn take(&mut self, key: &str) -> Option<String> {
+        self.0.remove(key)
+    }
+
+    /// One of several words.
+    pub(crate) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        match choices.iter().find(|(word, _)| *word == value) {
+            Some((_, choice)) => Ok(Some(*choice)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                Err(Error::invalid(format!("the URL's option {key} must be one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// A number in a range.
+    pub(crate) fn number(&mut self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        let number = value.parse().ok().filter(|number| (least..=most).contains(number));
+        number.map(Some).ok_or_else(|| {
+            Error::invalid(format!("the URL's option {key} must be a number from {least} to {most}"))
+        })
+    }
+
+    fn tls(&mut self) -> Result<Tls> {
+        let modes = [
+            ("disable", Tls::Disable),
+            ("prefer", Tls::Prefer),
+            ("require", Tls::Require),
+            ("verify-ca", Tls::VerifyCa),
+            ("verify-full", Tls::VerifyFull),
+        ];
+        Ok(self.choice("sslmode", &modes)?.unwrap_or(Tls::Prefer))
+    }
+}
+
+/// The option itself is not repeated: a password with a `?` in it would be taken for one.
+fn unknown_option(own: &[&str]) -> Error {
+    let known: Vec<&str> = own.iter().chain(TLS).chain(DRIVERS).copied().collect();
+    Error::invalid(format!("the URL has an option that is not known here; known are {}", known.join(", ")))
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> Result<String> {
+    let malformed = || Error::invalid("the URL has an option whose value is not percent-encoded UTF-8");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (high, low) = digit().zip(digit()).ok_or_else(malformed)?;
+        // Two hexadecimal digits are a byte.
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Config> {
+        Address::parse(url).map(|address| address.config)
+    }
+
+    #[test]
+    fn a_url_gives_the_driver_its_settings_and_us_our_options() {
+        let url = "postgresql+advisory://al:p%40ss@db.example:6543/prod?schema=a%2Fb&sslmode=disable&options=-c%20x%3D1";
+        let (address, mut own) = Address::parse_with(url, &["schema"]).unwrap();
+        let config = address.config();
+        assert_eq!(config.get_user(), Some("al"));
+        assert_eq!(config.get_password(), Some(&b"p@ss"[..]));
+        assert_eq!(config.get_hosts(), [Host::Tcp("db.example".into())]);
+        assert_eq!(config.get_ports(), [6543]);
+        assert_eq!(config.get_dbname(), Some("prod"));
+        assert_eq!(config.get_options(), Some("-c x=1"));
+        assert_eq!(config.get_ssl_mode(), SslMode::Disable);
+        assert_eq!(own.take("schema").as_deref(), Some("a/b"));
+        assert_eq!(own.take("schema"), None);
+    }
+
+    #[test]
+    fn what_the_url_does_not_say_is_set_so_that_a_dead_server_is_noticed() {
+        let config = parse("postgres://localhost").unwrap();
+        assert_eq!(config.get_application_name(), Some("leasehold"));
+        assert_eq!(config.get_tcp_user_timeout(), Some(&TCP_USER_TIMEOUT));
+        assert_eq!(config.get_keepalives_idle(), KEEPALIVE.0);
+        assert_eq!(config.get_keepalives_interval(), Some(KEEPALIVE.1));
+        assert_eq!(config.get_keepalives_retries(), Some(KEEPALIVE.2));
+        assert_eq!(config.get_ssl_mode(), SslMode::Prefer);
+        let config = parse("postgres://h?keepalives_idle=60&tcp_user_timeout=7&application_name=x").unwrap();
+        assert_eq!(config.get_application_name(), Some("x"));
+        assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(7)));
+        assert_eq!(config.get_keepalives_idle(), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn without_a_host_it_is_the_socket_and_with_several_the_primary() {
+        let config = parse("postgres:///db").unwrap();
+        assert_eq!(config.get_hosts(), [Host::Unix(SOCKET_DIRECTORY.into())]);
+        let config = parse("postgres://u@a,b/db").unwrap();
+        assert_eq!(config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        let config = parse("postgres://u@a/db").unwrap();
+        assert_eq!(config.get_target_session_attrs(), TargetSessionAttrs::Any);
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_and_nothing_of_it_is_repeated() {
+        for url in [
+            "postgres:secret",
+            "mysql://u:secret@h/db",
+            "postgres://u:pass?secret=word@h/db?secret=1",
+            "postgres://u:secret@h:port/db",
+            "postgres://h/db?secret",
+            "postgres://h/db?sslmode=secret",
+            "postgres://h/db?sslrootcert=%zz",
+            "postgres://h/db?sslrootcert=/secret/file",
+            "postgres://h/db?connect_timeout=secret",
+            "postgres://a,b/db?load_balance_hosts=random&target_session_attrs=any",
+        ] {
+            let error = Address::parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_neither_user_nor_password() {
+        let address = Address::parse("postgres://root:hunter2@h/db").unwrap();
+        let text = format!("{address:?}");
+        assert!(text.contains('h') && !text.contains("hunter2") && !text.contains("root"), "{text}");
+    }
+}

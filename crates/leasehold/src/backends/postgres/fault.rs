@@ -1,0 +1,178 @@
+//! From what PostgreSQL, the driver and the network report to the library's errors: one table.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use tokio_postgres::error::DbError;
+
+use crate::error::{Error, ErrorKind};
+
+/// What went wrong, on its way to becoming an [`Error`].
+pub(crate) type Fault = tokio_postgres::Error;
+
+/// What the server said: its code and its sentence. Details, hints and queries may quote values, and stay out.
+#[derive(Debug)]
+struct Said {
+    code: String,
+    message: String,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (SQLSTATE {})", self.message, self.code)
+    }
+}
+
+impl StdError for Said {}
+
+/// The error of a statement that failed, or got no answer.
+pub(crate) fn statement(fault: Fault) -> Error {
+    match fault.as_db_error() {
+        Some(said) => told(said),
+        // Sent or not, done or not: nobody knows.
+        None => without_words(
+            fault,
+            "the connection to the PostgreSQL server broke; whether the call took effect is unknown",
+        ),
+    }
+}
+
+/// The error of a connection that could not be made.
+pub(crate) fn connecting(fault: Fault) -> Error {
+    if let Some(said) = fault.as_db_error() {
+        return told(said);
+    }
+    // The driver has no other word for these.
+    match fault.to_string().as_str() {
+        "authentication error" | "invalid configuration" => Error::new(
+            ErrorKind::AuthFailed,
+            "the PostgreSQL server wants to know who we are in a way that the URL does not answer; is there a password?",
+        )
+        .with_source(fault),
+        "error performing TLS handshake" => Error::new(
+            ErrorKind::Unavailable,
+            "no TLS with the PostgreSQL server; look at sslmode and sslrootcert, and whether the host is the one its certificate is for",
+        )
+        .with_source(fault),
+        _ => without_words(fault, "the PostgreSQL server cannot be reached; look at host and port, and whether it runs"),
+    }
+}
+
+/// The error of a URL that the driver does not understand. Only what cannot hold a part of it is repeated.
+pub(crate) fn url(fault: &Fault) -> Error {
+    let why = fault.source().map(ToString::to_string).unwrap_or_default();
+    match why.strip_prefix("invalid value for option ") {
+        Some(option) => Error::invalid(format!("the URL has a value that cannot be one of {option}")),
+        None => Error::invalid(
+            "the URL cannot be read; it is postgres://user:password@host:port/database?option=value",
+        ),
+    }
+}
+
+/// The server has answered with an error.
+fn told(said: &DbError) -> Error {
+    let (kind, what) = judge(said.code().code());
+    Error::new(kind, what)
+        .with_source(Said { code: said.code().code().to_owned(), message: said.message().to_owned() })
+}
+
+/// The server has not answered.
+fn without_words(fault: Fault, what: &'static str) -> Error {
+    let mut source = fault.source();
+    let mut kind = ErrorKind::Unavailable;
+    while let Some(error) = source {
+        if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::TimedOut) {
+            kind = ErrorKind::NetworkTimeout;
+        }
+        source = error.source();
+    }
+    Error::new(kind, what).with_source(fault)
+}
+
+/// What a code of the server means for the caller.
+fn judge(code: &str) -> (ErrorKind, &'static str) {
+    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable};
+    match code {
+        "28P01" => (AuthFailed, "the PostgreSQL server refused user or password"),
+        "42501" => (
+            AuthFailed,
+            "the PostgreSQL user lacks a privilege that is needed here; docs/postgres-advisory.md and docs/postgres.md list them",
+        ),
+        "3D000" => {
+            (InvalidArgument, "the PostgreSQL server has no such database; look at the end of the URL")
+        }
+        "53300" => (
+            Unavailable,
+            "the PostgreSQL server has no connection left for us; raise max_connections or use fewer clients",
+        ),
+        "53100" => (Unavailable, "the PostgreSQL server has no room left on its disk"),
+        "53200" => (
+            Unavailable,
+            "the PostgreSQL server has no memory left, for locks perhaps; raise max_locks_per_transaction",
+        ),
+        "55P03" => (Busy, "PostgreSQL did not get a lock in time (lock_timeout)"),
+        "40001" | "40P01" => (Busy, "PostgreSQL rolled the call back because of others at work; try again"),
+        "57014" => {
+            (NetworkTimeout, "PostgreSQL cancelled the call (statement_timeout, or somebody asked for it)")
+        }
+        "57P01" | "57P02" => {
+            (Unavailable, "the PostgreSQL session was ended, or the server is shutting down")
+        }
+        "57P03" => (Unavailable, "the PostgreSQL server is starting, recovering or shutting down"),
+        "57P05" => (Unavailable, "PostgreSQL ended the session because it was idle (idle_session_timeout)"),
+        "25006" => {
+            (Unavailable, "the PostgreSQL server is read only, a standby perhaps; connect to the primary")
+        }
+        "25P03" => (Unavailable, "PostgreSQL ended the session (idle_in_transaction_session_timeout)"),
+        "3F000" | "42P01" | "42883" | "42703" => (
+            Internal,
+            "the tables or functions of leasehold are not there as they should be; run the setup again",
+        ),
+        _ => match code.get(..2) {
+            Some("28") => (AuthFailed, "the PostgreSQL server refused to let us in; look at pg_hba.conf"),
+            Some("08") => {
+                (Unavailable, "the connection to the PostgreSQL server broke, or was refused by a pooler")
+            }
+            Some("53") => (Unavailable, "the PostgreSQL server is short of something"),
+            Some("57") => (Unavailable, "the PostgreSQL server was told to stop what it did"),
+            Some("58") => (Unavailable, "the PostgreSQL server has trouble with its disk or system"),
+            Some("40") => (Busy, "PostgreSQL rolled the call back; try again"),
+            _ => (Internal, "PostgreSQL answered with an error that leasehold did not expect"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_the_kinds_that_callers_act_on() {
+        use ErrorKind::*;
+        for (code, kind) in [
+            ("28000", AuthFailed),
+            ("28P01", AuthFailed),
+            ("42501", AuthFailed),
+            ("3D000", InvalidArgument),
+            ("53300", Unavailable),
+            ("53100", Unavailable),
+            ("57P01", Unavailable),
+            ("57P02", Unavailable),
+            ("57P03", Unavailable),
+            ("08006", Unavailable),
+            ("58030", Unavailable),
+            ("25006", Unavailable),
+            ("55P03", Busy),
+            ("40001", Busy),
+            ("40P01", Busy),
+            ("57014", NetworkTimeout),
+            ("42P01", Internal),
+            ("22012", Internal),
+            ("XX000", Internal),
+            ("", Internal),
+        ] {
+            assert_eq!(judge(code).0, kind, "{code}");
+        }
+    }
+}

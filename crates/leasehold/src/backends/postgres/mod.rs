@@ -1,0 +1,12 @@
+//! PostgreSQL: what its stores share. A URL becomes an [`Address`], a fault an error.
+
+pub mod advisory;
+mod config;
+mod fault;
+mod tables;
+mod tls;
+mod tls_stream;
+
+pub use advisory::{Advisory, AdvisoryKey};
+pub use config::Address;
+pub use tables::{Lent, Pooler, Postgres, PostgresBuilder};

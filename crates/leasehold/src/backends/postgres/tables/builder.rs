@@ -1,0 +1,213 @@
+//! Opening the store: what a URL may say, what the server is asked first, and what stands in between.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use super::bell::Bell;
+use super::pool::{self, Lender, Lent, Pool, Source};
+use super::{Inner, Postgres, answers, pooler, schema};
+use crate::backends::postgres::config::Address;
+use crate::backends::postgres::fault;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The schema unless another is named.
+const SCHEMA: &str = "leasehold";
+
+/// Connections for calls unless another number is set. A call takes one for a round trip; more of them let more
+/// commits share a wait for the disk.
+const POOL_SIZE: usize = 8;
+
+/// The options of ours that a URL may have.
+pub(crate) const OPTIONS: [&str; 3] = ["pool_size", "pooler", "schema"];
+
+/// The oldest server, as it tells its version.
+const OLDEST: i32 = 130_000;
+
+/// What stands between this client and the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pooler {
+    /// To be found out: if the server process that answers is not the one the login told of, a pooler that shares
+    /// connections for the length of a transaction.
+    #[default]
+    Auto,
+    /// Nothing, or a pooler that gives each client a connection of its own for as long as it stays.
+    None,
+    /// A pooler that shares connections for the length of a transaction: no prepared statements and no LISTEN.
+    Transaction,
+}
+
+/// Sets up a [`Postgres`].
+#[derive(Clone)]
+pub struct PostgresBuilder {
+    address: Option<Address>,
+    lender: Option<Lender>,
+    schema: String,
+    pool_size: usize,
+    pooler: Pooler,
+}
+
+impl fmt::Debug for PostgresBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresBuilder")
+            .field("address", &self.address)
+            .field("schema", &self.schema)
+            .field("pool_size", &self.pool_size)
+            .field("pooler", &self.pooler)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a server is found to be.
+struct Found {
+    direct: bool,
+    exists: bool,
+    made: bool,
+}
+
+impl PostgresBuilder {
+    pub(super) fn new(address: Option<Address>, lender: Option<Lender>) -> Self {
+        PostgresBuilder { address, lender, schema: SCHEMA.into(), pool_size: POOL_SIZE, pooler: Pooler::Auto }
+    }
+
+    /// The server and the options of a URL.
+    pub(super) fn from_url(url: &str) -> Result<Self> {
+        let (address, mut own) = Address::parse_with(url, &OPTIONS)?;
+        let mut builder = PostgresBuilder::new(Some(address), None);
+        if let Some(schema) = own.take("schema") {
+            builder.schema = schema;
+        }
+        if let Some(size) = own.number("pool_size", 1, 1000)? {
+            builder.pool_size = usize::try_from(size).unwrap_or(POOL_SIZE);
+        }
+        let choices = [("auto", Pooler::Auto), ("none", Pooler::None), ("transaction", Pooler::Transaction)];
+        builder.pooler = own.choice("pooler", &choices)?.unwrap_or_default();
+        Ok(builder)
+    }
+
+    /// Sets the schema of the tables: `leasehold` unless set.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// Sets how many calls may be made at a time, which is also how many connections there are at most, besides
+    /// the one for wake-ups: 8 unless set. Connections are made when they are needed.
+    #[must_use]
+    pub fn pool_size(mut self, size: usize) -> Self {
+        self.pool_size = size;
+        self
+    }
+
+    /// Sets what stands between this client and the server.
+    #[must_use]
+    pub fn pooler(mut self, pooler: Pooler) -> Self {
+        self.pooler = pooler;
+        self
+    }
+
+    /// Calls verbs on connections that the caller lends, for one round trip each, for example from a pool of its
+    /// own. They must be in no transaction. Setup and wake-ups still have a connection of their own.
+    ///
+    /// The I/O of lent connections is done where the caller says. If that runtime is blocked, so are renewals.
+    #[must_use]
+    pub fn clients(
+        mut self,
+        lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static,
+    ) -> Self {
+        self.lender = Some(Arc::new(lend));
+        self
+    }
+
+    /// Connects, and makes the tables if they are not there and this user may.
+    ///
+    /// Connections live on the runtime this is called on; [`Locks::connect`](crate::Locks::connect) and
+    /// [`Locks::open`](crate::Locks::open) call it on the client's own.
+    ///
+    /// # Cancel safety
+    /// Dropped, the tables may have been made, completely; no connection stays.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that cannot be; `Unsupported` for a server older than 13, another encoding than
+    /// UTF8, another isolation level than read committed, or tables of another version; `AuthFailed` where a right
+    /// is missing; `Unavailable` and `NetworkTimeout` where it cannot be reached, or is read only.
+    pub async fn open(self) -> Result<Postgres> {
+        schema::check_name(&self.schema)?;
+        if self.pool_size == 0 {
+            return Err(Error::invalid("pool_size must be at least 1"));
+        }
+        let (mut bell, mut first) = (None, None);
+        if let Some(address) = &self.address {
+            let client = pool::connect(address, false).await?;
+            let found = self.check(&client).await?;
+            if found.direct {
+                pool::set_up(&client).await?;
+                bell = Some(Bell::new(address.clone()));
+            } else {
+                tracing::warn!(
+                    "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"
+                );
+            }
+            schema::ensure(&client, &self.schema, found.exists, found.made).await?;
+            first = Some(client);
+        } else if let Some(lend) = &self.lender {
+            let client = lend().await?;
+            let found = self.check(&client).await?;
+            if !found.made {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the tables are not there, and are not made on lent connections; run the script first",
+                ));
+            }
+            schema::ensure(&client, &self.schema, true, true).await?;
+        }
+        let pool = match (self.lender, self.address) {
+            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size),
+            (None, Some(address)) => {
+                let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
+                let pool = Pool::new(source, &self.schema, self.pool_size);
+                first.into_iter().for_each(|client| pool.keep(client));
+                pool
+            }
+            (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),
+        };
+        Ok(Postgres { inner: Arc::new(Inner { pool: Arc::new(pool), bell, clock: 0.into() }) })
+    }
+
+    /// Asks the server what has to be known, in one round trip.
+    async fn check(&self, client: &Client) -> Result<Found> {
+        let asked = client.query_typed(include_str!("sql/check.sql"), &[(&self.schema, Type::TEXT)]).await;
+        let rows = asked.map_err(fault::statement)?;
+        let Some(row) = rows.first() else {
+            return Err(Error::new(ErrorKind::Internal, "the server did not say what it is"));
+        };
+        let refuse = |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what));
+        if answers::get::<i32>(row, 0)? < OLDEST {
+            return refuse("the PostgreSQL server is too old; version 13 or newer is needed");
+        }
+        if answers::get::<&str>(row, 1)? != "UTF8" {
+            return refuse("the encoding of the database must be UTF8, so that every name can be stored");
+        }
+        if answers::get(row, 3)? {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the PostgreSQL server is read only, a standby perhaps; connect to the primary",
+            ));
+        }
+        let direct = match self.pooler {
+            Pooler::None => true,
+            Pooler::Transaction => false,
+            Pooler::Auto => pooler::told_pid(client).await == Some(answers::get(row, 4)?),
+        };
+        // On connections of ours it is set.
+        if (!direct || self.lender.is_some()) && answers::get::<&str>(row, 2)? != "read committed" {
+            return Err(pool::wrong_isolation());
+        }
+        Ok(Found { direct, exists: answers::get(row, 5)?, made: answers::get(row, 6)? })
+    }
+}

@@ -1,0 +1,348 @@
+//! `postgres://` — leases in tables of a PostgreSQL database: one function call and one round trip per verb.
+//! `docs/postgres.md` tells of the tables, the rights that are needed, and of what happens when.
+
+mod answers;
+mod bell;
+mod builder;
+mod pool;
+mod pooler;
+mod schema;
+mod text;
+mod verbs;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+pub use self::builder::{Pooler, PostgresBuilder};
+pub use self::pool::Lent;
+
+use self::bell::Bell;
+use self::pool::Pool;
+use self::verbs::{Param, Verb};
+use super::Address;
+use crate::backend::{
+    Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
+    Swept, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::name::Name;
+use crate::state;
+
+const INFO: Info = Info::new("postgres");
+
+/// Names that one call of a sweep looks at: each is locked until the call ends.
+const SWEPT_AT_ONCE: i32 = 500;
+
+/// Names on a page, whatever was asked for.
+const PAGE: usize = 1000;
+
+/// Microseconds above which a duration counts as this: 285 years, which doubles still hold exactly.
+const FOR_EVER: u64 = 1 << 53;
+
+/// A store in the tables of a PostgreSQL database. Clones are the same store.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Locks::connect("postgres://app@db.example/prod?sslmode=verify-full").await?;
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Arc<Pool>,
+    /// None where the server cannot call us: then the client polls.
+    bell: Option<Arc<Bell>>,
+    clock: AtomicU64,
+}
+
+impl Postgres {
+    /// Connects to the server of a URL: [`builder`](Postgres::builder) as it stands.
+    ///
+    /// # Cancel safety
+    /// As [`PostgresBuilder::open`].
+    ///
+    /// # Errors
+    /// As [`Postgres::builder`] and [`PostgresBuilder::open`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Postgres::builder(url)?.open().await
+    }
+
+    /// A store on the server of a URL, to be set up. Beside the options of [`Address`] the URL may say `schema`,
+    /// `pool_size` and `pooler` (`auto`, `none`, `transaction`), as the methods of the builder.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it cannot be one. Nothing of the URL is in the error.
+    pub fn builder(url: &str) -> Result<PostgresBuilder> {
+        PostgresBuilder::from_url(url)
+    }
+
+    /// A store on the server of an address, to be set up.
+    pub fn at(address: Address) -> PostgresBuilder {
+        PostgresBuilder::new(Some(address), None)
+    }
+
+    /// A store on connections that the caller lends, for one round trip each, and on nothing else: the tables must
+    /// be there, and those who wait poll.
+    pub fn lent(
+        lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static,
+    ) -> PostgresBuilder {
+        PostgresBuilder::new(None, Some(Arc::new(lend)))
+    }
+
+    /// The SQL that makes the tables and functions in this schema, for an administrator to run in one transaction.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that no schema can have.
+    pub fn script(schema: &str) -> Result<String> {
+        schema::check_name(schema)?;
+        Ok(schema::script(schema))
+    }
+
+    /// What such a store can do, unless a pooler is in the way.
+    pub(crate) fn abilities() -> Info {
+        INFO
+    }
+
+    /// The server's clock as of the last answer, in microseconds since 1970: what that answer was decided by.
+    pub fn clock(&self) -> u64 {
+        self.inner.clock.load(Ordering::Relaxed)
+    }
+
+    async fn call(&self, verb: Verb, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.inner.pool.call(verb, params).await
+    }
+
+    /// Calls a verb that answers with one row, whose clock is in this column.
+    async fn call_one(&self, verb: Verb, params: &[Param<'_>], clock: usize) -> Result<Row> {
+        let row = self.call(verb, params).await?.into_iter().next().ok_or_else(too_few)?;
+        self.read_clock(&row, clock)?;
+        Ok(row)
+    }
+
+    fn read_clock(&self, row: &Row, column: usize) -> Result<()> {
+        self.inner.clock.store(answers::time(row, column)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn attempt(&self, claim: &Claim, number: Option<i64>) -> Result<Attempt> {
+        let (name, owner) = (text::write(claim.name.stored()), text::write(&claim.owner));
+        let metadata = claim.metadata.as_deref().map(text::write);
+        let (mode, permits) = answers::words(claim.mode);
+        let (ttl, queue) = (micros(claim.ttl), claim.queue.map(micros));
+        let channel = self.inner.bell.as_ref().filter(|_| number.is_some()).map(|bell| bell.channel());
+        let params: [Param<'_>; 13] = [
+            (&name, Type::TEXT),
+            (&claim.id.expose(), Type::TEXT),
+            (&mode, Type::TEXT),
+            (&permits, Type::INT8),
+            (&ttl, Type::INT8),
+            (&owner, Type::TEXT),
+            (&metadata, Type::TEXT),
+            (&queue, Type::INT8),
+            (&claim.repeat, Type::BOOL),
+            (&claim.nonce.cast_signed(), Type::INT8),
+            (&claim.first, Type::BOOL),
+            (&channel, Type::TEXT),
+            (&number, Type::INT8),
+        ];
+        let row = self.call_one(Verb::Acquire, &params, 1).await?;
+        answers::attempt(&row, claim)
+    }
+
+    async fn renew_all(&self, leases: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+        let names: Vec<_> = leases.iter().map(|lease| text::write(lease.name.stored())).collect();
+        let ids: Vec<_> = leases.iter().map(|lease| lease.id.expose()).collect();
+        let ttls: Vec<_> = leases.iter().map(|lease| micros(lease.ttl)).collect();
+        let fences: Vec<_> = leases.iter().map(|lease| lease.fence.map(fence)).collect();
+        let owners: Vec<_> = leases.iter().map(|lease| lease.owner.as_deref().map(text::write)).collect();
+        let shorten: Vec<_> = leases.iter().map(|lease| lease.shorten.map(saturated)).collect();
+        let modes: Vec<_> =
+            leases.iter().map(|lease| lease.mode.map(|mode| answers::words(mode).0)).collect();
+        let permits: Vec<_> =
+            leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
+        let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
+        let params: [Param<'_>; 9] = [
+            (&names, Type::TEXT_ARRAY),
+            (&ids, Type::TEXT_ARRAY),
+            (&ttls, Type::INT8_ARRAY),
+            (&fences, Type::INT8_ARRAY),
+            (&owners, Type::TEXT_ARRAY),
+            (&shorten, Type::INT8_ARRAY),
+            (&modes, Type::TEXT_ARRAY),
+            (&permits, Type::INT8_ARRAY),
+            (&raise, Type::INT8_ARRAY),
+        ];
+        let rows = self.call(Verb::Renew, &params).await?;
+        if rows.len() != leases.len() {
+            return Err(too_few());
+        }
+        self.read_clock(&rows[0], 0)?;
+        Ok(rows.iter().map(answers::renewed).collect())
+    }
+
+    async fn look_at_prefix(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        let limit = limit.min(PAGE);
+        let from = text::write(stored);
+        let (end, after) = (text::end_of(&from), cursor.map(text::write).unwrap_or_default());
+        let wanted = i64::try_from(limit + 1).unwrap_or(i64::MAX);
+        let params: [Param<'_>; 4] =
+            [(&from, Type::TEXT), (&end, Type::TEXT), (&after, Type::TEXT), (&wanted, Type::INT8)];
+        let mut items = self.look(Verb::LookPrefix, &params).await?;
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(|item| item.name.stored().to_owned());
+        Ok(Page { items, next })
+    }
+
+    async fn look(&self, verb: Verb, params: &[Param<'_>]) -> Result<Vec<NameInfo>> {
+        let rows = self.call(verb, params).await?;
+        if let Some(row) = rows.first() {
+            self.read_clock(row, 0)?;
+        }
+        answers::seen(&rows)
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("push", &self.inner.bell.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Microseconds, rounded up.
+fn micros(duration: Duration) -> i64 {
+    saturated(state::micros(duration).min(FOR_EVER))
+}
+
+fn fence(fence: Fence) -> i64 {
+    saturated(fence.get())
+}
+
+/// No counter gets that far.
+fn saturated(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn too_few() -> Error {
+    Error::new(ErrorKind::Internal, "the functions in the database gave too few answers")
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    fn info(&self) -> Info {
+        Info { push: self.inner.bell.is_some(), ..INFO }
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let (Some(bell), Some(ticket_ttl)) = (&self.inner.bell, claim.queue) else {
+            return self.attempt(claim, None).await;
+        };
+        let number = bell.enter(claim, ticket_ttl);
+        let answer = self.attempt(claim, Some(saturated(number))).await;
+        match &answer {
+            Ok(Attempt::Busy(_)) => bell.listen(),
+            // It may have a place all the same.
+            Err(error) if error.is_retryable() => {}
+            _ => bell.leave(&claim.name, &claim.id),
+        }
+        answer
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        match &self.inner.bell {
+            Some(bell) => bell.wait(claim).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        if leases.is_empty() {
+            return Vec::new();
+        }
+        match self.renew_all(leases).await {
+            Ok(answers) => answers,
+            Err(error) => leases.iter().map(|_| Err(error.duplicate())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        let name = text::write(lease.name.stored());
+        let owner = lease.owner.as_deref().map(text::write);
+        let (fence, nonce) = (lease.fence.map(fence), lease.nonce.map(u64::cast_signed));
+        let params: [Param<'_>; 6] = [
+            (&name, Type::TEXT),
+            (&lease.id.expose(), Type::TEXT),
+            (&fence, Type::INT8),
+            (&owner, Type::TEXT),
+            (&lease.unanswered.map(micros), Type::INT8),
+            (&nonce, Type::INT8),
+        ];
+        let row = self.call_one(Verb::Release, &params, 1).await?;
+        let answer = answers::released(&row)?;
+        // A newer attempt may still wait.
+        if let (Some(bell), false) = (&self.inner.bell, answer == Released::Gone(Gone::Superseded)) {
+            bell.leave(&lease.name, &lease.id);
+        }
+        Ok(answer)
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        let name = text::write(name.stored());
+        let row = self.call_one(Verb::Revoke, &[(&name, Type::TEXT), (&now, Type::BOOL)], 1).await?;
+        Ok(Revoked { leases: answers::number(&row, 0)? })
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let items = match query {
+            Query::Name(name) => {
+                self.look(Verb::LookName, &[(&text::write(name.stored()), Type::TEXT)]).await?
+            }
+            Query::LeaseId(id) => self.look(Verb::LookId, &[(&id.expose(), Type::TEXT)]).await?,
+            Query::Prefix { stored, limit, cursor } => {
+                return self.look_at_prefix(stored, *limit, cursor.as_deref()).await;
+            }
+        };
+        Ok(Page { items, next: None })
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        let mut swept = Swept::default();
+        let mut more = true;
+        while more {
+            let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)], 3).await?;
+            swept.expired += answers::number(&row, 1)?;
+            swept.tickets += answers::number(&row, 2)?;
+            more = answers::get(&row, 0)?;
+        }
+        // Counters below this are no longer needed: the clock alone has given a higher one for the retention.
+        let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
+        let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
+        let mut after = Some(String::new());
+        while let Some(last) = after {
+            let params: [Param<'_>; 3] =
+                [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4), (&forgettable, Type::INT8)];
+            let row = self.call(Verb::Forget, &params).await?.into_iter().next().ok_or_else(too_few)?;
+            swept.counters += answers::number(&row, 1)?;
+            after = answers::get(&row, 0)?;
+        }
+        let row = self.call(Verb::Counts, &[]).await?.into_iter().next().ok_or_else(too_few)?;
+        swept.held = answers::number(&row, 0)?;
+        swept.waiting = answers::number(&row, 1)?;
+        Ok(swept)
+    }
+}

@@ -1,0 +1,263 @@
+//! The connections on which verbs are called: a few of our own, or the caller's.
+//!
+//! A call has a connection to itself for one round trip. Calls are not pipelined: one that waits for the row of a
+//! busy name would hold up the calls behind it. Waiting for a lock costs no connection.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_postgres::{Client, Row, Statement};
+
+use super::verbs::{Param, Statements, Verb};
+use crate::backends::postgres::{Address, fault};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a call is made again that the server has rolled back because of others: it has done nothing. Verbs
+/// lock in one order, so this is for what else goes on in the database.
+const ROLLED_BACK_TRIES: u32 = 3;
+
+/// How long a connection whose call nobody awaits any more is kept for the answer: longer than the server lets a
+/// call wait.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// How long a connection that nobody needs is kept.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What a session of ours is told first. A call that waits for a row longer than `lock_timeout` is an error,
+/// and so is one that takes longer than `statement_timeout`: within the 5 s that a request has by default. The
+/// plans of functions are kept, also those made while a table was empty: these must not be scans. (And a plan that
+/// cannot but scan is not worth compiling.)
+const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '4500ms'; \
+    SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off";
+
+/// A connection that the caller lends for one call.
+pub type Lent = Box<dyn Deref<Target = Client> + Send + Sync>;
+
+/// What lends connections.
+pub(super) type Lender = Arc<dyn Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync>;
+
+/// Where connections come from.
+pub(super) enum Source {
+    /// We make them; `direct`: nothing stands between us and the server that could pass a session to others.
+    Own {
+        address: Box<Address>,
+        direct: bool,
+    },
+    Lent(Lender),
+}
+
+pub(super) struct Pool {
+    source: Source,
+    statements: Statements,
+    permits: Arc<Semaphore>,
+    /// With when they were last used, which was longest ago for the first.
+    idle: Mutex<Vec<(Instant, Session)>>,
+    /// Where connections live, whoever needs one first.
+    runtime: Handle,
+}
+
+enum Session {
+    Own { client: Client, prepared: Box<[Option<Statement>; Verb::ALL.len()]> },
+    Lent(Lent),
+}
+
+impl Session {
+    fn client(&self) -> &Client {
+        match self {
+            Session::Own { client, .. } => client,
+            Session::Lent(lent) => lent,
+        }
+    }
+}
+
+/// A connection in use. Dropped before its answer has come, it is kept until it has, and then used again.
+struct InUse<'a> {
+    pool: &'a Arc<Pool>,
+    session: Option<(Session, OwnedSemaphorePermit)>,
+    unanswered: bool,
+}
+
+impl Pool {
+    /// A pool, which must be made on the runtime where its connections are to live.
+    pub(super) fn new(source: Source, schema: &str, size: usize) -> Self {
+        Pool {
+            source,
+            statements: Statements::new(schema),
+            permits: Arc::new(Semaphore::new(size)),
+            idle: Mutex::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Session)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls a verb.
+    pub(super) async fn call(self: &Arc<Self>, verb: Verb, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let mut tries = 0;
+        loop {
+            let answer = self.call_once(verb, params).await?;
+            tries += 1;
+            match answer {
+                Ok(rows) => return Ok(rows),
+                Err(fault) if tries <= ROLLED_BACK_TRIES && is_rolled_back(&fault) => {}
+                Err(fault) => return Err(judged(fault)),
+            }
+        }
+    }
+
+    async fn call_once(
+        self: &Arc<Self>,
+        verb: Verb,
+        params: &[Param<'_>],
+    ) -> Result<std::result::Result<Vec<Row>, fault::Fault>> {
+        let mut in_use = self.take().await?;
+        let Some((session, _)) = &mut in_use.session else { return Err(closed()) };
+        in_use.unanswered = true;
+        let text = self.statements.text(verb);
+        // The answer counts when the server is ready for more: only then it has committed.
+        let answer = match session {
+            Session::Own { client, prepared } if self.prepares() => {
+                let slot = &mut prepared[verb as usize];
+                let statement = match slot {
+                    Some(statement) => Ok(&*statement),
+                    None => {
+                        let types: Vec<_> = params.iter().map(|(_, kind)| kind.clone()).collect();
+                        client.prepare_typed(text, &types).await.map(|statement| &*slot.insert(statement))
+                    }
+                };
+                match statement {
+                    Ok(statement) => {
+                        let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                        client.query(statement, &values).await
+                    }
+                    Err(fault) => Err(fault),
+                }
+            }
+            session => session.client().query_typed(text, params).await,
+        };
+        in_use.unanswered = false;
+        Ok(answer)
+    }
+
+    /// Named statements belong to a session, which must then be ours alone.
+    fn prepares(&self) -> bool {
+        matches!(self.source, Source::Own { direct: true, .. })
+    }
+
+    /// A connection that works, as far as is known.
+    async fn take(self: &Arc<Self>) -> Result<InUse<'_>> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
+        let mut session = self.idle().pop();
+        while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
+            session = self.idle().pop();
+        }
+        let session = match session {
+            Some((_, session)) => session,
+            None => self.connect().await?,
+        };
+        Ok(InUse { pool: self, session: Some((session, permit)), unanswered: false })
+    }
+
+    async fn connect(&self) -> Result<Session> {
+        match &self.source {
+            Source::Lent(lend) => lend().await.map(Session::Lent),
+            Source::Own { address, direct } => {
+                let (address, direct) = (address.clone(), *direct);
+                let made = self.runtime.spawn(async move { connect(&address, direct).await });
+                let client = made.await.map_err(|_| closed())??;
+                Ok(Session::Own { client, prepared: Default::default() })
+            }
+        }
+    }
+
+    /// Puts back a connection made before.
+    pub(super) fn keep(&self, client: Client) {
+        self.give_back(Session::Own { client, prepared: Default::default() });
+    }
+
+    fn give_back(&self, session: Session) {
+        // What was lent goes back at once.
+        if matches!(session, Session::Own { .. }) && !session.client().is_closed() {
+            let mut idle = self.idle();
+            let now = Instant::now();
+            idle.push((now, session));
+            // One at a time: whoever needs few connections gets rid of the others.
+            if idle.first().is_some_and(|(used, _)| now - *used > IDLE) {
+                let _ended = idle.remove(0);
+            }
+        }
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        let Some((session, permit)) = self.session.take() else { return };
+        if !self.unanswered {
+            self.pool.give_back(session);
+            return;
+        }
+        let pool = Arc::downgrade(self.pool);
+        self.pool.runtime.spawn(async move {
+            // Answered when what was asked before it has been.
+            let answered = tokio::time::timeout(DRAIN, session.client().check_connection()).await;
+            if let (Ok(Ok(())), Some(pool)) = (answered, pool.upgrade()) {
+                pool.give_back(session);
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// A new connection, whose I/O is done by a task of this runtime until the client is dropped.
+pub(super) async fn connect(address: &Address, direct: bool) -> Result<Client> {
+    let (client, connection) = address.connect().await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to the PostgreSQL server has ended");
+        }
+    });
+    if direct {
+        set_up(&client).await?;
+    }
+    Ok(client)
+}
+
+/// Sets up a session that nobody else uses.
+pub(super) async fn set_up(client: &Client) -> Result<()> {
+    client.batch_execute(SETTINGS).await.map_err(fault::statement)
+}
+
+fn is_rolled_back(fault: &fault::Fault) -> bool {
+    fault.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+}
+
+fn judged(fault: fault::Fault) -> Error {
+    match fault.code().map(|code| code.code()) {
+        // Ours, from the functions.
+        Some("LH001") => wrong_isolation(),
+        // A statement prepared by somebody else.
+        Some("26000" | "42P05") => Error::new(
+            ErrorKind::Unsupported,
+            "a pooler stands before the server and mixes up sessions; say pooler=transaction in the URL",
+        ),
+        _ => fault::statement(fault),
+    }
+}
+
+pub(super) fn wrong_isolation() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "leases need the isolation level read committed, and these connections have another; \
+         set default_transaction_isolation for this user",
+    )
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connections of this store are closed")
+}

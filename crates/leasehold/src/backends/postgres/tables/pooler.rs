@@ -1,0 +1,73 @@
+//! Whether a pooler stands between us and the server: then the server process we were told of at login is not the
+//! one that answers.
+
+use std::future::{Ready, ready};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex,
+};
+use tokio_postgres::Client;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+
+/// The process that the login told of. The driver keeps it for cancelling, so this lets it write a request to cancel
+/// into a pipe and reads it there.
+pub(super) async fn told_pid(client: &Client) -> Option<i32> {
+    let (theirs, mut ours) = duplex(64);
+    // The answer to a question for TLS, if it asks one.
+    ours.write_all(b"S").await.ok()?;
+    client.cancel_token().cancel_query_raw(theirs, Plain).await.ok()?;
+    let mut written = Vec::new();
+    ours.read_to_end(&mut written).await.ok()?;
+    // Its length, its code, the process, its key.
+    let request = written.last_chunk::<16>()?;
+    let pid = request[8..12].try_into().ok()?;
+    Some(i32::from_be_bytes(pid))
+}
+
+/// TLS that does nothing.
+struct Plain;
+
+struct PlainStream(DuplexStream);
+
+impl TlsConnect<DuplexStream> for Plain {
+    type Stream = PlainStream;
+    type Error = io::Error;
+    type Future = Ready<io::Result<PlainStream>>;
+
+    fn connect(self, stream: DuplexStream) -> Self::Future {
+        ready(Ok(PlainStream(stream)))
+    }
+}
+
+impl TlsStream for PlainStream {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for PlainStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PlainStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,96 @@
+-- The tables of version 1. docs/postgres.md explains each column.
+--
+-- Names, owners and metadata are text, which holds no NUL in PostgreSQL: U+0000 is written U+0001 U+0001, and
+-- U+0001 is written U+0001 U+0002. That is one-to-one and keeps the order. COLLATE "C": names compare as bytes.
+-- `permits` is the limit of a semaphore, and null for exclusive and shared. Durations are in microseconds.
+
+CREATE SCHEMA IF NOT EXISTS leasehold;
+
+-- One row: which version of these files is installed.
+CREATE TABLE leasehold.about (
+    one       boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version   integer NOT NULL,
+    installed timestamptz NOT NULL DEFAULT now()
+);
+
+-- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
+-- name first. It has no index but its key, so that updates stay on their page (HOT), for which room is left.
+CREATE TABLE leasehold.names (
+    name        text COLLATE "C" PRIMARY KEY,
+    fence       bigint NOT NULL DEFAULT 0,
+    version     bigint NOT NULL DEFAULT 0,
+    -- The last place given out in the queue.
+    arrivals    bigint NOT NULL DEFAULT 0,
+    -- What is held now, or was held last: all leases and tickets are of one kind.
+    mode        text NOT NULL DEFAULT 'exclusive',
+    permits     bigint,
+    holders     bigint NOT NULL DEFAULT 0,
+    waiters     bigint NOT NULL DEFAULT 0,
+    -- Nothing of the name expires, lapses or is forgotten before these. May be too early, never too late.
+    next_expiry timestamptz NOT NULL DEFAULT 'infinity',
+    next_lapse  timestamptz NOT NULL DEFAULT 'infinity',
+    next_forget timestamptz NOT NULL DEFAULT 'infinity'
+) WITH (fillfactor = 50);
+
+CREATE TABLE leasehold.leases (
+    name       text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    mode       text NOT NULL,
+    permits    bigint,
+    fence      bigint NOT NULL,
+    -- The fence it was granted with: a raised one says nothing about the order of grants.
+    granted    bigint NOT NULL,
+    owner      text NOT NULL,
+    metadata   text,
+    ttl        bigint NOT NULL,
+    granted_at timestamptz NOT NULL,
+    expires    timestamptz NOT NULL,
+    renewals   bigint NOT NULL DEFAULT 0,
+    nonce      bigint NOT NULL,
+    repeated   boolean NOT NULL,
+    revoked    boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (name, id)
+);
+CREATE INDEX leases_by_id ON leasehold.leases (id);
+CREATE INDEX leases_by_expiry ON leasehold.leases (expires);
+
+CREATE TABLE leasehold.tickets (
+    name     text COLLATE "C" NOT NULL,
+    arrival  bigint NOT NULL,
+    id       text COLLATE "C" NOT NULL,
+    mode     text NOT NULL,
+    permits  bigint,
+    owner    text NOT NULL,
+    -- Of the claim.
+    ttl      bigint NOT NULL,
+    joined   timestamptz NOT NULL,
+    lapses   timestamptz NOT NULL,
+    nonce    bigint NOT NULL,
+    repeated boolean NOT NULL DEFAULT false,
+    woken    boolean NOT NULL DEFAULT false,
+    -- Where its client listens, and the number by which it knows who waits; null if it does not listen.
+    channel  text,
+    wake     bigint,
+    PRIMARY KEY (name, arrival)
+);
+CREATE UNIQUE INDEX tickets_by_id ON leasehold.tickets (id, name);
+CREATE INDEX tickets_by_lapse ON leasehold.tickets (lapses);
+
+-- Ids that are refused from here on, although they have neither lease nor ticket.
+CREATE TABLE leasehold.spent (
+    name  text COLLATE "C" NOT NULL,
+    id    text COLLATE "C" NOT NULL,
+    until timestamptz NOT NULL,
+    why   text NOT NULL,
+    PRIMARY KEY (name, id)
+);
+CREATE INDEX spent_by_until ON leasehold.spent (until);
+
+-- For people: who holds what, without the lease ids.
+CREATE VIEW leasehold.held AS
+SELECT
+    l.name, to_char(l.fence, 'FM000000000000000') AS fence, l.mode, l.permits, l.owner, l.metadata,
+    l.granted_at, l.expires, l.renewals, l.revoked, n.version, n.waiters
+FROM leasehold.leases AS l JOIN leasehold.names AS n USING (name)
+WHERE l.expires > clock_timestamp()
+ORDER BY l.name, l.granted;

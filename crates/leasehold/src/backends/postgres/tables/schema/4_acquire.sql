@@ -1,0 +1,248 @@
+-- try_acquire. The numbers are those of docs/contract.md.
+-- The answer is one of granted, busy, superseded, mismatch, other_mode, overflow.
+CREATE FUNCTION leasehold.acquire(
+    p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
+    p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint,
+    OUT o_answer text, OUT o_now timestamptz,
+    -- Of the lease, or of what the name is in use as.
+    OUT o_mode text, OUT o_permits bigint, OUT o_fence bigint, OUT o_renewals bigint, OUT o_granted_at timestamptz,
+    -- Of the lease, or of the one that is in the way.
+    OUT o_expires timestamptz,
+    OUT o_place bigint, OUT o_waiters bigint, OUT o_next_lapse timestamptz, OUT o_owner text, OUT o_ttl bigint
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    n leasehold.names%ROWTYPE;
+    l leasehold.leases%ROWTYPE;
+    t leasehold.tickets%ROWTYPE;
+    s record;
+    inside bigint;
+    alone boolean;
+    enters boolean;
+    settled boolean := false; -- something may have ended
+    dropped boolean := false; -- a lease has
+    changed boolean := false; -- the name's row has to be written
+BEGIN
+    -- What check_session does, if it has something to do.
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
+        PERFORM leasehold.check_session();
+    END IF;
+    SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
+    IF NOT FOUND THEN
+        n := leasehold.open_name(p_name);
+    END IF;
+    o_now := clock_timestamp();
+
+    -- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
+    -- clock reaches in 2081. The same as below, with fewer expressions: each costs about a microsecond per call.
+    IF n.holders = 0 AND n.waiters = 0 AND n.next_forget = 'infinity' AND n.fence < 899999999999999
+        AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0)
+    THEN
+        UPDATE leasehold.names SET
+            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = p_mode,
+            permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
+        WHERE name = p_name RETURNING fence INTO o_fence;
+        INSERT INTO leasehold.leases (
+            name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
+        ) VALUES (
+            p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now,
+            o_now + p_ttl * interval '1 microsecond', p_nonce, p_repeat
+        )
+        RETURNING 'granted', mode, permits, renewals, granted_at, expires
+        INTO o_answer, o_mode, o_permits, o_renewals, o_granted_at, o_expires;
+        RETURN;
+    END IF;
+
+    IF n.next_expiry <= o_now OR n.next_lapse <= o_now OR n.next_forget <= o_now THEN
+        SELECT * INTO s FROM leasehold.settle(n, o_now, p_id);
+        n := s.n;
+        settled := true;
+        dropped := s.p_leases > 0;
+        changed := true;
+    END IF;
+
+    <<act>>
+    BEGIN
+        -- 1. The id is spent.
+        IF n.next_forget < 'infinity' THEN
+            PERFORM 1 FROM leasehold.spent WHERE name = p_name AND id = p_id;
+            IF FOUND THEN
+                o_answer := 'superseded';
+                EXIT act;
+            END IF;
+        END IF;
+        -- 2. The name is in use as another kind.
+        IF (n.holders > 0 OR n.waiters > 0) AND n.permits IS DISTINCT FROM p_permits THEN
+            o_answer := 'mismatch';
+            o_mode := n.mode;
+            o_permits := n.permits;
+            EXIT act;
+        END IF;
+        -- 3. The id has a lease.
+        IF n.holders > 0 THEN
+            SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
+            IF FOUND THEN
+                IF NOT p_first AND l.nonce <> p_nonce THEN
+                    o_answer := 'superseded';
+                    EXIT act;
+                END IF;
+                IF l.nonce <> p_nonce OR (p_repeat AND NOT l.repeated) THEN
+                    UPDATE leasehold.leases SET nonce = p_nonce, repeated = repeated OR p_repeat
+                    WHERE name = p_name AND id = p_id;
+                END IF;
+                o_answer := 'granted';
+                o_mode := l.mode;
+                o_permits := l.permits;
+                o_fence := l.fence;
+                o_renewals := l.renewals;
+                o_granted_at := l.granted_at;
+                o_expires := l.expires;
+                EXIT act;
+            END IF;
+        END IF;
+        -- 4. The id has a ticket.
+        IF n.waiters > 0 THEN
+            SELECT * INTO t FROM leasehold.tickets WHERE id = p_id AND name = p_name;
+            IF FOUND THEN
+                IF NOT p_first AND t.nonce <> p_nonce THEN
+                    o_answer := 'superseded';
+                    EXIT act;
+                END IF;
+                IF t.mode <> p_mode THEN
+                    o_answer := 'other_mode';
+                    EXIT act;
+                END IF;
+            END IF;
+        END IF;
+        -- 5. May it enter?
+        inside := n.holders;
+        alone := n.holders = 1 AND n.mode = 'exclusive';
+        IF n.waiters = 0 THEN
+            enters := NULL;
+        ELSIF alone OR (t.id IS NULL AND (p_queue IS NULL OR n.waiters >= 128)) THEN
+            enters := false;
+        ELSE
+            FOR s IN SELECT arrival, mode, permits FROM leasehold.tickets
+                WHERE name = p_name ORDER BY arrival LIMIT 128
+            LOOP
+                enters := CASE s.mode
+                    WHEN 'exclusive' THEN inside = 0 WHEN 'shared' THEN NOT alone ELSE inside < s.permits END;
+                EXIT WHEN NOT enters OR s.arrival = t.arrival;
+                inside := inside + 1;
+                alone := alone OR s.mode = 'exclusive';
+                -- Past the last of them: not one of the first 128, or to be the last of the queue.
+                enters := CASE WHEN t.id IS NULL THEN NULL ELSE false END;
+            END LOOP;
+        END IF;
+        IF enters IS NULL THEN
+            enters := CASE p_mode
+                WHEN 'exclusive' THEN inside = 0 WHEN 'shared' THEN NOT alone ELSE inside < p_permits END;
+        END IF;
+        IF enters THEN
+            o_fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));
+            IF o_fence > 900000000000000 THEN
+                o_answer := 'overflow';
+                EXIT act;
+            END IF;
+            o_answer := 'granted';
+            o_mode := p_mode;
+            o_permits := p_permits;
+            o_renewals := 0;
+            o_granted_at := o_now;
+            o_expires := o_now + p_ttl * interval '1 microsecond';
+            INSERT INTO leasehold.leases (
+                name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
+            ) VALUES (
+                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
+                p_nonce, p_repeat OR coalesce(t.repeated, false)
+            );
+            IF t.id IS NOT NULL THEN
+                DELETE FROM leasehold.tickets WHERE name = p_name AND arrival = t.arrival;
+                n.waiters := n.waiters - 1;
+                IF n.waiters = 0 THEN
+                    n.next_lapse := 'infinity';
+                END IF;
+            END IF;
+            n.fence := o_fence;
+            n.version := n.version + 1;
+            n.mode := p_mode;
+            n.permits := p_permits;
+            n.holders := n.holders + 1;
+            n.next_expiry := least(n.next_expiry, o_expires);
+            dropped := false; -- counted with the grant
+            changed := true;
+            EXIT act;
+        END IF;
+        -- 6. It may not.
+        o_answer := 'busy';
+        IF p_queue IS NULL THEN
+            IF t.id IS NOT NULL AND (t.nonce <> p_nonce OR (p_repeat AND NOT t.repeated)) THEN
+                UPDATE leasehold.tickets SET nonce = p_nonce, repeated = repeated OR p_repeat
+                WHERE name = p_name AND arrival = t.arrival;
+            END IF;
+        ELSE
+            o_next_lapse := o_now + p_queue * interval '1 microsecond';
+            IF t.id IS NOT NULL THEN
+                UPDATE leasehold.tickets SET
+                    lapses = o_next_lapse, nonce = p_nonce, repeated = repeated OR p_repeat,
+                    channel = p_channel, wake = p_wake
+                WHERE name = p_name AND arrival = t.arrival;
+            ELSE
+                IF n.holders = 0 AND n.waiters = 0 THEN
+                    n.mode := p_mode; -- a semaphore without any permits
+                    n.permits := p_permits;
+                END IF;
+                n.arrivals := n.arrivals + 1;
+                n.waiters := n.waiters + 1;
+                t.arrival := n.arrivals;
+                changed := true;
+                INSERT INTO leasehold.tickets (
+                    name, arrival, id, mode, permits, owner, ttl, joined, lapses, nonce, repeated, channel, wake
+                ) VALUES (
+                    p_name, t.arrival, p_id, p_mode, p_permits, p_owner, p_ttl, o_now, o_next_lapse, p_nonce,
+                    p_repeat, p_channel, p_wake
+                );
+            END IF;
+            IF o_next_lapse < n.next_lapse THEN
+                n.next_lapse := o_next_lapse;
+                changed := true;
+            END IF;
+        END IF;
+        IF t.arrival IS NULL THEN
+            o_place := NULL;
+        ELSIF t.arrival = n.arrivals THEN
+            o_place := n.waiters - 1;
+        ELSE
+            SELECT count(*) INTO o_place FROM leasehold.tickets WHERE name = p_name AND arrival < t.arrival;
+        END IF;
+        o_waiters := n.waiters;
+        o_next_lapse := nullif(n.next_lapse, 'infinity');
+        -- Blocked permits wait for the first to go, others for the last.
+        IF p_permits IS NOT NULL THEN
+            SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
+            FROM leasehold.leases WHERE name = p_name ORDER BY expires LIMIT 1;
+        ELSIF n.holders > 0 THEN
+            SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
+            FROM leasehold.leases WHERE name = p_name ORDER BY expires DESC LIMIT 1;
+        END IF;
+        -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
+        IF NOT p_repeat AND NOT settled THEN
+            PERFORM set_config('synchronous_commit', 'off', true);
+        END IF;
+    END;
+
+    IF dropped THEN
+        n.version := n.version + 1;
+    END IF;
+    IF changed THEN
+        UPDATE leasehold.names SET
+            fence = n.fence, version = n.version, arrivals = n.arrivals, mode = n.mode, permits = n.permits,
+            holders = n.holders, waiters = n.waiters,
+            next_expiry = n.next_expiry, next_lapse = n.next_lapse, next_forget = n.next_forget
+        WHERE name = p_name;
+    END IF;
+    IF n.waiters > 0 AND NOT (n.holders = 1 AND n.mode = 'exclusive')
+        AND (n.permits IS NULL OR n.holders < n.permits)
+    THEN
+        PERFORM leasehold.wake(p_name, n.holders, n.mode);
+    END IF;
+END $$;

@@ -1,0 +1,137 @@
+-- renew, one of a batch. The numbers are those of docs/contract.md.
+-- The answer is one of held, expired, not_found, superseded, revoked, too_high, mismatch.
+CREATE FUNCTION leasehold.renew_one(
+    p_name text, p_id text, p_ttl bigint, p_fence bigint, p_owner text, p_shorten bigint, p_mode text,
+    p_permits bigint, p_raise bigint, p_now timestamptz,
+    OUT o_answer text, OUT o_mode text, OUT o_permits bigint, OUT o_fence bigint, OUT o_renewals bigint,
+    OUT o_granted_at timestamptz, OUT o_expires timestamptz
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    n leasehold.names%ROWTYPE;
+    l leasehold.leases%ROWTYPE;
+    s record;
+    had boolean := false;
+    dropped boolean := false;
+    changed boolean := false;
+BEGIN
+    SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
+    IF NOT FOUND THEN
+        o_answer := 'not_found';
+        RETURN;
+    END IF;
+    IF n.next_expiry <= p_now OR n.next_lapse <= p_now OR n.next_forget <= p_now THEN
+        SELECT * INTO s FROM leasehold.settle(n, p_now, p_id);
+        n := s.n;
+        had := s.p_had;
+        dropped := s.p_leases > 0;
+        changed := true;
+    END IF;
+
+    <<act>>
+    BEGIN
+        SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
+        -- 1. No such lease.
+        IF NOT FOUND THEN
+            SELECT why INTO o_answer FROM leasehold.spent WHERE name = p_name AND id = p_id;
+            o_answer := coalesce(o_answer, CASE WHEN had THEN 'expired' ELSE 'not_found' END);
+            EXIT act;
+        END IF;
+        -- 2. Not the one that is meant.
+        IF l.fence <> p_fence OR l.owner <> p_owner THEN
+            o_answer := 'not_found';
+            EXIT act;
+        END IF;
+        -- 3.
+        IF l.revoked THEN
+            o_answer := 'revoked';
+            EXIT act;
+        END IF;
+        -- 4.
+        IF p_raise > 900000000000000 THEN
+            o_answer := 'too_high';
+            EXIT act;
+        END IF;
+        IF l.fence > p_raise THEN
+            o_answer := 'superseded';
+            EXIT act;
+        END IF;
+        -- 5. The mode as it is, or from exclusive to shared.
+        IF (l.mode <> p_mode OR l.permits IS DISTINCT FROM p_permits) AND p_mode IS NOT NULL
+            AND NOT (l.mode = 'exclusive' AND p_mode = 'shared')
+        THEN
+            o_answer := 'mismatch';
+            EXIT act;
+        END IF;
+        o_answer := 'held';
+        -- 6. Nothing if it was renewed since. 7. Otherwise renewed.
+        IF p_shorten IS NULL OR p_shorten = l.renewals THEN
+            l.mode := coalesce(p_mode, l.mode);
+            l.fence := coalesce(p_raise, l.fence);
+            l.expires := CASE WHEN p_shorten IS NULL
+                THEN greatest(l.expires, p_now + p_ttl * interval '1 microsecond')
+                ELSE p_now + p_ttl * interval '1 microsecond' END;
+            l.ttl := greatest(l.ttl, p_ttl);
+            l.renewals := l.renewals + 1;
+            UPDATE leasehold.leases SET
+                mode = l.mode, fence = l.fence, expires = l.expires, ttl = l.ttl, renewals = l.renewals
+            WHERE name = p_name AND id = p_id;
+            n.fence := greatest(n.fence, p_raise);
+            IF p_mode IS NOT NULL THEN
+                n.mode := p_mode;
+            END IF;
+            n.version := n.version + 1;
+            n.next_expiry := least(n.next_expiry, l.expires);
+            dropped := false; -- counted with the renewal
+            changed := true;
+        END IF;
+        o_mode := l.mode;
+        o_permits := l.permits;
+        o_fence := l.fence;
+        o_renewals := l.renewals;
+        o_granted_at := l.granted_at;
+        o_expires := l.expires;
+    END;
+
+    IF dropped THEN
+        n.version := n.version + 1;
+    END IF;
+    IF changed THEN
+        PERFORM leasehold.close_name(n);
+    END IF;
+    IF n.waiters > 0 AND NOT (n.holders = 1 AND n.mode = 'exclusive') THEN
+        PERFORM leasehold.wake(p_name, n.holders, n.mode);
+    END IF;
+END $$;
+
+-- A batch: locks the names in their order, so that two batches never wait for each other, then reads the clock.
+CREATE FUNCTION leasehold.renew(
+    p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
+    p_modes text[], p_permits bigint[], p_raise bigint[]
+) RETURNS TABLE (
+    o_now timestamptz, o_answer text, o_mode text, o_permits bigint, o_fence bigint, o_renewals bigint,
+    o_granted_at timestamptz, o_expires timestamptz
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    r record;
+BEGIN
+    PERFORM leasehold.check_session();
+    IF cardinality(p_names) > 1 THEN
+        PERFORM 1 FROM leasehold.names WHERE name = ANY (p_names) ORDER BY name FOR UPDATE;
+    ELSE
+        PERFORM 1 FROM leasehold.names WHERE name = p_names[1] FOR UPDATE;
+    END IF;
+    o_now := clock_timestamp();
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        SELECT * INTO r FROM leasehold.renew_one(
+            p_names[i], p_ids[i], p_ttls[i], p_fences[i], p_owners[i], p_shorten[i], p_modes[i], p_permits[i],
+            p_raise[i], o_now);
+        o_answer := r.o_answer;
+        o_mode := r.o_mode;
+        o_permits := r.o_permits;
+        o_fence := r.o_fence;
+        o_renewals := r.o_renewals;
+        o_granted_at := r.o_granted_at;
+        o_expires := r.o_expires;
+        RETURN NEXT;
+    END LOOP;
+END $$;

@@ -1,0 +1,93 @@
+//! Text that PostgreSQL can hold: names, owners and metadata may have a NUL in them, `text` may not.
+//!
+//! U+0000 is written U+0001 U+0001, and U+0001 is written U+0001 U+0002. That is one-to-one, keeps the order of
+//! bytes, and what begins with a text is written with the beginning of how that text is written.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How a text is written.
+pub(super) fn write(text: &str) -> Cow<'_, str> {
+    if !text.contains(['\0', '\u{1}']) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace('\u{1}', "\u{1}\u{2}").replace('\0', "\u{1}\u{1}"))
+}
+
+/// The text that was written so.
+pub(super) fn read(written: &str) -> Result<Cow<'_, str>> {
+    if !written.contains('\u{1}') {
+        return Ok(Cow::Borrowed(written));
+    }
+    let mut text = String::with_capacity(written.len());
+    let mut chars = written.chars();
+    while let Some(c) = chars.next() {
+        text.push(match c {
+            '\u{1}' => match chars.next() {
+                Some('\u{1}') => '\0',
+                Some('\u{2}') => '\u{1}',
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Internal,
+                        "the tables hold a text that leasehold did not write",
+                    ));
+                }
+            },
+            c => c,
+        });
+    }
+    Ok(Cow::Owned(text))
+}
+
+/// The first text that is after all those that begin with `prefix`; none if there is no such text.
+pub(super) fn end_of(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = match u32::from(last) + 1 {
+            0xD800 => Some('\u{E000}'), // what is between is no character
+            next => char::from_u32(next),
+        };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// An identifier, quoted.
+pub(super) fn quote(identifier: &str) -> String {
+    format!("\"{}\"", identifier.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn writing_is_one_to_one_and_keeps_the_order(a in "[\0\u{1}\u{2}ab\\PC]{0,8}", b in "[\0\u{1}\u{2}ab]{0,8}") {
+            let (x, y) = (write(&a), write(&b));
+            prop_assert!(!x.contains('\0'));
+            prop_assert_eq!(read(&x).unwrap(), a.as_str());
+            prop_assert_eq!(a.as_bytes().cmp(b.as_bytes()), x.as_bytes().cmp(y.as_bytes()));
+            prop_assert_eq!(a.starts_with(&b), x.starts_with(&*y));
+        }
+
+        #[test]
+        fn the_end_of_a_prefix_is_after_all_that_begin_with_it(prefix in "[a\u{D7FF}\u{10FFFF}]{0,3}", rest in "[\u{10FFFF}z]{0,3}") {
+            let text = format!("{prefix}{rest}");
+            match end_of(&prefix) {
+                Some(end) => prop_assert!(text < end && !end.starts_with(&prefix)),
+                None => prop_assert!(prefix.chars().all(|c| c == char::MAX)),
+            }
+        }
+    }
+
+    #[test]
+    fn text_that_nobody_wrote_is_refused() {
+        assert!(read("a\u{1}b").is_err() && read("\u{1}").is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! Where the servers are and how they are reached: from a URL to connections.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
+    TlsCertificates,
+};
+
+use super::fault;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a connection may take to be made, with TLS and login.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// How long an answer may take. Longer than a server that saves or loads a big value is silent, shorter than the
+/// 5 s after which the wait loop gives a request up, so that a half-open connection is replaced before that.
+const RESPONSE: Duration = Duration::from_secs(2);
+
+/// How long replicas may take to confirm, unless set.
+const CONFIRM: Duration = Duration::from_millis(1000);
+
+/// The kinds of installations.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Layout {
+    Single,
+    /// The name of the service that the sentinels watch.
+    Sentinel(String),
+    Cluster,
+}
+
+/// Everything there is to know for connecting.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) scheme: &'static str,
+    pub(super) layout: Layout,
+    /// The server, the sentinels, or some nodes of the cluster.
+    pub(super) hosts: Vec<ConnectionAddr>,
+    /// User, password and database.
+    login: RedisConnectionInfo,
+    tls: bool,
+    certificates: TlsCertificates,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_timeout: Duration,
+    /// How many replicas have to confirm a grant, and how long they may take.
+    pub(super) wait_replicas: Option<(u32, Duration)>,
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No host, user, password or path.
+        f.debug_struct("Address")
+            .field("scheme", &self.scheme)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("wait_replicas", &self.wait_replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bad(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::invalid(what)
+}
+
+impl Address {
+    /// From a URL of one of the four schemes.
+    pub(super) fn parse(url: &str) -> Result<Self> {
+        let form = "a Redis URL is redis://[user:password@]host[:port][/db], rediss:// likewise, \
+                    redis-sentinel://host[:port],…/service[/db] or redis-cluster://host[:port],…";
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad(form))?;
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "redis" => "redis",
+            "rediss" => "rediss",
+            "redis-sentinel" => "redis-sentinel",
+            "redis-cluster" => "redis-cluster",
+            _ => return Err(bad(form)),
+        };
+        if rest.contains('#') {
+            return Err(bad("a Redis URL has no fragment; certificates are always checked"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
+        let path = path.trim_end_matches('/');
+        let (layout, db) = match scheme {
+            "redis-sentinel" => {
+                let (service, db) = path.split_once('/').unwrap_or((path, ""));
+                if service.is_empty() {
+                    return Err(bad("redis-sentinel:// needs the name of the service as its path"));
+                }
+                (Layout::Sentinel(service.to_owned()), db)
+            }
+            "redis-cluster" if path.is_empty() => (Layout::Cluster, ""),
+            "redis-cluster" => return Err(bad("a cluster has no databases; leave the path out")),
+            _ => (Layout::Single, path),
+        };
+        let default_port = if layout == Layout::Single || layout == Layout::Cluster { 6379 } else { 26379 };
+        // User, password and database are decoded by the driver.
+        let at = if user.is_empty() { String::new() } else { format!("{user}@") };
+        let login = format!("redis://{at}localhost/{db}")
+            .into_connection_info()
+            .map_err(|_| bad("the user, password or database of the Redis URL cannot be read"))?
+            .redis_settings()
+            .clone();
+        let mut address = Address {
+            scheme,
+            layout,
+            hosts: Vec::new(),
+            login,
+            tls: scheme == "rediss",
+            certificates: TlsCertificates { client_tls: None, root_cert: None },
+            connect_timeout: CONNECT,
+            response_timeout: RESPONSE,
+            wait_replicas: None,
+        };
+        address.options(query)?;
+        let single = address.layout == Layout::Single;
+        for host in hosts.split(',') {
+            address.hosts.push(address.host(host, default_port)?);
+        }
+        if single && address.hosts.len() != 1 {
+            return Err(bad(
+                "redis:// takes one host; several are for redis-sentinel:// and redis-cluster://",
+            ));
+        }
+        Ok(address)
+    }
+
+    /// What is after the question mark.
+    fn options(&mut self, query: &str) -> Result<()> {
+        let (mut cert, mut key) = (None, None);
+        let (mut replicas, mut confirm) = (None, CONFIRM);
+        for (option, value) in query
+            .split('&')
+            .filter(|part| !part.is_empty())
+            .map(|part| part.split_once('=').unwrap_or((part, "")))
+        {
+            let number = || {
+                value
+                    .parse::<u32>()
+                    .map_err(|_| bad("a number in the options of the Redis URL cannot be read"))
+            };
+            let time = || match number()? {
+                0 => Err(bad("the timeouts of a Redis URL must be above zero")),
+                millis => Ok(Duration::from_millis(millis.into())),
+            };
+            match option {
+                "response_timeout_ms" => self.response_timeout = time()?,
+                "connect_timeout_ms" => self.connect_timeout = time()?,
+                "wait_replicas" => replicas = Some(number()?),
+                "wait_timeout_ms" => confirm = time()?,
+                "tls" => self.tls |= matches!(value, "1" | "true" | ""),
+                "cacert" => self.certificates.root_cert = Some(read(&decode(value)?)?),
+                "cert" => cert = Some(read(&decode(value)?)?),
+                "key" => key = Some(read(&decode(value)?)?),
+                _ => {
+                    return Err(bad(
+                        "unknown option in the Redis URL; there are response_timeout_ms, connect_timeout_ms, \
+                                    wait_replicas, wait_timeout_ms, tls, cacert, cert, key",
+                    ));
+                }
+            }
+        }
+        self.wait_replicas = replicas.filter(|replicas| *replicas > 0).map(|replicas| (replicas, confirm));
+        match (cert, key) {
+            (Some(client_cert), Some(client_key)) => {
+                self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
+            }
+            (None, None) => {}
+            _ => return Err(bad("cert and key of a Redis URL belong together")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_root_certificate(&mut self, pem: Vec<u8>) {
+        self.certificates.root_cert = Some(pem);
+    }
+
+    pub(super) fn set_client_certificate(&mut self, client_cert: Vec<u8>, client_key: Vec<u8>) {
+        self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
+    }
+
+    /// `host`, `host:port` or `[v6]:port`.
+    fn host(&self, text: &str, default_port: u16) -> Result<ConnectionAddr> {
+        let unreadable = || bad("a host of the Redis URL cannot be read");
+        let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(unreadable)?)),
+            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.map_or(Ok(default_port), |port| port.parse().map_err(|_| unreadable()))?;
+        if host.is_empty() {
+            return Err(unreadable());
+        }
+        Ok(self.at(host.to_owned(), port))
+    }
+
+    /// An address of this installation.
+    pub(super) fn at(&self, host: String, port: u16) -> ConnectionAddr {
+        if self.tls {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        }
+    }
+
+    /// A client of one server.
+    pub(super) fn client(&self, addr: ConnectionAddr, login: bool) -> Result<Client> {
+        let open = || {
+            let mut info: ConnectionInfo = addr.into_connection_info()?;
+            if login {
+                info = info.set_redis_settings(self.login.clone());
+            }
+            if self.tls {
+                Client::build_with_tls(info, self.certificates.clone())
+            } else {
+                Client::open(info)
+            }
+        };
+        open().map_err(|fault| match fault.kind() {
+            // Certificates are read here.
+            redis::ErrorKind::Io => bad("the certificates cannot be read"),
+            _ => fault::error(&fault),
+        })
+    }
+
+    /// A client of the present primary, as the first sentinel that answers says.
+    pub(super) async fn primary(&self, service: &str) -> Result<Client> {
+        let mut last = Error::new(ErrorKind::Unavailable, "no sentinel answers");
+        for sentinel in &self.hosts {
+            match tokio::time::timeout(self.connect_timeout, self.ask_sentinel(sentinel, service)).await {
+                Ok(Ok(Some((host, port)))) => return self.client(self.at(host, port), true),
+                Ok(Ok(None)) => {
+                    last = Error::new(ErrorKind::Unavailable, "the sentinels know no service of this name");
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = Error::new(ErrorKind::NetworkTimeout, "a sentinel did not answer in time"),
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask_sentinel(&self, sentinel: &ConnectionAddr, service: &str) -> Result<Option<(String, u16)>> {
+        let ask = async {
+            let client = self.client(sentinel.clone(), false).map_err(Asked::Ours)?;
+            let mut connection = client.get_multiplexed_async_connection().await.map_err(Asked::Theirs)?;
+            redis::cmd("SENTINEL")
+                .arg("get-master-addr-by-name")
+                .arg(service)
+                .query_async::<Option<(String, u16)>>(&mut connection)
+                .await
+                .map_err(Asked::Theirs)
+        };
+        ask.await.map_err(|asked| match asked {
+            Asked::Ours(error) => error,
+            Asked::Theirs(fault) => fault::error(&fault),
+        })
+    }
+}
+
+enum Asked {
+    Ours(Error),
+    Theirs(redis::RedisError),
+}
+
+fn read(path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| bad("a certificate file of the Redis URL cannot be read").with_source(error))
+}
+
+/// Percent-decoding, for paths.
+fn decode(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let hex = [rest.next().unwrap_or(b'%'), rest.next().unwrap_or(b'%')];
+                let hex = std::str::from_utf8(&hex).unwrap_or("%%");
+                u8::from_str_radix(hex, 16)
+                    .map_err(|_| bad("a percent sign of the Redis URL cannot be read"))?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| bad("a path of the Redis URL cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_wrong_ones_refused_without_showing_them() {
+        let address =
+            Address::parse("redis://me:s%20cret@db.example:7000/3?response_timeout_ms=700&wait_replicas=2");
+        let address = address.unwrap();
+        assert_eq!((address.login.db(), address.login.password()), (3, Some("s cret")));
+        assert_eq!(address.hosts, [ConnectionAddr::Tcp("db.example".into(), 7000)]);
+        assert_eq!(address.wait_replicas, Some((2, CONFIRM)));
+        assert!(!format!("{address:?}").contains("cret") && !format!("{address:?}").contains("example"));
+        let address = Address::parse("redis-sentinel://a,b:1,[::1]:2/main/1").unwrap();
+        assert!(address.layout == Layout::Sentinel("main".into()) && address.hosts.len() == 3);
+        assert_eq!(address.hosts[2], ConnectionAddr::Tcp("::1".into(), 2));
+        for url in [
+            "redis:secret",
+            "redis://secret:x/0",
+            "redis://secret/none",
+            "redis://a,secret",
+            "redis-sentinel://secret",
+            "redis-cluster://secret/1",
+            "redis://h?secret=1",
+            "redis://h?wait_replicas=secret",
+            "redis://h#secret",
+            "redis://h?cacert=/no/secret",
+            "redis://h?cert=/dev/null",
+            "redis://h?response_timeout_ms=0",
+        ] {
+            let error = Address::parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
+            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! From what Redis and its driver report to the library's errors: one table.
+
+use redis::{ErrorKind as Reported, RedisError};
+
+use crate::error::{Error, ErrorKind};
+
+/// The codes that a script's own error may hide in its text, on servers before version 7.
+const CODES: &[&str] =
+    &["FOREIGN", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "MASTERDOWN", "LOADING"];
+
+/// The error of a fault. Names, ids, addresses and passwords are not in its text.
+pub(super) fn error(fault: &RedisError) -> Error {
+    let (kind, what) = judge(fault);
+    let error = Error::new(kind, what);
+    // What the server says may quote keys; what the driver says of a connection does not.
+    match fault.kind() {
+        Reported::Io => error.with_source(fault.clone()),
+        _ => match code(fault) {
+            Some(code) => error.with_source(format!("Redis says {code}")),
+            None => error,
+        },
+    }
+}
+
+/// The code of what the server said.
+pub(super) fn code(fault: &RedisError) -> Option<String> {
+    let code = fault.code()?;
+    let detail = fault.detail().unwrap_or_default();
+    // `ERR Error running script (call to f_…): @user_script:1: OOM command not allowed …`
+    let inner =
+        CODES.iter().find(|inner| code == "ERR" && detail.split([' ', ':']).any(|word| word == **inner));
+    Some(inner.map_or(code, |inner| inner).to_owned())
+}
+
+/// Whether another connection has to be made before the next call.
+pub(super) fn breaks_connection(fault: &RedisError) -> bool {
+    // A server that does not answer may be half gone; a replica may have a primary elsewhere.
+    matches!(fault.kind(), Reported::Io | Reported::Parse | Reported::AuthenticationFailed | Reported::Client)
+        || matches!(code(fault).as_deref(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"))
+}
+
+fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
+    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable};
+    if fault.is_timeout() {
+        return (NetworkTimeout, "Redis did not answer in time; whether the call took effect is unknown");
+    }
+    match fault.kind() {
+        Reported::Io | Reported::Client => {
+            (Unavailable, "the connection to Redis failed; a call under way may or may not have taken effect")
+        }
+        Reported::AuthenticationFailed => (AuthFailed, "Redis refused the user name or password"),
+        Reported::InvalidClientConfig => (InvalidArgument, "the address or its options cannot be used"),
+        Reported::MasterNameNotFoundBySentinel => (Unavailable, "no sentinel knows a primary of this name"),
+        Reported::Parse | Reported::UnexpectedReturnType => {
+            (Internal, "Redis answered something that leasehold does not understand")
+        }
+        _ => match code(fault).as_deref().unwrap_or_default() {
+            "FOREIGN" | "WRONGTYPE" => (
+                Internal,
+                "the keys of this name hold something that leasehold did not write; nothing was changed",
+            ),
+            "OOM" => (Unavailable, "Redis has reached its maxmemory; nothing was changed"),
+            "MISCONF" => (Unavailable, "Redis cannot save to disk and refuses writes; nothing was changed"),
+            "READONLY" => (Unavailable, "this Redis is a read-only replica; nothing was changed"),
+            "NOREPLICAS" => {
+                (Unavailable, "Redis has too few replicas and refuses writes; nothing was changed")
+            }
+            "MASTERDOWN" => (Unavailable, "this replica has lost its primary"),
+            "LOADING" => (Busy, "Redis is loading its data and answers soon"),
+            "BUSY" => (Busy, "Redis is busy with a script of somebody else"),
+            "TRYAGAIN" => (Busy, "the keys are on their way to another node of the cluster"),
+            "CLUSTERDOWN" => (Unavailable, "the cluster is down, or nobody serves this part of it"),
+            "MOVED" | "ASK" => {
+                (Unavailable, "this is a node of a cluster; use redis-cluster: to reach all of them")
+            }
+            "NOAUTH" | "WRONGPASS" => (AuthFailed, "Redis refused the user name or password"),
+            "NOPERM" => (AuthFailed, "the Redis user lacks a permission; docs/redis.md lists what is needed"),
+            _ => (Internal, "Redis refused the call in a way that leasehold does not know"),
+        },
+    }
+}
+
+/// An answer that no script of ours gives.
+pub(super) fn strange() -> Error {
+    Error::new(ErrorKind::Internal, "Redis answered something that leasehold does not understand")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> RedisError {
+        redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn what_the_server_says_becomes_the_right_kind_and_is_never_contention() {
+        use ErrorKind::*;
+        for (text, kind) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),
+            ("READONLY You can't write against a read only replica.", Unavailable),
+            ("LOADING Redis is loading the dataset in memory", Busy),
+            ("MISCONF Redis is configured to save RDB snapshots", Unavailable),
+            ("NOAUTH Authentication required.", AuthFailed),
+            ("WRONGPASS invalid username-password pair", AuthFailed),
+            ("NOPERM this user has no permissions", AuthFailed),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Internal),
+            ("CLUSTERDOWN The cluster is down", Unavailable),
+            ("MOVED 3999 127.0.0.1:6381", Unavailable),
+            ("ASK 3999 127.0.0.1:6381", Unavailable),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Busy),
+            ("MASTERDOWN Link with MASTER is down", Unavailable),
+            ("BUSY Redis is busy running a script.", Busy),
+            ("NOREPLICAS Not enough good replicas to write.", Unavailable),
+            ("FOREIGN the keys of the name", Internal),
+            ("ERR user_script:77: FOREIGN a lease that leasehold did not write script: f3", Internal),
+            ("ERR Error running script (call to f_1): @user_script:9: OOM command not allowed", Unavailable),
+            ("ERR Error running script (call to f_1): @user_script:9: READONLY You can't write", Unavailable),
+            ("ERR something else", Internal),
+        ] {
+            let error = error(&said(text));
+            assert_eq!(error.kind(), kind, "{text}");
+            assert!(!format!("{error:?}").contains("127.0.0.1"));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One connection to one server, replaced when it breaks.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
+use tokio::runtime::Handle;
+
+use super::address::{Address, Layout};
+use super::fault;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What went wrong on the way.
+pub(super) enum Failure {
+    /// No connection could be had: nothing was sent.
+    Connecting(Error),
+    /// The server or the connection said so.
+    Said(RedisError),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Connecting(error) => error,
+            Failure::Said(fault) => fault::error(&fault),
+        }
+    }
+}
+
+/// What a server said, and over which connection.
+pub(super) struct Reply {
+    pub(super) value: Value,
+    from: Arc<Link>,
+    generation: u64,
+}
+
+impl Reply {
+    /// Whether both came over one connection.
+    pub(super) fn is_beside(&self, other: &Reply) -> bool {
+        Arc::ptr_eq(&self.from, &other.from) && self.generation == other.generation
+    }
+
+    /// Sends another command over the very connection that brought this; an error if that is gone.
+    pub(super) async fn and_then(&self, cmd: &Cmd) -> Result<Value> {
+        match self.from.current() {
+            Some((mut connection, generation)) if generation == self.generation => {
+                let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
+                Ok(self.from.judged(generation, answer)?)
+            }
+            _ => Err(Error::new(ErrorKind::Unavailable, "the connection to Redis broke after the answer")),
+        }
+    }
+}
+
+/// A connection that is made when it is first needed, and again after it broke.
+///
+/// Connections are made by tasks on the runtime the store was opened on: they live there, whoever asks.
+pub(super) struct Link {
+    pub(super) address: Arc<Address>,
+    /// One server; `None`: the primary that the sentinels name.
+    server: Option<ConnectionAddr>,
+    home: Handle,
+    state: Mutex<State>,
+    /// Whoever has it makes the connection.
+    gate: tokio::sync::Mutex<()>,
+    /// More time than an answer usually gets.
+    patience: std::time::Duration,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<MultiplexedConnection>,
+    generation: u64,
+    failed: Option<(Instant, Error)>,
+    /// A connection of the caller's own is used until it breaks.
+    lent: bool,
+}
+
+impl Link {
+    pub(super) fn new(address: Arc<Address>, server: Option<ConnectionAddr>, home: Handle) -> Self {
+        Link {
+            address,
+            server,
+            home,
+            state: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            patience: std::time::Duration::ZERO,
+        }
+    }
+
+    /// For calls that wait in the server.
+    pub(super) fn patient(mut self, patience: std::time::Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// With a connection of the caller's own to begin with.
+    pub(super) fn lent(self, connection: MultiplexedConnection) -> Self {
+        let mut state = self.state();
+        (state.current, state.lent) = (Some(connection), true);
+        drop(state);
+        self
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Option<(MultiplexedConnection, u64)> {
+        let state = self.state();
+        state.current.clone().map(|connection| (connection, state.generation))
+    }
+
+    /// The next call makes a new connection, unless somebody has already.
+    fn broken(&self, generation: u64) {
+        let mut state = self.state();
+        if state.generation == generation {
+            state.current = None;
+            state.generation += 1;
+        }
+    }
+
+    /// A client of the server this link leads to at present.
+    pub(super) async fn client(&self) -> Result<Client> {
+        match (&self.server, &self.address.layout) {
+            (Some(server), _) => self.address.client(server.clone(), true),
+            (None, Layout::Sentinel(service)) => self.address.primary(service).await,
+            (None, _) => Err(Error::new(ErrorKind::Internal, "there is no server to connect to")),
+        }
+    }
+
+    async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
+        if let Some(current) = self.current() {
+            return Ok(current);
+        }
+        let asked = Instant::now();
+        let _gate = self.gate.lock().await;
+        if let Some(current) = self.current() {
+            return Ok(current);
+        }
+        // One try serves all who were waiting for it.
+        if let Some((at, error)) = &self.state().failed
+            && *at >= asked
+        {
+            return Err(error.duplicate());
+        }
+        let link = Arc::clone(self);
+        let work = self.home.spawn(async move {
+            let made = link.connect().await;
+            let mut state = link.state();
+            match made {
+                Ok(connection) => {
+                    (state.current, state.failed, state.lent) = (Some(connection), None, false);
+                    state.generation += 1;
+                }
+                Err(error) => state.failed = Some((Instant::now(), error)),
+            }
+        });
+        work.await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the runtime the store was opened on is gone")
+                .with_source(error)
+        })?;
+        if let Some(current) = self.current() {
+            return Ok(current);
+        }
+        let failed = self.state().failed.as_ref().map(|(_, error)| error.duplicate());
+        Err(failed
+            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the connection to Redis broke at once")))
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection> {
+        let client = self.client().await?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.address.connect_timeout))
+            .set_response_timeout(Some(self.address.response_timeout.saturating_add(self.patience)));
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connecting.await.map_err(|fault| fault::error(&fault))?;
+        // An answer from a replica could be out of date.
+        if self.address.layout != Layout::Cluster {
+            let role: std::result::Result<String, _> =
+                redis::cmd("INFO").arg("replication").query_async(&mut connection).await;
+            match role {
+                Ok(info) if info.contains("role:slave") => {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "this Redis is a replica; connect to its primary, or through the sentinels",
+                    ));
+                }
+                Err(fault) if fault::code(&fault).as_deref() != Some("NOPERM") => {
+                    return Err(fault::error(&fault));
+                }
+                _ => {}
+            }
+        }
+        Ok(connection)
+    }
+
+    /// Sends what `send` sends, and gives the connection up if that broke it.
+    async fn with<T, F>(
+        self: &Arc<Self>,
+        send: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<(T, u64), Failure>
+    where
+        F: Future<Output = std::result::Result<T, RedisError>>,
+    {
+        let (connection, generation) = self.connection().await.map_err(Failure::Connecting)?;
+        let answer = send(connection).await;
+        Ok((self.judged(generation, answer)?, generation))
+    }
+
+    fn judged<T>(&self, generation: u64, answer: std::result::Result<T, RedisError>) -> Result<T, Failure> {
+        answer.map_err(|fault| {
+            if fault::breaks_connection(&fault) {
+                self.broken(generation);
+            }
+            Failure::Said(fault)
+        })
+    }
+
+    /// One command.
+    pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
+        let sent = self
+            .with(|mut connection| async move { connection.send_packed_command(cmd).await?.extract_error() });
+        let (value, generation) = sent.await?;
+        Ok(Reply { value, from: Arc::clone(self), generation })
+    }
+
+    /// Many at once; each has an answer of its own.
+    pub(super) async fn send_all(
+        self: &Arc<Self>,
+        pipeline: &Pipeline,
+        count: usize,
+    ) -> Result<Vec<std::result::Result<Reply, RedisError>>, Failure> {
+        let sent = self
+            .with(|mut connection| async move { connection.send_packed_commands(pipeline, 0, count).await });
+        let (values, generation) = sent.await?;
+        let reply = |value| Reply { value, from: Arc::clone(self), generation };
+        Ok(values.into_iter().map(|value| value.extract_error().map(reply)).collect())
+    }
+}

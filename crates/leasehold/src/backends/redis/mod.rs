@@ -1,0 +1,412 @@
+//! `redis://` — one script call per verb and one round trip, on a server, through sentinels, or on a cluster.
+//! `docs/redis.md` tells of its keys, its options and of what a failover can lose.
+
+mod address;
+mod check;
+mod fault;
+mod keys;
+mod link;
+mod look;
+mod route;
+mod scripts;
+mod wakes;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use self::address::{Address, Layout};
+use self::link::Reply;
+use self::route::Route;
+use self::scripts::Call;
+use self::wakes::Wakes;
+use self::wire::{Answer, Seen, Wakeable};
+use crate::backend::{
+    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+
+/// What a store of this scheme is and can do.
+pub(crate) const fn info(scheme: &'static str, cluster: bool) -> Info {
+    let mut info = Info::new(scheme);
+    // An id and its name may be on different nodes.
+    info.find_by_id = !cluster;
+    info
+}
+
+/// A store in Redis 6.2 or later. Clones are the same store and share its two connections.
+///
+/// Each verb is one script call on one multiplexed connection, decided by the server's clock. A second connection
+/// listens for wake-ups, from the first time that somebody has to wait. Both belong to the runtime on which the
+/// store was opened and are replaced when they break.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::backends::redis::Redis;
+///
+/// let locks = leasehold::Locks::new(Redis::connect("redis://localhost").await?);
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redis {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    info: Info,
+    address: Arc<Address>,
+    route: Arc<Route>,
+    /// For grants that replicas have to confirm: `WAIT` blocks its connection.
+    confirmed: Option<(Arc<Route>, u32, Duration)>,
+    wakes: Arc<Wakes>,
+    listener: std::sync::OnceLock<AbortHandle>,
+    home: Handle,
+    run_id: String,
+    /// The server's time at the latest answer.
+    time: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get() {
+            listener.abort();
+        }
+    }
+}
+
+/// Sets up a [`Redis`].
+#[derive(Debug, Clone)]
+pub struct RedisBuilder {
+    address: Address,
+}
+
+impl RedisBuilder {
+    /// Sets how long an answer may take before the call fails and the connection is replaced: 2 s unless set.
+    #[must_use]
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.address.response_timeout = timeout;
+        self
+    }
+
+    /// Sets how long connecting may take, with TLS and login: 2 s unless set.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.address.connect_timeout = timeout;
+        self
+    }
+
+    /// Lets every grant and renewal count only when this many replicas have it (`WAIT`). A grant that they do not
+    /// confirm in time is given back, and the attempt fails with `Unavailable`. Zero: no waiting, as unless set.
+    #[must_use]
+    pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.address.wait_replicas = (replicas > 0).then_some((replicas, timeout));
+        self
+    }
+
+    /// Trusts the certificates that this authority, in PEM, has signed, and no others.
+    #[must_use]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.address.set_root_certificate(pem.into());
+        self
+    }
+
+    /// Shows this certificate, with its key, both in PEM, to the server.
+    #[must_use]
+    pub fn client_certificate(mut self, pem: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.address.set_client_certificate(pem.into(), key.into());
+        self
+    }
+
+    /// Connects, and checks the server.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left.
+    ///
+    /// # Errors
+    /// `Unsupported` for a Redis before 6.2; `AuthFailed`, `Unavailable` or `NetworkTimeout` if it cannot be reached.
+    pub async fn connect(self) -> Result<Redis> {
+        Redis::open(Arc::new(self.address), None).await
+    }
+}
+
+impl Redis {
+    /// Connects to what a URL names: [`builder`](Redis::builder) without options.
+    ///
+    /// # Cancel safety
+    /// As [`RedisBuilder::connect`].
+    ///
+    /// # Errors
+    /// As [`builder`](Redis::builder) and [`RedisBuilder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Redis::builder(url)?.connect().await
+    }
+
+    /// A store at this URL, to be set up. `docs/redis.md` lists the options that a URL can have.
+    ///
+    /// ```text
+    /// redis://[user:password@]host[:port][/db]          rediss:// with TLS
+    /// redis-sentinel://[user:password@]host[:port],…/service[/db]
+    /// redis-cluster://[user:password@]host[:port],…
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL that cannot be one. The URL is in no error.
+    pub fn builder(url: &str) -> Result<RedisBuilder> {
+        Ok(RedisBuilder { address: Address::parse(url)? })
+    }
+
+    /// A store over a connection of your own, to the single server at this URL.
+    ///
+    /// The connection is used as it is, with its own timeouts and on the runtime where it was made, until it breaks.
+    /// Its replacement, and the connection for wake-ups, are made from the URL.
+    ///
+    /// # Cancel safety
+    /// As [`RedisBuilder::connect`].
+    ///
+    /// # Errors
+    /// As [`connect`](Redis::connect); `InvalidArgument` also for sentinels and clusters.
+    pub async fn with_connection(url: &str, connection: MultiplexedConnection) -> Result<Self> {
+        let address = Address::parse(url)?;
+        if address.layout != Layout::Single {
+            return Err(Error::invalid(
+                "a connection of your own leads to one server: redis:// or rediss://",
+            ));
+        }
+        Redis::open(Arc::new(address), Some(connection)).await
+    }
+
+    async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
+        let home = Handle::current();
+        let mut route = Route::new(Arc::clone(&address), home.clone(), Duration::ZERO);
+        if let Some(connection) = connection {
+            route = route.lent(connection);
+        }
+        let mut run_id = String::new();
+        for link in route.everywhere().await? {
+            run_id = check::server(&link).await?.run_id;
+        }
+        let confirmed = address.wait_replicas.map(|(replicas, time)| {
+            (Arc::new(Route::new(Arc::clone(&address), home.clone(), time)), replicas, time)
+        });
+        let inner = Inner {
+            info: info(address.scheme, address.layout == Layout::Cluster),
+            address,
+            route: Arc::new(route),
+            confirmed,
+            wakes: Arc::new(Wakes::new()),
+            listener: std::sync::OnceLock::new(),
+            home,
+            run_id,
+            time: AtomicU64::new(0),
+        };
+        Ok(Redis { inner: Arc::new(inner) })
+    }
+
+    /// What the server calls itself since it was started, so that one listed twice can be noticed; empty if it
+    /// would not say. Of a cluster, that of one node.
+    pub fn run_id(&self) -> &str {
+        &self.inner.run_id
+    }
+
+    /// The server's clock at the latest answer, in microseconds since 1970: for tests against the state machine.
+    #[doc(hidden)]
+    pub fn last_time(&self) -> u64 {
+        self.inner.time.load(Ordering::SeqCst)
+    }
+
+    fn read(&self, value: Value) -> Result<Answer> {
+        let answer = Answer::new(value)?;
+        if let Some(time) = answer.time() {
+            self.inner.time.store(time, Ordering::SeqCst);
+        }
+        Ok(answer)
+    }
+
+    async fn call(&self, call: Call) -> Result<Answer> {
+        self.read(self.inner.route.call(&call).await?.value)
+    }
+
+    async fn look(&self, name: &Name, id: Option<&LeaseId>) -> Result<Seen> {
+        let seen = wire::inspected(self.inner.route.call(&wire::inspect(name, id)).await?.value, name)?;
+        self.inner.time.store(seen.time, Ordering::SeqCst);
+        Ok(seen)
+    }
+
+    fn finds(&self) -> bool {
+        self.inner.info.find_by_id
+    }
+
+    /// The attempt, and whether it was confirmed.
+    async fn attempt(&self, claim: &Claim, number: u64) -> Result<Attempt> {
+        let wakeable = Wakeable { channel: &self.inner.wakes.channel, number };
+        let call = wire::acquire(claim, self.finds(), &wakeable);
+        let Some((route, replicas, time)) = &self.inner.confirmed else {
+            return wire::acquired(&mut self.call(call).await?, claim);
+        };
+        let reply = route.call(&call).await?;
+        let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
+        if let Attempt::Granted(_) = attempt
+            && let Err(error) = confirm(&reply, *replicas, *time).await
+        {
+            // Nobody was told that it is held.
+            let mut back = Release::new(claim.name.clone(), claim.id);
+            back.unanswered = Some(claim.ttl);
+            let _ = self.call(wire::release(&back, self.finds())).await;
+            return Err(error);
+        }
+        Ok(attempt)
+    }
+
+    /// The listener lives where the connections do.
+    fn listen(&self) {
+        if self.inner.wakes.begin() {
+            let route = Arc::clone(&self.inner.route);
+            let listener = Arc::clone(&self.inner.wakes).listen(move || route.known());
+            let _ = self.inner.listener.set(self.inner.home.spawn(listener).abort_handle());
+        }
+    }
+}
+
+/// Waits until so many replicas have what was written before this reply. `WAIT` promises something only about what
+/// its own connection has sent, and nothing about another's, perhaps to another primary: so it must be the same.
+async fn confirm(reply: &Reply, replicas: u32, time: Duration) -> Result<()> {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    let mut cmd = redis::cmd("WAIT");
+    cmd.arg(replicas).arg(millis);
+    match reply.and_then(&cmd).await? {
+        Value::Int(have) if have >= i64::from(replicas) => Ok(()),
+        Value::Int(_) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "too few replicas of Redis have confirmed the write in time",
+        )),
+        _ => Err(fault::strange()),
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("address", &self.inner.address).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn info(&self) -> Info {
+        self.inner.info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        let Some(ticket_ttl) = claim.queue else { return self.attempt(claim, 0).await };
+        let wakes = &self.inner.wakes;
+        let number = wakes.expect(claim, ticket_ttl);
+        let answer = self.attempt(claim, number).await;
+        match &answer {
+            Ok(Attempt::Busy(_)) => self.listen(),
+            // It may have a place without knowing it.
+            Err(error) if error.is_retryable() => {}
+            _ => wakes.forget(&claim.id),
+        }
+        answer
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        self.inner.wakes.wait(claim).await
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let calls: Vec<_> = leases.iter().map(|renewal| wire::renew(renewal, self.finds())).collect();
+        let read = |value: Value| wire::renewed(&mut self.read(value)?);
+        let Some((route, replicas, time)) = &self.inner.confirmed else {
+            let replies = self.inner.route.call_all(&calls).await.into_iter();
+            return replies.map(|reply| read(reply?.value)).collect();
+        };
+        // One confirmation per connection is for all that was written over it before: the answers come first.
+        let replies: Vec<_> = route.call_all(&calls).await;
+        let mut confirmed: Vec<(&Reply, Result<()>)> = Vec::new();
+        let mut answers = Vec::with_capacity(replies.len());
+        for reply in &replies {
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(error) => {
+                    answers.push(Err(error.duplicate()));
+                    continue;
+                }
+            };
+            let answer = read(reply.value.clone());
+            if matches!(answer, Ok(Renewed::Held(_)))
+                && !confirmed.iter().any(|(known, _)| known.is_beside(reply))
+            {
+                confirmed.push((reply, confirm(reply, *replicas, *time).await));
+            }
+            let refused = confirmed
+                .iter()
+                .find(|(known, _)| known.is_beside(reply))
+                .and_then(|(_, done)| done.as_ref().err());
+            answers.push(match (answer, refused) {
+                (Ok(Renewed::Held(_)), Some(error)) => Err(error.duplicate()),
+                (answer, _) => answer,
+            });
+        }
+        answers
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        let answer = self.call(wire::release(lease, self.finds())).await;
+        self.inner.wakes.forget(&lease.id);
+        wire::released(&mut answer?)
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        wire::revoked(&mut self.call(wire::revoke(name, now)).await?)
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let route = &self.inner.route;
+        let mut page = Page::default();
+        match query {
+            Query::Name(name) => page.items.push(self.look(name, None).await?.info),
+            Query::LeaseId(_) if !self.finds() => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "a cluster cannot find a lease by its id alone: the name decides the node",
+                ));
+            }
+            Query::LeaseId(id) => {
+                let mut cmd = redis::cmd("GET");
+                let finder = keys::finder(id);
+                cmd.arg(&finder);
+                let key: Option<String> = redis::from_redis_value(route.send(&finder, &cmd).await?)
+                    .map_err(|_| fault::strange())?;
+                if let Some(stored) = key.and_then(|key| keys::stored(&key)) {
+                    let seen = self.look(&Name::from_stored(&stored)?, Some(id)).await?;
+                    // It may have changed hands in between.
+                    page.items.extend(seen.known.then_some(seen.info));
+                }
+            }
+            Query::Prefix { stored, limit, cursor } => {
+                return look::page(route, stored, *limit, cursor.as_deref()).await;
+            }
+        }
+        Ok(page)
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        let (swept, time) = look::sweep(&self.inner.route).await?;
+        self.inner.time.store(time, Ordering::SeqCst);
+        Ok(swept)
+    }
+}

@@ -1,0 +1,65 @@
+//! The scripts, one per verb, and how they are called.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Script as Hashed};
+
+/// A script and its hash.
+pub(super) struct Script {
+    source: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(source: &'static str) -> Self {
+        Script { source, hash: Hashed::new(source).get_hash().to_owned() }
+    }
+
+    /// Called by its hash, as it nearly always is known.
+    pub(super) fn by_hash(&self, call: &Call) -> Cmd {
+        call.command("EVALSHA", &self.hash)
+    }
+
+    /// Called by its text, which Redis then remembers.
+    pub(super) fn by_text(&self, call: &Call) -> Cmd {
+        call.command("EVAL", self.source)
+    }
+}
+
+/// One call of a script: on which keys, with what.
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    pub(super) keys: Vec<String>,
+    pub(super) args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut cmd = redis::cmd(verb);
+        cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        cmd
+    }
+
+    /// The key that says where this goes in a cluster.
+    pub(super) fn key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+}
+
+macro_rules! verbs {
+    ($($verb:ident $file:literal),*) => {
+        $(pub(super) static $verb: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!(include_str!("scripts/name.lua"), include_str!($file))));)*
+    };
+}
+
+verbs! {
+    ACQUIRE "scripts/acquire.lua",
+    RENEW "scripts/renew.lua",
+    RELEASE "scripts/release.lua",
+    REVOKE "scripts/revoke.lua",
+    SWEEP "scripts/sweep.lua"
+}
+
+pub(super) static INSPECT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));

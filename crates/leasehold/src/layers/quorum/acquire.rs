@@ -1,0 +1,335 @@
+//! One attempt on a quorum: the two phases, and giving back what did not become a lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::StreamExt as _;
+use tokio::time::Instant;
+
+use super::fan::{Call, Enough, Fan};
+use super::{Nodes, lowest_of_majority};
+use crate::backend::{
+    Attempt, Busy, Claim, Gone, Grant, Mode, Query, Release, Released, Renewal, Renewed, SPENT_FOR,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::options::random_part;
+
+/// How often an attempt is made in which nobody got a majority. Those with no vote at all leave at once, so
+/// at most N are left after the first, and their pauses double.
+const SPLIT_TRIES: u32 = 8;
+
+/// The longest pause after a split vote.
+const SPLIT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A fence that no lease has: it makes a release that only refuses an id where there is no lease.
+const NO_FENCE: Fence = Fence::new(1);
+
+/// How one round ended.
+enum Round {
+    Answer(Attempt),
+    /// Several got votes and nobody a majority; nothing of it is left.
+    Split(Busy),
+}
+
+/// The answers of phase 1.
+#[derive(Default)]
+struct Votes {
+    granted: Vec<(usize, Grant)>,
+    busy: Vec<Busy>,
+    gone: usize,
+    failed: Vec<(usize, Error)>,
+}
+
+impl Votes {
+    fn put(&mut self, node: usize, answer: Result<Attempt>) {
+        match answer {
+            Ok(Attempt::Granted(grant)) => self.granted.push((node, grant)),
+            Ok(Attempt::Busy(busy)) => self.busy.push(busy),
+            Ok(Attempt::Gone(_)) => self.gone += 1,
+            Err(error) => self.failed.push((node, error)),
+        }
+    }
+
+    /// A lease of this id that a majority has confirmed before, if it is that.
+    fn confirmed(&self, majority: usize) -> Option<Vec<&Grant>> {
+        let same = |fence: Fence| {
+            let of = self.granted.iter().map(|(_, grant)| grant);
+            of.filter(|grant| grant.renewals > 0 && grant.fence == fence).collect::<Vec<_>>()
+        };
+        self.granted.iter().map(|(_, grant)| same(grant.fence)).find(|same| same.len() >= majority)
+    }
+
+    /// What is known of who is in the way.
+    fn obstacle(&self) -> Busy {
+        let longest = self.busy.iter().max_by_key(|busy| busy.holder_left).cloned();
+        let mut busy = longest.unwrap_or_else(Busy::unknown);
+        (busy.place, busy.queue_length, busy.retry_in) = (None, 0, busy.holder_left);
+        busy
+    }
+}
+
+impl Nodes {
+    pub(super) async fn try_acquire(self: &Arc<Self>, claim: &Claim) -> Result<Attempt> {
+        if matches!(claim.mode, Mode::Permit { .. }) {
+            let message = "quorum: has no semaphores: N nodes cannot agree on who has which permit";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if self.is_burnt(&claim.id) {
+            return Ok(Attempt::Gone(Gone::Superseded));
+        }
+        let mut claim = claim.clone();
+        claim.queue = None;
+        let started = Instant::now();
+        let mut tries = 0;
+        loop {
+            let round_started = Instant::now();
+            let busy = match self.round(&claim, started).await? {
+                Round::Answer(attempt) => return Ok(attempt),
+                Round::Split(busy) => busy,
+            };
+            tries += 1;
+            if tries == SPLIT_TRIES || started.elapsed() > self.node_timeout {
+                return Ok(Attempt::Busy(busy));
+            }
+            let pause = round_started.elapsed().max(Duration::from_millis(1)).saturating_mul(1 << tries);
+            tokio::time::sleep(random_part(pause.min(SPLIT_PAUSE))).await;
+        }
+    }
+
+    async fn round(self: &Arc<Self>, claim: &Claim, started: Instant) -> Result<Round> {
+        let mut votes = Votes::default();
+        let mut fan = self.fan_all(|_, node| {
+            let claim = claim.clone();
+            async move { node.try_acquire(&claim).await }
+        });
+        let majority = self.majority;
+        fan.gather(&self.members, self.node_timeout, |node, answer, pending| {
+            votes.put(node, answer);
+            let answered = votes.granted.len() + votes.busy.len() + votes.gone;
+            let lost = votes.granted.len() + pending < majority;
+            if votes.granted.len() >= majority {
+                Enough::Nearly
+            } else if lost && !votes.busy.is_empty() && answered >= majority {
+                Enough::Yes
+            } else {
+                Enough::No
+            }
+        })
+        .await;
+        if votes.granted.len() < majority {
+            return self.refused(claim, votes, fan).await;
+        }
+        self.tidy_later(claim, fan, Vec::new());
+        if let Some(same) = votes.confirmed(majority) {
+            let grants: Vec<Grant> = same.into_iter().cloned().collect();
+            return Ok(Round::Answer(Attempt::Granted(self.merge(&grants))));
+        }
+        self.confirm(claim, &votes.granted, started).await.map(|grant| Round::Answer(Attempt::Granted(grant)))
+    }
+
+    /// Phase 2: a majority takes over one fence that is above all of theirs.
+    async fn confirm(
+        self: &Arc<Self>,
+        claim: &Claim,
+        granted: &[(usize, Grant)],
+        started: Instant,
+    ) -> Result<Grant> {
+        let highest = granted.iter().map(|(_, grant)| grant.fence).max().unwrap_or_default();
+        // One more than the highest: so no lease that counts has a fence of phase 1, and whatever gives back
+        // by such a fence can never hit it, however late it comes.
+        let fence = match highest.next(0) {
+            Ok(fence) => fence,
+            Err(error) => {
+                self.give_back(claim, granted).await;
+                return Err(error);
+            }
+        };
+        let asked = Instant::now();
+        let within = self.node_timeout.min(claim.ttl);
+        let mut fan = Fan::new(
+            &self.members,
+            granted.iter().map(|(node, _)| *node),
+            self.node_timeout,
+            |node, backend| {
+                let mut renewal = Renewal::new(claim.name.clone(), claim.id, claim.ttl);
+                let had = granted.iter().find(|(of, _)| *of == node);
+                renewal.fence = had.map(|(_, grant)| grant.fence);
+                renewal.raise_fence = Some(fence);
+                async move {
+                    let mut answers = backend.renew(std::slice::from_ref(&renewal)).await;
+                    answers.pop().unwrap_or_else(|| Err(super::no_answer()))
+                }
+            },
+        );
+        let mut accepted = Vec::new();
+        let majority = self.majority;
+        fan.gather(&self.members, within, |_, answer, pending| {
+            if let Ok(Renewed::Held(grant)) = answer
+                && grant.fence == fence
+            {
+                accepted.push(grant);
+            }
+            if accepted.len() >= majority || accepted.len() + pending < majority {
+                Enough::Yes
+            } else {
+                Enough::No
+            }
+        })
+        .await;
+        fan.finish();
+        if accepted.len() >= majority {
+            let mut grant = self.merge(&accepted);
+            // What is left was measured by requests that were sent then.
+            grant.waited = asked - started;
+            return Ok(grant);
+        }
+        self.burn(claim.id, claim.ttl);
+        let mut release = Release::new(claim.name.clone(), claim.id);
+        (release.unanswered, release.nonce) = (Some(claim.ttl), Some(claim.nonce));
+        let mut fan = self.fan_all(|_, node| {
+            let release = release.clone();
+            async move { node.release(&release).await }
+        });
+        fan.gather(&self.members, self.node_timeout, |_, _, _| Enough::Nearly).await;
+        fan.finish();
+        Err(Error::new(
+            ErrorKind::NetworkTimeout,
+            "a majority of the nodes granted the claim, but did not confirm its fence in time; it was given back",
+        ))
+    }
+
+    /// No majority: gives back what was granted, and says why.
+    async fn refused(self: &Arc<Self>, claim: &Claim, votes: Votes, fan: Fan<Attempt>) -> Result<Round> {
+        let (all, majority) = (self.members.len(), self.majority);
+        let unknown = votes.failed.len() + fan.pending();
+        let pending = fan.pending();
+        // A lease that was confirmed before may still have its majority among those that did not answer.
+        let mine = votes.granted.iter().any(|(_, grant)| grant.renewals > 0);
+        let may_hold = mine && votes.granted.len() + unknown >= majority;
+        let failed = votes.failed.iter().filter(|(_, error)| may_have_happened(error)).map(|(node, _)| *node);
+        self.tidy_later(claim, fan, failed.collect());
+        let returned = if may_hold { false } else { self.give_back(claim, &votes.granted).await };
+        if votes.gone > all - majority {
+            return Ok(Round::Answer(Attempt::Gone(Gone::Superseded)));
+        }
+        if unknown > all - majority || may_hold {
+            return Err(self.too_few(votes.failed.into_iter().map(|(_, error)| error).collect(), pending));
+        }
+        if votes.busy.is_empty() {
+            // Some nodes refuse this id: another may have a majority.
+            return Ok(Round::Answer(Attempt::Gone(Gone::Superseded)));
+        }
+        let busy = votes.obstacle();
+        let split = !votes.granted.is_empty() && returned && unknown == 0 && !claim.repeat;
+        if split && !self.is_held(&claim.name).await {
+            return Ok(Round::Split(busy));
+        }
+        Ok(Round::Answer(Attempt::Busy(busy)))
+    }
+
+    /// Ends what phase 1 granted, each lease by its own fence. Whether all of it is over.
+    async fn give_back(self: &Arc<Self>, claim: &Claim, granted: &[(usize, Grant)]) -> bool {
+        let nodes = granted.iter().map(|(node, _)| *node);
+        let mut fan = Fan::new(&self.members, nodes, self.node_timeout, |node, backend| {
+            let fence = granted.iter().find(|(of, _)| *of == node).map(|(_, grant)| grant.fence);
+            let release = give_back(claim, fence.unwrap_or(NO_FENCE));
+            async move { backend.release(&release).await }
+        });
+        let mut over = 0;
+        fan.gather(&self.members, self.node_timeout, |_, answer, _| {
+            over += usize::from(answer.is_ok());
+            Enough::No
+        })
+        .await;
+        over == granted.len()
+    }
+
+    /// In the background: gives back what is granted too late to count, and sees to it that a request
+    /// without an answer does not become a lease after all.
+    fn tidy_later(self: &Arc<Self>, claim: &Claim, fan: Fan<Attempt>, failed: Vec<usize>) {
+        let mut rest = fan.rest();
+        if rest.is_empty() && failed.is_empty() {
+            return;
+        }
+        let (this, claim) = (Arc::clone(self), claim.clone());
+        tokio::spawn(async move {
+            for node in failed {
+                this.refuse(&claim, node).await;
+            }
+            while let Some((node, answer)) = rest.next().await {
+                match answer {
+                    Ok(Attempt::Granted(grant)) if grant.renewals == 0 => {
+                        this.release_on(node, give_back(&claim, grant.fence)).await;
+                    }
+                    Err(error) if may_have_happened(&error) => this.refuse(&claim, node).await,
+                    _ => {}
+                }
+            }
+        });
+    }
+
+    /// Refuses the id on a node unless it has the lease; if it has, and it is one of phase 1, ends it.
+    async fn refuse(&self, claim: &Claim, node: usize) {
+        let mut release = give_back(claim, NO_FENCE);
+        release.unanswered = Some(claim.ttl);
+        if self.release_on(node, release).await.is_none() {
+            return;
+        }
+        let name = claim.name.clone();
+        let look: Call<_> =
+            self.call(node, |backend| async move { backend.inspect(&Query::Name(name)).await });
+        let Ok(page) = look.await.1 else { return };
+        let holders = page.items.into_iter().flat_map(|info| info.holders);
+        for holder in holders.filter(|holder| holder.id == claim.id && holder.grant.renewals == 0) {
+            self.release_on(node, give_back(claim, holder.grant.fence)).await;
+        }
+    }
+
+    async fn release_on(&self, node: usize, release: Release) -> Option<Released> {
+        self.call(node, |backend| async move { backend.release(&release).await }).await.1.ok()
+    }
+
+    /// Never again: the id was given back by force, and that may still be on its way.
+    fn burn(&self, id: LeaseId, ttl: Duration) {
+        let now = Instant::now();
+        let mut burnt = self.burnt();
+        burnt.retain(|_, until| *until > now);
+        burnt.insert(id, now + ttl.max(SPENT_FOR));
+    }
+
+    fn is_burnt(&self, id: &LeaseId) -> bool {
+        self.burnt().get(id).is_some_and(|until| *until > Instant::now())
+    }
+
+    /// What a majority of these grants can be relied on for. The fences are equal, or the nodes' own.
+    pub(super) fn merge(&self, grants: &[Grant]) -> Grant {
+        let fence = super::most_common(grants.iter().map(|grant| grant.fence)).unwrap_or_default();
+        let shared = grants.iter().filter(|grant| grant.mode == Mode::Shared).count();
+        let mode = if shared >= self.majority { Mode::Shared } else { Mode::Exclusive };
+        let left = lowest_of_majority(grants.iter().filter_map(|grant| grant.left), self.majority);
+        let mut merged = Grant::new(fence, mode, Some(left));
+        merged.renewals = grants.iter().map(|grant| grant.renewals).max().unwrap_or_default();
+        // The nodes' clocks differ, and other nodes answer next time: the fence is the one thing they share.
+        merged.acquired_at_ms = fence.get() / 256;
+        merged.expires_at_ms = super::most_common(
+            grants.iter().filter(|grant| grant.left == Some(left)).filter_map(|grant| grant.expires_at_ms),
+        );
+        merged
+    }
+}
+
+fn give_back(claim: &Claim, fence: Fence) -> Release {
+    let mut release = Release::new(claim.name.clone(), claim.id);
+    (release.fence, release.nonce) = (Some(fence), Some(claim.nonce));
+    release
+}
+
+/// Whether a failed attempt may have had an effect, or may still have one.
+fn may_have_happened(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::NetworkTimeout | ErrorKind::Internal | ErrorKind::Aborted
+    )
+}

@@ -1,0 +1,210 @@
+//! A quorum from one URL, and nodes that are not there yet.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::future::{BoxFuture, FutureExt as _, Shared, join_all};
+use tokio::runtime::Handle;
+
+use super::{LEAST_NODES, Node, Quorum, twice};
+use crate::backend::{
+    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::Name;
+
+/// A store, and which one it is.
+pub(crate) struct Opened {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) identity: Option<String>,
+}
+
+/// Opens the store of one URL.
+pub(crate) type Opener = fn(String) -> BoxFuture<'static, Result<Opened>>;
+
+/// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached
+/// join when they can; a majority must be there.
+pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Option<Info>, opener: Opener) -> Result<Quorum> {
+    let urls = split(urls);
+    if urls.len() < LEAST_NODES {
+        return Err(Error::invalid(format!(
+            "quorum: takes at least {LEAST_NODES} store URLs with commas between them, and has {}; \
+             each begins with a scheme and ://",
+            urls.len()
+        )));
+    }
+    let identities: Arc<Mutex<Vec<Option<String>>>> = Arc::new(Mutex::new(vec![None; urls.len()]));
+    let mut nodes = Vec::new();
+    for (place, url) in urls.iter().enumerate() {
+        if urls[..place].contains(url) {
+            return Err(twice(place));
+        }
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let info = info_of(scheme).ok_or_else(|| {
+            Error::invalid(format!("node {} of the quorum has no scheme that this build knows", place + 1))
+        })?;
+        let url = (*url).to_owned();
+        nodes.push(Arc::new(Lazy {
+            info,
+            url,
+            opener,
+            place,
+            home: Handle::current(),
+            store: OnceLock::new(),
+            opening: Mutex::new(None),
+            identities: Arc::clone(&identities),
+        }));
+    }
+    let quorum = Quorum::new(nodes.iter().map(|node| Node::new(Arc::<Lazy>::clone(node))))?;
+    let opened = join_all(nodes.iter().map(|node| async move { node.store().await.err() })).await;
+    let mut failed: Vec<Error> = opened.into_iter().flatten().collect();
+    // A wrong URL stays wrong; a node that is away comes back.
+    if let Some(place) = failed.iter().position(|error| !error.is_retryable()) {
+        return Err(failed.swap_remove(place));
+    }
+    if failed.len() > nodes.len() - quorum.nodes.majority {
+        return Err(quorum.nodes.too_few(failed, 0));
+    }
+    for error in failed {
+        tracing::warn!(%error, "a node of the quorum cannot be reached; it joins when it can");
+    }
+    Ok(quorum)
+}
+
+/// Splits at commas that are followed by a scheme and `://`: host lists inside a URL have none.
+fn split(urls: &str) -> Vec<&str> {
+    let begins = |rest: &str| {
+        rest.split_once("://").is_some_and(|(scheme, _)| {
+            !scheme.is_empty()
+                && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+        })
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for (comma, _) in urls.match_indices(',') {
+        if begins(&urls[comma + 1..]) {
+            parts.push(&urls[from..comma]);
+            from = comma + 1;
+        }
+    }
+    parts.push(&urls[from..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// What came of opening a store, for all who wait for it.
+type Opening = Shared<BoxFuture<'static, std::result::Result<Arc<dyn Backend>, Arc<Error>>>>;
+
+/// A store that is opened when it is first needed, and tried again until it is there.
+struct Lazy {
+    info: Info,
+    url: String,
+    opener: Opener,
+    place: usize,
+    /// Where its connections live: not with whoever happens to call first.
+    home: Handle,
+    store: OnceLock<Arc<dyn Backend>>,
+    /// The latest try; goes on when those who wait for it have given up.
+    opening: Mutex<Option<Opening>>,
+    /// Which stores the nodes of this quorum turned out to be.
+    identities: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+impl Lazy {
+    async fn store(&self) -> Result<&Arc<dyn Backend>> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        match self.opening().await {
+            Ok(store) => Ok(self.store.get_or_init(|| store)),
+            Err(error) => Err(error.duplicate()),
+        }
+    }
+
+    /// The try that is under way, or a new one.
+    fn opening(&self) -> Opening {
+        let mut latest = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
+            return opening.clone();
+        }
+        let (opened, place) = ((self.opener)(self.url.clone()), self.place);
+        let identities = Arc::clone(&self.identities);
+        let task = self.home.spawn(async move {
+            let Opened { backend, identity } = opened.await?;
+            let mut known = identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
+            if identity.is_some() && others.any(|(_, other)| *other == identity) {
+                return Err(twice(place));
+            }
+            known[place] = identity;
+            Ok(backend)
+        });
+        let opening = async move {
+            let opened = task.await.unwrap_or_else(|error| {
+                let message = "opening a node of the quorum was cut off";
+                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            });
+            opened.map_err(Arc::new)
+        };
+        latest.insert(opening.boxed().shared()).clone()
+    }
+}
+
+impl fmt::Debug for Lazy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("Node").field("scheme", &self.info.scheme).field("store", &self.store.get()).finish()
+    }
+}
+
+#[async_trait]
+impl Backend for Lazy {
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        self.store().await?.try_acquire(claim).await
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        self.store().await?.wait(claim).await
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        match self.store().await {
+            Ok(store) => store.renew(leases).await,
+            Err(error) => leases.iter().map(|_| Err(error.duplicate())).collect(),
+        }
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        self.store().await?.release(lease).await
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        self.store().await?.revoke(name, now).await
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.store().await?.inspect(query).await
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        self.store().await?.sweep().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_split_where_a_url_begins() {
+        assert_eq!(split("redis://a,redis://b:1,rediss://c"), ["redis://a", "redis://b:1", "rediss://c"]);
+        let sentinel = "redis-sentinel://a:1,b:2,c:3/m,redis://d,postgres://u:p,w@h/d";
+        assert_eq!(split(sentinel), ["redis-sentinel://a:1,b:2,c:3/m", "redis://d", "postgres://u:p,w@h/d"]);
+        assert_eq!(split(""), [] as [&str; 0]);
+    }
+}

@@ -1,0 +1,173 @@
+//! Renewing and releasing on a quorum: each node's answer counts once, and a majority of all decides.
+
+use std::sync::Arc;
+
+use super::fan::{Enough, Fan};
+use super::{Nodes, most_common, no_answer};
+use crate::backend::{Gone, Query, Release, Released, Renewal, Renewed};
+use crate::error::{Error, Result};
+use crate::name::Name;
+
+/// A renewal count that no lease has: a shortening that names it does nothing.
+const NEVER: u64 = u64::MAX;
+
+/// The answers about one lease.
+#[derive(Default)]
+struct Answers {
+    held: Vec<(usize, crate::backend::Grant)>,
+    gone: Vec<Gone>,
+    failed: Vec<Error>,
+}
+
+impl Answers {
+    fn is_decided(&self, nodes: &Nodes) -> bool {
+        self.held.len() >= nodes.majority || self.gone.len() > nodes.members.len() - nodes.majority
+    }
+}
+
+impl Nodes {
+    pub(super) async fn renew(self: &Arc<Self>, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        if leases.is_empty() {
+            return Vec::new();
+        }
+        // What each node is asked; the same, except for shortenings.
+        let mut asked = vec![leases.to_vec(); self.members.len()];
+        for (place, lease) in leases.iter().enumerate() {
+            if let Some(count) = lease.shorten {
+                let counts = self.counts_to_shorten(lease, count).await;
+                for (node, count) in counts.into_iter().enumerate() {
+                    asked[node][place].shorten = Some(count);
+                }
+            }
+        }
+        let mut fan = self.fan_all(|node, backend| {
+            let asked = std::mem::take(&mut asked[node]);
+            async move {
+                let answers = backend.renew(&asked).await;
+                if answers.len() == asked.len() { Ok(answers) } else { Err(no_answer()) }
+            }
+        });
+        let mut about: Vec<Answers> = leases.iter().map(|_| Answers::default()).collect();
+        // A lease that only a dead node could decide must not keep the others of its batch past their time,
+        // of which the renewal loop gives an answer a sixth.
+        let shortest = leases.iter().map(|lease| lease.ttl).min().unwrap_or_default();
+        let alone = leases.len() == 1;
+        let within = if alone { self.node_timeout } else { self.node_timeout.min(shortest / 8) };
+        fan.gather(&self.members, within, |node, answers, _| {
+            match answers {
+                Ok(answers) => {
+                    for (about, answer) in about.iter_mut().zip(answers) {
+                        match answer {
+                            Ok(Renewed::Held(grant)) => about.held.push((node, grant)),
+                            Ok(Renewed::Gone(gone)) => about.gone.push(gone),
+                            Err(error) => about.failed.push(error),
+                        }
+                    }
+                }
+                Err(error) => about.iter_mut().for_each(|about| about.failed.push(error.duplicate())),
+            }
+            if about.iter().all(|about| about.is_decided(self)) { Enough::Yes } else { Enough::No }
+        })
+        .await;
+        let pending = fan.pending();
+        fan.finish();
+        leases.iter().zip(about).map(|(lease, about)| self.renewed(lease, about, pending)).collect()
+    }
+
+    /// The verdict on one lease: see the table of [`Quorum`](super::Quorum).
+    fn renewed(self: &Arc<Self>, lease: &Renewal, about: Answers, pending: usize) -> Result<Renewed> {
+        let Answers { held, gone, failed } = about;
+        if held.len() >= self.majority {
+            let grants: Vec<_> = held.into_iter().map(|(_, grant)| grant).collect();
+            return Ok(Renewed::Held(self.merge(&grants)));
+        }
+        if gone.len() <= self.members.len() - self.majority {
+            return Err(self.too_few(failed, pending));
+        }
+        // It is over for good; those that still had it were just renewed, for nobody.
+        let leftover = Fan::new(
+            &self.members,
+            held.iter().map(|(node, _)| *node),
+            self.node_timeout,
+            |node, backend| {
+                let mut release = Release::new(lease.name.clone(), lease.id);
+                release.fence = held.iter().find(|(of, _)| *of == node).map(|(_, grant)| grant.fence);
+                async move { backend.release(&release).await }
+            },
+        );
+        leftover.finish();
+        Ok(Renewed::Gone(most_common(gone.into_iter()).unwrap_or(Gone::NotFound)))
+    }
+
+    /// What a shortening has to name on each node. Nodes that missed a renewal count fewer, so each is asked
+    /// for its own count first, and does nothing if that has moved when the shortening comes.
+    async fn counts_to_shorten(&self, lease: &Renewal, count: u64) -> Vec<u64> {
+        let mut counts = vec![NEVER; self.members.len()];
+        let mut highest = None;
+        let mut fan = self.fan_all(|_, backend| {
+            let name = lease.name.clone();
+            async move { backend.inspect(&Query::Name(name)).await }
+        });
+        fan.gather(&self.members, self.node_timeout.min(lease.ttl), |node, page, pending| {
+            let holders = page.into_iter().flat_map(|page| page.items).flat_map(|info| info.holders);
+            for holder in holders.filter(|holder| holder.id == lease.id) {
+                counts[node] = holder.grant.renewals;
+                highest = highest.max(Some(holder.grant.renewals));
+            }
+            if pending <= self.members.len() - self.majority { Enough::Nearly } else { Enough::No }
+        })
+        .await;
+        if highest == Some(count) { counts } else { vec![NEVER; self.members.len()] }
+    }
+
+    pub(super) async fn release(self: &Arc<Self>, lease: &Release) -> Result<Released> {
+        // One at a time for one lease: of two that each ended it on some nodes, neither would have ended it.
+        let _turn = self.turns.take(lease.id).await;
+        let mut fan = self.fan_all(|_, backend| {
+            let lease = lease.clone();
+            async move { backend.release(&lease).await }
+        });
+        let (mut done, mut gone, mut failed) = (0, Vec::new(), Vec::new());
+        fan.gather(&self.members, self.node_timeout, |node, answer, _| {
+            match answer {
+                Ok(Released::Done) => done += 1,
+                Ok(Released::Gone(why)) => gone.push((node, why)),
+                Err(error) => failed.push(error),
+            }
+            let over = gone.len() > self.members.len() - self.majority;
+            if done >= self.majority || over { Enough::Yes } else { Enough::No }
+        })
+        .await;
+        let (all, majority) = (self.members.len(), self.majority);
+        let pending = fan.pending();
+        fan.finish();
+        let unknown = failed.len() + pending;
+        if done > 0 && lease.fence.is_some() {
+            // The fence is right; a node with another one of this id missed phase 2.
+            let mut stray = lease.clone();
+            stray.fence = None;
+            let nodes = gone.iter().filter(|(_, why)| *why == Gone::NotFound).map(|(node, _)| *node);
+            Fan::new(&self.members, nodes, self.node_timeout, |_, backend| {
+                let stray = stray.clone();
+                async move { backend.release(&stray).await }
+            })
+            .finish();
+        }
+        if done >= majority || (done > 0 && done + gone.len() >= majority && done + unknown >= majority) {
+            Ok(Released::Done)
+        } else if gone.len() > all - majority {
+            Ok(Released::Gone(most_common(gone.into_iter().map(|(_, why)| why)).unwrap_or(Gone::NotFound)))
+        } else {
+            Err(self.too_few(failed, pending))
+        }
+    }
+
+    /// Whether some id holds the name on a majority of all nodes.
+    pub(super) async fn is_held(&self, name: &Name) -> bool {
+        // If too few can be asked, somebody may.
+        let Ok(seen) = self.look(name).await else { return true };
+        let pages = seen.iter().map(|(_, page)| page);
+        let ids: Vec<_> = pages.flat_map(|page| &page.items).flat_map(|info| &info.holders).collect();
+        ids.iter().any(|one| ids.iter().filter(|other| other.id == one.id).count() >= self.majority)
+    }
+}

@@ -1,0 +1,200 @@
+//! Looking at a quorum: the nodes' views as one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Nodes, SCAN_TIMEOUT};
+use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query};
+use crate::error::{Error, Result};
+use crate::name::Name;
+
+async fn inspect(backend: Arc<dyn Backend>, query: Query) -> Result<Page> {
+    backend.inspect(&query).await
+}
+
+impl Nodes {
+    pub(super) async fn look(&self, name: &Name) -> Result<Vec<(usize, Page)>> {
+        let query = Query::Name(name.clone());
+        let mut pages = self.ask(self.node_timeout, |_, backend| inspect(backend, query.clone())).await?;
+        pages.sort_unstable_by_key(|(node, _)| *node);
+        Ok(pages)
+    }
+
+    /// Each node gets its own query, and time to look at everything.
+    async fn scan(&self, query: impl Fn(usize) -> Query) -> Result<Vec<(usize, Page)>> {
+        let mut pages = self.ask(SCAN_TIMEOUT, |node, backend| inspect(backend, query(node))).await?;
+        pages.sort_unstable_by_key(|(node, _)| *node);
+        Ok(pages)
+    }
+
+    pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
+        match query {
+            Query::Name(name) => {
+                let pages = self.look(name).await?;
+                let unknown = self.members.len() - pages.len();
+                let views = pages.into_iter().flat_map(|(_, page)| page.items).collect();
+                Ok(Page { items: vec![self.one_view(name.clone(), views, unknown)], next: None })
+            }
+            Query::LeaseId(id) => {
+                let pages = self.scan(|_| query.clone()).await?;
+                let unknown = self.members.len() - pages.len();
+                let views = by_name(pages.into_iter().flat_map(|(_, page)| page.items));
+                let views = views.into_iter().map(|(name, views)| self.one_view(name, views, unknown));
+                let items = views.filter(|info| info.holders.iter().any(|holder| holder.id == *id)).collect();
+                Ok(Page { items, next: None })
+            }
+            Query::Prefix { stored, limit, cursor } => self.list(stored, *limit, cursor.as_deref()).await,
+        }
+    }
+
+    /// One page of all names in use. Nodes are read in step: only as far as all have been read.
+    async fn list(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        let from = match cursor {
+            Some(cursor) => Cursor::parse(cursor, self.members.len())?,
+            None => Cursor { after: String::new(), nodes: vec![None; self.members.len()] },
+        };
+        let seen = self.scan(|node| Query::Prefix {
+            stored: stored.to_owned(),
+            limit: limit.max(1),
+            cursor: from.nodes[node].clone(),
+        });
+        let pages = seen.await?;
+        let unknown = self.members.len() - pages.len();
+        // A page with a next one is complete up to its last name.
+        let end_of = |page: &Page| page.items.last().map(|info| info.name.stored().to_owned());
+        let ends = pages.iter().filter(|(_, page)| page.next.is_some()).filter_map(|(_, page)| end_of(page));
+        // A node that was away is read again from where it was, before what has been shown.
+        let mut bound = ends.min().map(|bound| bound.max(from.after.clone()));
+        let fresh = |info: &NameInfo| info.name.stored() > from.after.as_str() || from.after.is_empty();
+        let items = pages.iter().flat_map(|(_, page)| page.items.clone()).filter(fresh);
+        let mut views: Vec<NameInfo> = by_name(items)
+            .into_iter()
+            .filter(|(name, _)| bound.as_ref().is_none_or(|bound| name.stored() <= bound.as_str()))
+            .map(|(name, views)| self.one_view(name, views, unknown))
+            .filter(|info| !info.holders.is_empty())
+            .collect();
+        if views.len() > limit {
+            views.truncate(limit);
+            bound = views.last().map(|info| info.name.stored().to_owned());
+        }
+        let next = bound.map(|after| {
+            let mut nodes = from.nodes;
+            for (node, page) in &pages {
+                // Read to the end of this page; otherwise it is read again, and what was shown is left out.
+                if page.next.is_some() && end_of(page).is_some_and(|end| end <= after) {
+                    nodes[*node].clone_from(&page.next);
+                }
+            }
+            Cursor { after, nodes }.to_text()
+        });
+        Ok(Page { items: views, next })
+    }
+
+    /// The nodes' views of one name as one. `unknown` nodes have not been seen.
+    fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize) -> NameInfo {
+        let mut info = NameInfo::unused(name);
+        // What a minority has beyond this comes from claims that were given back.
+        let surely = self.majority.saturating_sub(unknown).max(1);
+        info.version = ranked(views.iter().map(|view| view.version), surely);
+        info.last_fence = ranked(views.iter().map(|view| view.last_fence), surely);
+        // In the order of the node that shows most.
+        let mut in_order: Vec<&NameInfo> = views.iter().collect();
+        in_order.sort_by_key(|view| std::cmp::Reverse(view.holders.len()));
+        let mut seen: Vec<Vec<&HolderInfo>> = Vec::new();
+        for holder in in_order.iter().flat_map(|view| &view.holders) {
+            match seen.iter_mut().find(|same| same[0].id == holder.id) {
+                Some(same) => same.push(holder),
+                None => seen.push(vec![holder]),
+            }
+        }
+        for same in seen.into_iter().filter(|same| same.len() + unknown >= self.majority) {
+            let mut holder = same[0].clone();
+            let grants: Vec<_> = same.iter().map(|holder| holder.grant.clone()).collect();
+            let left = holder.grant.left;
+            holder.grant = self.merge(&grants);
+            if same.len() < self.majority {
+                holder.grant.left = left;
+            }
+            let revoked = same.iter().filter(|holder| holder.revoked).count();
+            holder.revoked = revoked > self.members.len() - self.majority;
+            info.holders.push(holder);
+        }
+        info
+    }
+}
+
+/// The highest that so many reach.
+fn ranked<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, reach: usize) -> T {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    values.get(reach - 1).copied().unwrap_or_default()
+}
+
+fn by_name(items: impl Iterator<Item = NameInfo>) -> BTreeMap<Name, Vec<NameInfo>> {
+    let mut names: BTreeMap<Name, Vec<NameInfo>> = BTreeMap::new();
+    for info in items {
+        names.entry(info.name.clone()).or_default().push(info);
+    }
+    names
+}
+
+/// Where the next page begins: the last name that was shown, and each node's own cursor.
+struct Cursor {
+    after: String,
+    nodes: Vec<Option<String>>,
+}
+
+impl Cursor {
+    /// Each part as its length and itself: cursors of nodes may hold anything. `-` is none.
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for part in std::iter::once(Some(&self.after)).chain(self.nodes.iter().map(Option::as_ref)) {
+            match part {
+                Some(part) => text.push_str(&format!("{}:{part}", part.len())),
+                None => text.push_str("-:"),
+            }
+        }
+        text
+    }
+
+    fn parse(text: &str, nodes: usize) -> Result<Self> {
+        let foreign = || Error::invalid("this cursor is not from a page of this quorum");
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((length, after)) = rest.split_once(':') {
+            if length == "-" {
+                parts.push(None);
+                rest = after;
+            } else {
+                let length: usize = length.parse().map_err(|_| foreign())?;
+                let part = after.get(..length).ok_or_else(foreign)?;
+                parts.push(Some(part.to_owned()));
+                rest = &after[length..];
+            }
+        }
+        match (rest.is_empty(), parts.len() == nodes + 1, parts.first().cloned().flatten()) {
+            (true, true, Some(after)) => Ok(Cursor { after, nodes: parts.split_off(1) }),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_survives_as_text_and_a_foreign_one_is_refused() {
+        for parts in
+            [vec![None, None], vec![Some("12:x".into()), None], vec![Some(String::new()), Some("é".into())]]
+        {
+            let cursor = Cursor { after: "a:b".into(), nodes: parts.clone() };
+            let again = Cursor::parse(&cursor.to_text(), 2).unwrap();
+            assert_eq!((again.after.as_str(), again.nodes), ("a:b", parts));
+        }
+        for foreign in ["", "x", "3:ab", "-:", "1:a", "1:a-:-:-:", "2:é", "1:é-:-:", "99999999999999999999:a"]
+        {
+            assert!(Cursor::parse(foreign, 2).is_err(), "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Connecting: poolers, TLS, who is let in, and what is said about it.
+
+use leasehold::{ErrorKind, Locks};
+use testkit::postgres::{PgBouncer, PoolMode, Postgres};
+
+use crate::support::{advisory_locks, stranger, url};
+
+fn advisory(url: &str) -> String {
+    url.replacen("postgres://", "postgres+advisory://", 1)
+}
+
+async fn refused(url: &str) -> leasehold::Error {
+    match Locks::connect(url).await {
+        Ok(_) => panic!("it was let in"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_in_transaction_mode_is_refused_whatever_its_size() {
+    let server = Postgres::start();
+    for connections in [1, 2, 20] {
+        let pooler = PgBouncer::start(&server, PoolMode::Transaction, connections);
+        for _ in 0..5 {
+            let error = refused(&advisory(&pooler.url())).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+            assert!(error.message().contains("pool_mode"), "{error}");
+        }
+        assert_eq!(advisory_locks(&stranger(&server).await).await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_pooler_in_transaction_mode_is_refused_too() {
+    let server = Postgres::start();
+    let pooler = PgBouncer::start(&server, PoolMode::Transaction, 8);
+    let mut others = Vec::new();
+    for _ in 0..6 {
+        let (client, connection) =
+            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        others.push(tokio::spawn(async move {
+            loop {
+                client.batch_execute("BEGIN; SELECT 1; COMMIT").await.unwrap();
+            }
+        }));
+    }
+    for _ in 0..20 {
+        assert_eq!(refused(&advisory(&pooler.url())).await.kind(), ErrorKind::Unsupported);
+    }
+    others.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_in_session_mode_is_as_good_as_the_server() {
+    let server = Postgres::start();
+    let pooler = PgBouncer::start(&server, PoolMode::Session, 20);
+    let locks = Locks::connect(&advisory(&pooler.url())).await.unwrap();
+    let direct = Locks::connect(&url(&server, "")).await.unwrap();
+    let held = locks.mutex("x").lock().await.unwrap();
+    assert!(direct.mutex("x").try_lock().await.unwrap().is_none());
+    let waiter = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("x").lock().await.unwrap() })
+    };
+    held.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_sslmode_checks_what_it_says() {
+    let server = Postgres::builder().tls().access("hostnossl all all 127.0.0.1/32 reject").start();
+    let stranger_to_it = Postgres::builder().tls().start();
+    let base = format!("postgres+advisory://postgres@localhost:{}/postgres", server.port());
+    let address = format!("postgres+advisory://postgres@127.0.0.1:{}/postgres", server.port());
+    let (right, wrong) = (server.authority(), stranger_to_it.authority());
+    let (right, wrong) = (right.display(), wrong.display());
+    for url in [
+        format!("{base}?sslmode=prefer"),
+        format!("{base}?sslmode=require"),
+        format!("{address}?sslmode=require"),
+        format!("{address}?sslmode=require&sslrootcert={right}"),
+        format!("{address}?sslmode=verify-ca&sslrootcert={right}"),
+        format!("{base}?sslmode=verify-full&sslrootcert={right}"),
+    ] {
+        let locks = Locks::connect(&url).await.unwrap_or_else(|error| panic!("{url}: {error:?}"));
+        // Also the cancel of a wait goes over TLS.
+        let _held = locks.mutex("x").lock().await.unwrap();
+        let limit = std::time::Duration::from_millis(20);
+        assert!(locks.mutex("x").try_lock_for(limit).await.unwrap().is_none());
+        let look = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        let waits = |sql: &str| {
+            std::process::Command::new("psql")
+                .args(["-XAtc", sql, "-d"])
+                .arg(format!("host=localhost port={} user=postgres sslmode=require", server.port()))
+                .output()
+                .unwrap()
+        };
+        crate::support::until("nobody waits", || async { waits(look).stdout == b"0\n" }).await;
+    }
+    for url in [
+        format!("{base}?sslmode=require&sslrootcert={wrong}"),
+        format!("{base}?sslmode=verify-ca&sslrootcert={wrong}"),
+        format!("{base}?sslmode=verify-full&sslrootcert={wrong}"),
+        format!("{address}?sslmode=verify-full&sslrootcert={right}"),
+    ] {
+        assert_eq!(refused(&url).await.kind(), ErrorKind::Unavailable, "{url}");
+    }
+    assert_eq!(refused(&format!("{base}?sslmode=disable")).await.kind(), ErrorKind::AuthFailed);
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_is_told_why_and_no_password_is_repeated() {
+    let server = Postgres::builder().access("host all alice 127.0.0.1/32 scram-sha-256").start();
+    server.sql("CREATE ROLE alice LOGIN PASSWORD 'right'; GRANT CREATE ON DATABASE postgres TO alice");
+    let at = |user: &str, database: &str| advisory(&server.url_of(user, database));
+    Locks::connect(&at("alice:right", "postgres")).await.unwrap();
+    for (url, kind) in [
+        (at("alice:hunter2", "postgres"), ErrorKind::AuthFailed),
+        (at("alice", "postgres"), ErrorKind::AuthFailed),
+        (at("nobody", "postgres"), ErrorKind::AuthFailed),
+        (at("postgres:hunter2", "nowhere"), ErrorKind::InvalidArgument),
+        ("postgres+advisory://u:hunter2@127.0.0.1:1/db".into(), ErrorKind::Unavailable),
+        ("postgres+advisory://u:hunter2@/db?nonsense=1".into(), ErrorKind::InvalidArgument),
+        (at("postgres", "postgres") + "?keepalive=0", ErrorKind::InvalidArgument),
+        (at("postgres", "postgres") + "?schema=", ErrorKind::InvalidArgument),
+    ] {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), kind, "{url}: {error:?}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn too_many_connections_are_a_fault_and_not_contention() {
+    let server = Postgres::builder()
+        .setting("max_connections", "6")
+        .setting("superuser_reserved_connections", "0")
+        .setting("max_wal_senders", "0")
+        .start();
+    let mut all = Vec::new();
+    let error = loop {
+        match Locks::connect(&url(&server, "")).await {
+            Ok(locks) => all.push(locks),
+            Err(error) => break error,
+        }
+        assert!(all.len() < 10);
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}
+
+#[tokio::test]
+async fn both_names_of_the_scheme_and_the_socket_work() {
+    let server = Postgres::start();
+    let socket = server.socket().display().to_string().replace('/', "%2F");
+    for url in [
+        url(&server, "").replacen("postgres+", "postgresql+", 1),
+        format!("postgres+advisory://postgres@{socket}:{}/postgres", server.port()),
+    ] {
+        let locks = Locks::connect(&url).await.unwrap();
+        locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+    }
+}

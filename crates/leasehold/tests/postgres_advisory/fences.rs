@@ -1,0 +1,125 @@
+//! Fences: they rise, follow the clock, end at the limit, and are missed only by those who say so.
+
+use leasehold::{ErrorKind, Fence, Locks};
+use testkit::postgres::{Postgres, Stop};
+
+use crate::support::{advisory_locks, connect, stranger, until, url};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_rise_over_clients_restarts_and_a_clock_that_was_ahead() {
+    let mut server = Postgres::start();
+    let mut last = Fence::UNFENCED;
+    for round in 0..3 {
+        let locks = connect(&server).await;
+        for mode in 0..6 {
+            let guard = match mode % 2 {
+                0 => locks.mutex("x").lock().await.unwrap(),
+                _ => locks.rwlock("x").read().await.unwrap(),
+            };
+            assert!(guard.fence() > last);
+            last = guard.fence();
+            guard.release().await.unwrap();
+        }
+        if round == 0 {
+            // As if a clock had been a year ahead: the counter alone keeps the order from here on.
+            server.sql("UPDATE leasehold.advisory_fences SET fence = fence + 8000000000000");
+            last = Fence::new(last.get() + 8_000_000_000_000);
+        }
+        drop(locks);
+        server.restart([Stop::Immediate, Stop::Kill, Stop::Fast][round]);
+    }
+}
+
+#[tokio::test]
+async fn a_new_fence_is_the_clock_of_the_server() {
+    let server = Postgres::start();
+    let clock = || {
+        let now = server.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+        Fence::at(now.parse().unwrap())
+    };
+    let locks = connect(&server).await;
+    let before = clock();
+    let fence = locks.mutex("x").lock().await.unwrap().fence();
+    assert!(before <= fence && fence <= clock(), "{before} {fence}");
+}
+
+#[tokio::test]
+async fn above_the_highest_fence_there_is_an_error_and_no_lock() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+    server.sql(&format!("UPDATE leasehold.advisory_fences SET fence = {}", Fence::MAX.get() - 1));
+    let last = locks.mutex("x").lock().await.unwrap();
+    assert_eq!(last.fence(), Fence::MAX);
+    last.release().await.unwrap();
+    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Internal);
+    assert_eq!(advisory_locks(&look).await, 0);
+    server.sql("DELETE FROM leasehold.advisory_fences");
+    locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn if_the_fence_cannot_be_written_there_is_an_error_and_no_lock() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    server.sql("ALTER TABLE leasehold.advisory_fences ADD CONSTRAINT broken CHECK (fence < 0) NOT VALID");
+    let error = locks.mutex("x").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal, "{error:?}");
+    assert_eq!(advisory_locks(&look).await, 0);
+    // The same for one who waited.
+    look.execute("SELECT pg_advisory_lock(-1679399172, 2061500415)", &[]).await.unwrap();
+    let waiter = tokio::spawn(async move { locks.mutex("MyLock").lock().await.map(drop) });
+    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    look.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Internal);
+    until("it is free", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_a_table_it_works_only_for_those_who_say_so() {
+    let server = Postgres::start();
+    server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON DATABASE postgres FROM PUBLIC");
+    let url = format!("{}?schema=leasehold", server.url_of("app", "postgres").replacen(':', "+advisory:", 1));
+    let locks = Locks::connect(&url).await.unwrap();
+    assert!(!locks.info().fenced);
+    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let guard = locks.mutex("x").allow_unfenced(true).try_lock().await.unwrap().unwrap();
+    assert!(guard.fence().is_unfenced());
+    // An administrator makes it, and gives the least that is needed.
+    connect(&server).await;
+    server.sql("GRANT USAGE ON SCHEMA leasehold TO app; GRANT SELECT, INSERT, UPDATE ON leasehold.advisory_fences TO app");
+    let locks = Locks::connect(&url).await.unwrap();
+    assert!(locks.info().fenced);
+    assert!(!locks.mutex("y").try_lock().await.unwrap().unwrap().fence().is_unfenced());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_come_first_make_the_table_once() {
+    let server = Postgres::start();
+    let url = url(&server, "schema=Odd%20%22name%22");
+    let all: Vec<_> = (0..8)
+        .map(|number| {
+            let url = url.clone();
+            tokio::spawn(async move {
+                let locks = Locks::connect(&url).await.unwrap();
+                locks.mutex(format!("x{number}")).lock().await.unwrap().release().await.unwrap();
+            })
+        })
+        .collect();
+    for one in all {
+        one.await.unwrap();
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM \"Odd \"\"name\"\"\".advisory_fences"), "8");
+}
+
+#[tokio::test]
+async fn a_sweep_forgets_counters_that_are_long_past_and_no_others() {
+    let server = Postgres::start();
+    let locks = connect(&server).await;
+    locks.mutex("old").lock().await.unwrap().release().await.unwrap();
+    server.sql("UPDATE leasehold.advisory_fences SET fence = fence - 8 * 86400::bigint * 256000");
+    let held = locks.mutex("new").lock().await.unwrap();
+    let swept = locks.sweep().await.unwrap();
+    assert_eq!((swept.counters, swept.held, swept.waiting), (1, 1, 0));
+    assert_eq!(server.sql("SELECT fence FROM leasehold.advisory_fences"), held.fence().get().to_string());
+}

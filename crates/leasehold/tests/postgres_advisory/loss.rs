@@ -1,0 +1,182 @@
+//! Loss: ended sessions, restarted and frozen servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Locks, State};
+use testkit::postgres::{Postgres, Stop};
+use testkit::proxy::Proxy;
+
+use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
+
+const TERMINATE_HOLDERS: &str =
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+const TERMINATE_WAITERS: &str =
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_whose_session_was_ended_knows_within_a_second() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    for waited in [false, true] {
+        let guard = if waited {
+            // One that was waited for is on a session of its own.
+            let first = locks.mutex("x").lock().await.unwrap();
+            let second = {
+                let locks = locks.clone();
+                tokio::spawn(async move { locks.mutex("x").lock().await.unwrap() })
+            };
+            until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+            first.release().await.unwrap();
+            second.await.unwrap()
+        } else {
+            locks.mutex("x").lock().await.unwrap()
+        };
+        let lost = guard.lost();
+        let began = Instant::now();
+        look.query_one(TERMINATE_HOLDERS, &[]).await.unwrap();
+        tokio::time::timeout(PATIENCE, lost).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(guard.state(), State::Lost);
+        // The client goes on with a new session.
+        let again = locks.mutex("x").lock().await.unwrap();
+        assert!(again.fence() > guard.fence());
+        drop(guard);
+        again.release().await.unwrap();
+    }
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_session_was_ended_waits_on() {
+    let server = Postgres::start();
+    let (one, other, look) = (connect(&server).await, connect(&server).await, stranger(&server).await);
+    let held = one.mutex("x").lock().await.unwrap();
+    let waiter = tokio::spawn(async move { other.mutex("x").lock().await.unwrap() });
+    for _ in 0..3 {
+        until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+        look.query_one(TERMINATE_WAITERS, &[]).await.unwrap();
+    }
+    until("it waits again", || async { advisory_locks(&look).await == 2 }).await;
+    assert!(!waiter.is_finished());
+    held.release().await.unwrap();
+    tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_storm_of_ended_sessions_fences_keep_their_order_and_nothing_is_left() {
+    let server = Postgres::builder().without_fsync().start();
+    let look = stranger(&server).await;
+    let highest = Arc::new(AtomicU64::new(0));
+    let end = Instant::now() + Duration::from_secs(4);
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        let (locks, highest) = (connect(&server).await, Arc::clone(&highest));
+        all.push(tokio::spawn(async move {
+            let mut held = 0;
+            while Instant::now() < end {
+                let before = highest.load(Ordering::SeqCst);
+                let Ok(guard) = locks.mutex("x").max_wait(Duration::from_secs(20)).lock().await else {
+                    continue;
+                };
+                assert!(guard.fence().get() > before, "{} after {before}", guard.fence());
+                highest.fetch_max(guard.fence().get(), Ordering::SeqCst);
+                held += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let _ = guard.release().await;
+            }
+            held
+        }));
+    }
+    while Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        look.query_one(TERMINATE_HOLDERS, &[]).await.unwrap();
+        look.query_one(TERMINATE_WAITERS, &[]).await.unwrap();
+    }
+    let mut held = 0;
+    for one in all {
+        held += one.await.unwrap();
+    }
+    assert!(held > 20, "{held}");
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_has_freed_everything_and_is_used_again() {
+    let mut server = Postgres::start();
+    let locks = connect(&server).await;
+    for how in [Stop::Immediate, Stop::Kill, Stop::Fast] {
+        let guard = locks.mutex("x").lock().await.unwrap();
+        let lost = guard.lost();
+        server.stop(how);
+        tokio::time::timeout(PATIENCE, lost).await.unwrap();
+        let error = locks.mutex("y").try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "a broken store is not contention");
+        server.start_again();
+        let again = locks.mutex("x").lock().await.unwrap();
+        assert!(again.fence() > guard.fence());
+        again.release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_is_noticed_within_fifteen_seconds() {
+    let server = Postgres::start();
+    let locks = Locks::connect(&url(&server, "")).await.unwrap();
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let lost = guard.lost();
+    let began = Instant::now();
+    server.freeze();
+    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    let noticed = began.elapsed();
+    assert!(noticed < Duration::from_secs(15), "{noticed:?}");
+    assert!(noticed > Duration::from_secs(4), "one late answer is no loss: {noticed:?}");
+    server.thaw();
+    let again = locks.mutex("x").lock().await.unwrap();
+    assert!(again.fence() > guard.fence());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keepalive_of_an_idle_holder_is_no_loss() {
+    let server = Postgres::start();
+    let builder = leasehold::backends::postgres::Advisory::parse(&url(&server, "")).unwrap();
+    let store = builder.keepalive(Duration::from_millis(200)).connect().await.unwrap();
+    let locks = Locks::new(store);
+    let guard = locks.mutex("x").lock().await.unwrap();
+    let waiter = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("x").lock().await.unwrap() })
+    };
+    tokio::time::sleep(Duration::from_secs(2)).await; // ten times the keepalive
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(waiter.await.unwrap().attempts(), 2, "the waiter stood in the queue all the time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen_seconds() {
+    let server = Postgres::start();
+    let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
+    let through = format!("postgres+advisory://postgres@{}/postgres", proxy.address());
+    let (locks, direct) = (Locks::connect(&through).await.unwrap(), connect(&server).await);
+    let look = stranger(&server).await;
+    let mine = locks.mutex("mine").lock().await.unwrap();
+    let other = direct.mutex("other").lock().await.unwrap();
+    let waiter = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("other").lock().await })
+    };
+    until("it waits", || async { advisory_locks(&look).await == 3 }).await;
+    let (lost, began) = (mine.lost(), Instant::now());
+    proxy.blackhole();
+    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    // A waiter that can do nothing says so, and does not wait for ever.
+    let error = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    proxy.discard();
+    proxy.pass();
+    other.release().await.unwrap();
+    locks.mutex("other").lock().await.unwrap().release().await.unwrap();
+}

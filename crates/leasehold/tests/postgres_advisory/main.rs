@@ -1,0 +1,13 @@
+//! `postgres+advisory:` on real servers.
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+#[cfg(feature = "conformance")]
+mod conformance;
+mod connecting;
+mod fences;
+mod keys;
+mod loss;
+mod processes;
+mod scope;
+mod support;
+mod waiting;

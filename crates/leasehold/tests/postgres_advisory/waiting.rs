@@ -1,0 +1,234 @@
+//! Waiting in the server's queue: hand-over, order, limits, and nothing left when it is called off.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Locks};
+use testkit::postgres::Postgres;
+use tokio_postgres::Client;
+
+use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
+
+/// Tries of each race.
+const TRIES: u64 = 2_000;
+
+async fn waiters(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_has_the_lock_soon_after_the_release_and_in_the_order_of_the_server() {
+    let server = Postgres::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let look = stranger(&server).await;
+    let held = one.mutex("x").lock().await.unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..6 {
+        let locks = if number % 2 == 0 { one.clone() } else { other.clone() };
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            let guard = locks.mutex("x").lock().await.unwrap();
+            tell.send((number, guard.fence())).unwrap();
+            guard.release().await.unwrap();
+        });
+        until("it waits", || async { waiters(&look).await == number + 1 }).await;
+    }
+    let mut last = held.fence();
+    held.release().await.unwrap();
+    for number in 0..6 {
+        let (came, fence) = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
+        assert_eq!(came, number);
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_and_writers_exclude_each_other_and_a_waiting_writer_is_not_overtaken() {
+    let server = Postgres::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let look = stranger(&server).await;
+    // Several readers in one client: each on a session of its own.
+    let first = one.rwlock("x").read().await.unwrap();
+    let second = one.rwlock("x").read().await.unwrap();
+    let third = other.rwlock("x").read().await.unwrap();
+    assert!(second.fence() > first.fence() && third.fence() > second.fence());
+    assert!(one.rwlock("x").try_write().await.unwrap().is_none());
+    assert!(other.rwlock("x").try_write().await.unwrap().is_none());
+    let writer = tokio::spawn(async move { other.rwlock("x").write().await.unwrap() });
+    until("the writer waits", || async { waiters(&look).await == 1 }).await;
+    assert!(one.rwlock("x").try_read().await.unwrap().is_none(), "a reader came before a waiting writer");
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+    assert!(!writer.is_finished());
+    third.release().await.unwrap();
+    let writer = writer.await.unwrap();
+    assert!(one.rwlock("x").try_read().await.unwrap().is_none());
+    writer.release().await.unwrap();
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_lets_readers_in_and_no_waiting_writer_between() {
+    let server = Postgres::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let look = stranger(&server).await;
+    for _ in 0..20 {
+        let held = one.rwlock("x").write().await.unwrap();
+        let locks = other.clone();
+        let writer = tokio::spawn(async move { locks.rwlock("x").write().await.unwrap() });
+        until("the writer waits", || async { waiters(&look).await == 1 }).await;
+        held.downgrade().await.unwrap();
+        let modes = "SELECT string_agg(mode, ',') FROM pg_locks WHERE locktype = 'advisory' AND granted";
+        let modes: String = look.query_one(modes, &[]).await.unwrap().get(0);
+        assert_eq!(modes, "ShareLock");
+        assert!(!writer.is_finished());
+        held.release().await.unwrap();
+        writer.await.unwrap().release().await.unwrap();
+    }
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+/// Releases at about the moment at which a waiter gives up, in one way or another, again and again.
+async fn race<F: Future<Output = Option<leasehold::Guard>>>(
+    server: &Postgres,
+    give_up: impl Fn(Locks, Duration) -> F,
+) {
+    let options = "fences=off";
+    let open = || async {
+        let builder = Locks::connect_builder(&url(server, options)).await.unwrap();
+        builder.allow_unfenced(true).build()
+    };
+    let (holder, waiter, look) = (open().await, open().await, stranger(server).await);
+    let (mut granted, mut given_up) = (0, 0);
+    // The moment moves to where both happen about as often.
+    let mut limit = Duration::from_micros(1500);
+    for _ in 0..TRIES {
+        let held = holder.mutex("x").lock().await.unwrap();
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            held.release().await.unwrap();
+        };
+        let (guard, ()) = tokio::join!(give_up(waiter.clone(), limit), release);
+        match guard {
+            Some(guard) => {
+                granted += 1;
+                limit -= limit / 20;
+                // One that gave up before may not be out of the queue yet.
+                assert_eq!(advisory_locks(&look).await - waiters(&look).await, 1, "the call says granted");
+                guard.release().await.unwrap();
+            }
+            None => {
+                given_up += 1;
+                limit += limit / 20;
+            }
+        }
+        // A lock that was left would make this wait for ever.
+        let next = tokio::time::timeout(PATIENCE, holder.mutex("x").lock()).await;
+        next.expect("what was given up is free again").unwrap().release().await.unwrap();
+    }
+    println!("{granted} granted, {given_up} given up");
+    assert!(granted > TRIES / 10 && given_up > TRIES / 10, "it was no race: {granted} and {given_up}");
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
+    let server = Postgres::builder().without_fsync().start();
+    race(&server, |locks, limit| async move {
+        match locks.mutex("x").try_lock_for(limit).await {
+            Ok(granted) => granted,
+            // Not even the first attempt was answered within the limit.
+            Err(error) if error.kind() == ErrorKind::NetworkTimeout => None,
+            Err(error) => panic!("{error:?}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_cancel_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
+    let server = Postgres::builder().without_fsync().start();
+    race(&server, |locks, limit| async move {
+        tokio::time::timeout(limit, async { locks.mutex("x").lock().await.unwrap() }).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_is_kept_and_the_place_in_the_queue_given_up() {
+    let server = Postgres::start();
+    let (one, other, look) = (connect(&server).await, connect(&server).await, stranger(&server).await);
+    let _held = one.mutex("x").lock().await.unwrap();
+    let began = Instant::now();
+    let limit = Duration::from_millis(300);
+    let error = other.mutex("x").max_wait(limit).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(began.elapsed() >= limit);
+    until("nobody waits", || async { waiters(&look).await == 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_find_no_connection_to_wait_on_get_their_turn_too() {
+    let server = Postgres::start();
+    let locks = Locks::connect(&url(&server, "connections=3")).await.unwrap();
+    let held = locks.mutex("x").lock().await.unwrap();
+    let all: Vec<_> = (0..8)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.mutex("x").lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    let look = stranger(&server).await;
+    until("two wait", || async { waiters(&look).await == 2 }).await;
+    // Locks that are free can be had, and those who hold can let go.
+    locks.mutex("y").lock().await.unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+    for one in all {
+        tokio::time::timeout(PATIENCE, one).await.unwrap().unwrap();
+    }
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
+    assert!(server.sql(connections).parse::<u32>().unwrap() <= 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_nobody_needs_are_few_and_hold_nothing() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    let held = locks.mutex("x").lock().await.unwrap();
+    let all: Vec<_> = (0..12)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.mutex("x").lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    until("all wait", || async { waiters(&look).await == 12 }).await;
+    held.release().await.unwrap();
+    for one in all {
+        one.await.unwrap();
+    }
+    assert_eq!(advisory_locks(&look).await, 0);
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
+    until("one and four are left", || async { server.sql(connections) == "5" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_s_limits_end_neither_a_wait_nor_an_idle_holder() {
+    let server = Postgres::builder()
+        .setting("statement_timeout", "100")
+        .setting("lock_timeout", "100")
+        .setting("idle_session_timeout", "200")
+        .setting("default_transaction_isolation", "serializable")
+        .start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let held = one.mutex("x").lock().await.unwrap();
+    let waiter = tokio::spawn(async move { other.mutex("x").lock().await.unwrap() });
+    tokio::time::sleep(Duration::from_secs(1)).await; // several times each limit
+    assert!(!waiter.is_finished());
+    held.check().unwrap();
+    held.release().await.unwrap();
+    let guard = waiter.await.unwrap();
+    assert_eq!(guard.attempts(), 2, "one attempt, one wait");
+    guard.release().await.unwrap();
+}

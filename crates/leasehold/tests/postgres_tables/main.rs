@@ -1,0 +1,10 @@
+//! Leases in the tables of a real PostgreSQL server.
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+mod model;
+mod races;
+mod setup;
+mod support;
+mod survival;
+mod wakeups;

@@ -1,0 +1,202 @@
+//! Many at once: on one name, at the moment of expiry, in batches, and with a stuck row.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend, Query, Release, Released, Renewal, Renewed};
+use leasehold::backends::postgres::Postgres as Store;
+use leasehold::{ErrorKind, Locks};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::support::{LONG, PATIENCE, claim, granted, look, name, place, server, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_64_connections_that_race_for_a_new_name_exactly_one_wins() {
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(64).open().await.unwrap();
+    for round in 0..5 {
+        let on = format!("new {round}");
+        let barrier = Arc::new(Barrier::new(64));
+        let mut tasks = JoinSet::new();
+        for _ in 0..64 {
+            let (store, barrier, claim) = (store.clone(), Arc::clone(&barrier), claim(&on, LONG));
+            tasks.spawn(async move {
+                barrier.wait().await;
+                matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Granted(_))
+            });
+        }
+        let winners = tasks.join_all().await.into_iter().filter(|won| *won).count();
+        assert_eq!(winners, 1);
+        assert_eq!(look(&store, &on).await.holders.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_and_a_takeover_at_the_moment_of_expiry_never_both_succeed() {
+    let place = place();
+    let (holder, other) = (place.open().await, place.open().await);
+    let (mut renewed, mut taken) = (0, 0);
+    let started = Instant::now();
+    for round in 0..400u32 {
+        let ttl = Duration::from_millis(3);
+        let (first, second) = (claim("edge", ttl), claim("edge", LONG));
+        granted(&holder, &first).await;
+        // From a little before the end to a little after it.
+        tokio::time::sleep(Duration::from_micros(u64::from(round % 40) * 100)).await;
+        let renewal = [Renewal::new(name("edge"), first.id, LONG)];
+        let (renewal, taking) = tokio::join!(holder.renew(&renewal), other.try_acquire(&second));
+        let held = matches!(renewal[0], Ok(Renewed::Held(_)));
+        let took = matches!(taking, Ok(Attempt::Granted(_)));
+        assert!(!(held && took), "two holders in round {round}");
+        (renewed, taken) = (renewed + u32::from(held), taken + u32::from(took));
+        for id in [first.id, second.id] {
+            holder.release(&Release::new(name("edge"), id)).await.unwrap();
+        }
+        if started.elapsed() > PATIENCE {
+            break;
+        }
+    }
+    assert!(renewed > 0 && taken > 0, "both sides won: {renewed}, {taken}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(12).open().await.unwrap();
+    let mut leases = Vec::new();
+    for n in 0..24 {
+        let claim = claim(&format!("batch {n}"), LONG);
+        granted(&store, &claim).await;
+        leases.push(Renewal::new(claim.name, claim.id, LONG));
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..8usize {
+        let (store, mut leases) = (store.clone(), leases.clone());
+        tasks.spawn(async move {
+            for round in 0..20 {
+                leases.rotate_left((task * 5 + round * 7) % 24);
+                if round % 2 == task % 2 {
+                    leases.reverse();
+                }
+                for answer in store.renew(&leases).await {
+                    assert!(matches!(answer.unwrap(), Renewed::Held(_)));
+                }
+                let on = leases[0].name.as_str().to_owned();
+                assert!(matches!(store.try_acquire(&claim(&on, LONG)).await.unwrap(), Attempt::Busy(_)));
+                store.sweep().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(server().sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_other_name() {
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
+    let held = claim("stuck", LONG);
+    granted(&store, &held).await;
+    let stuck = place.schema.clone();
+    let keeper = std::thread::spawn(move || {
+        server().sql(&format!("BEGIN; SELECT 1 FROM {stuck}.names FOR UPDATE; SELECT pg_sleep(7); COMMIT"))
+    });
+    let asleep =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(7)%' AND wait_event = 'PgSleep'";
+    until("the row is locked", async || server().sql(asleep) != "0").await;
+    let started = Instant::now();
+    let (other, attempt) = (claim("other", LONG), claim("stuck", LONG));
+    let (stuck, free) = tokio::join!(store.try_acquire(&attempt), granted(&store, &other));
+    assert!(free.fence.get() > 0);
+    let error = stuck.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(6));
+    keeper.join().unwrap();
+    assert_eq!(store.release(&Release::new(name("stuck"), held.id)).await.unwrap(), Released::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_who_wait_and_a_pool_of_two_do_not_hold_up_a_release() {
+    let place = place();
+    let locks = Locks::connect(&format!("{}&pool_size=2", place.url)).await.unwrap();
+    let guard = locks.mutex("few").lock().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let locks = locks.clone();
+        tasks.spawn(async move { locks.mutex("few").lock().await.unwrap().release().await.unwrap() });
+    }
+    let store = place.open().await;
+    until("all wait", async || {
+        store.inspect(&Query::Name(locks.name("few").unwrap())).await.unwrap().items[0].queue_length == 10
+    })
+    .await;
+    let started = Instant::now();
+    guard.release().await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(2));
+    tokio::time::timeout(PATIENCE, tasks.join_all()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_in_different_time_zones_agree() {
+    let place = place();
+    let at = |zone: &str| format!("{}&options=-c%20TimeZone%3D{zone}", place.url);
+    let east = Store::connect(&at("Pacific/Auckland")).await.unwrap();
+    let west = Store::connect(&at("America/Los_Angeles")).await.unwrap();
+    let short = claim("zone", Duration::from_millis(300));
+    granted(&east, &short).await;
+    let seen = look(&west, "zone").await.holders.remove(0).grant.left.unwrap();
+    assert!(seen <= Duration::from_millis(300), "{seen:?}");
+    let next = claim("zone", LONG);
+    assert!(matches!(west.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
+    until("the lease has expired", async || {
+        matches!(west.try_acquire(&next).await.unwrap(), Attempt::Granted(_))
+    })
+    .await;
+    let left = look(&east, "zone").await.holders.remove(0).grant.left.unwrap();
+    assert!(left <= LONG && left > Duration::from_secs(10), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_any_characters_are_their_own_and_come_in_the_order_of_bytes() {
+    let place = place();
+    let store = place.open().await;
+    let longest = "\0".repeat(512);
+    let mut names = vec![
+        "p",
+        "p\0",
+        "p\0\u{1}",
+        "p\u{1}",
+        "p\u{1}\u{1}",
+        "p\u{1}\u{2}",
+        "p'",
+        "p\"",
+        "p\\",
+        "p%",
+        "p_",
+        "pé",
+        "p\u{10FFFF}",
+        "p\u{10FFFF}x",
+        "P",
+        "q",
+        &longest,
+    ];
+    for on in &names {
+        granted(&store, &claim(on, LONG)).await;
+    }
+    names.retain(|on| on.starts_with('p'));
+    names.sort_unstable();
+    let mut seen = Vec::new();
+    let mut cursor = None;
+    loop {
+        let query = Query::Prefix { stored: "/p".into(), limit: 3, cursor };
+        let page = store.inspect(&query).await.unwrap();
+        assert!(page.items.len() <= 3);
+        seen.extend(page.items.into_iter().map(|item| item.name.as_str().to_owned()));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, names);
+}

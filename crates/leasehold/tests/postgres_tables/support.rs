@@ -1,0 +1,74 @@
+//! What these tests share.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::Name;
+use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query};
+use leasehold::backends::postgres::Postgres as Store;
+use testkit::postgres::Postgres;
+
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const TICKET: Duration = Duration::from_secs(10);
+
+/// Long enough for the slowest machine; only a test that fails waits for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One server for the tests that do it no harm; killed when this process ends.
+pub(crate) fn server() -> &'static Postgres {
+    static SERVER: OnceLock<Postgres> = OnceLock::new();
+    SERVER.get_or_init(Postgres::start)
+}
+
+/// Tables of a test's own on the common server.
+pub(crate) struct Place {
+    pub(crate) schema: String,
+    pub(crate) url: String,
+}
+
+pub(crate) fn place() -> Place {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let schema = format!("s{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let url = format!("{}?schema={schema}", server().url());
+    Place { schema, url }
+}
+
+impl Place {
+    pub(crate) async fn open(&self) -> Store {
+        Store::connect(&self.url).await.unwrap()
+    }
+
+    /// Runs SQL in which `leasehold.` stands for the test's schema.
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        server().sql(&sql.replace("leasehold.", &format!("{}.", self.schema)))
+    }
+}
+
+pub(crate) fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+pub(crate) fn claim(on: &str, ttl: Duration) -> Claim {
+    Claim::new(name(on), Mode::Exclusive, ttl, "test")
+}
+
+pub(crate) async fn granted(store: &Store, claim: &Claim) -> Grant {
+    match store.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) async fn look(store: &Store, on: &str) -> NameInfo {
+    store.inspect(&Query::Name(name(on))).await.unwrap().items.remove(0)
+}
+
+/// Waits until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so().await {
+        assert!(started.elapsed() < PATIENCE, "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,111 @@
+//! A quorum of memory stores in paused time, each behind a script of faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Claim, Grant, HolderInfo, Query, Release, Renewal, Renewed};
+use leasehold::backends::memory::Memory;
+use leasehold::clock::{Clock, TokioClock};
+use leasehold::layers::quorum::{Node, Quorum};
+use leasehold::{ErrorKind, Locks, Mode, Name, Result};
+use testkit::faulty::{Act, Faulty, Verb};
+
+pub(crate) const VERBS: [Verb; 5] = [Verb::TryAcquire, Verb::Wait, Verb::Renew, Verb::Release, Verb::Other];
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) struct Cluster {
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The stores themselves.
+    pub(crate) memory: Vec<Memory>,
+    /// The stores as the quorum meets them.
+    pub(crate) nodes: Vec<Faulty>,
+    pub(crate) quorum: Quorum,
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: usize) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let memory: Vec<_> = (0..nodes).map(|_| Memory::with_clock(Arc::clone(&clock))).collect();
+        let nodes: Vec<_> =
+            memory.iter().map(|store| Faulty::new(store.clone(), Arc::clone(&clock))).collect();
+        let quorum = quorum_of(&nodes);
+        Cluster { clock, memory, nodes, quorum }
+    }
+
+    /// Another client's layer over the same nodes.
+    pub(crate) fn other(&self) -> Quorum {
+        quorum_of(&self.nodes)
+    }
+
+    pub(crate) fn client(&self) -> Locks {
+        let quorum: Arc<dyn Backend> = Arc::new(self.other());
+        let runtime = tokio::runtime::Handle::current();
+        Locks::builder(quorum).clock(Arc::clone(&self.clock)).runtime(runtime).build()
+    }
+
+    /// What every call to a node does from here on.
+    pub(crate) fn set(&self, node: usize, act: Act) {
+        VERBS.iter().for_each(|verb| self.nodes[node].always(*verb, act));
+    }
+
+    pub(crate) fn kill(&self, node: usize) {
+        self.set(node, Act::Fail(ErrorKind::Unavailable));
+    }
+
+    pub(crate) fn revive(&self, node: usize) {
+        self.set(node, Act::Pass);
+    }
+
+    pub(crate) async fn acquire(&self, claim: &Claim) -> Result<Grant> {
+        Ok(granted(self.quorum.try_acquire(claim).await?))
+    }
+
+    /// Who holds a name on a node, by the store itself.
+    pub(crate) async fn holders(&self, node: usize, name: &Name) -> Vec<HolderInfo> {
+        let page = self.memory[node].inspect(&Query::Name(name.clone())).await.unwrap();
+        page.items.into_iter().flat_map(|info| info.holders).collect()
+    }
+
+    /// On how many nodes anybody holds the name.
+    pub(crate) async fn held(&self, name: &Name) -> usize {
+        let mut held = 0;
+        for node in 0..self.nodes.len() {
+            held += usize::from(!self.holders(node, name).await.is_empty());
+        }
+        held
+    }
+}
+
+fn quorum_of(nodes: &[Faulty]) -> Quorum {
+    Quorum::new(nodes.iter().map(|node| Node::new(Arc::new(node.clone())))).unwrap()
+}
+
+pub(crate) fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+pub(crate) fn claim(on: &str) -> Claim {
+    Claim::new(name(on), Mode::Exclusive, TTL, "test")
+}
+
+pub(crate) fn release(claim: &Claim) -> Release {
+    Release::new(claim.name.clone(), claim.id)
+}
+
+pub(crate) async fn renew(quorum: &Quorum, claim: &Claim) -> Result<Renewed> {
+    let renewal = Renewal::new(claim.name.clone(), claim.id, claim.ttl);
+    quorum.renew(&[renewal]).await.pop().unwrap()
+}
+
+#[track_caller]
+pub(crate) fn granted(attempt: Attempt) -> Grant {
+    match attempt {
+        Attempt::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Until everything that was left to the background is over.
+pub(crate) async fn later() {
+    tokio::time::sleep(Duration::from_secs(10)).await;
+}

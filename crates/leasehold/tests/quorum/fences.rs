@@ -1,0 +1,178 @@
+//! The fence against counters that are set against it, and nodes that die or forget at the worst moment.
+
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Gone, Release, Renewal, Renewed};
+use leasehold::backends::memory::Memory;
+use leasehold::clock::Clock as _;
+use leasehold::{ErrorKind, Fence, Mode};
+use testkit::faulty::{Act, Verb};
+
+use crate::cluster::{Cluster, claim, granted, later, release, renew};
+
+/// Drives a node's counter of a name far above the clock, and leaves it free.
+async fn raise(store: &Memory, on: &str, fence: Fence) {
+    let claim = claim(on);
+    let own = granted(store.try_acquire(&claim).await.unwrap()).fence;
+    let mut renewal = Renewal::new(claim.name.clone(), claim.id, claim.ttl);
+    renewal.raise_fence = Some(fence.max(own));
+    assert!(matches!(store.renew(&[renewal]).await.pop().unwrap().unwrap(), Renewed::Held(_)));
+    store.release(&release(&claim)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_rises_over_a_majority_that_never_saw_the_highest_counter() {
+    for nodes in [3, 4, 5] {
+        let cluster = Cluster::new(nodes);
+        let high = Fence::new(Fence::at(cluster.clock.wall_micros()).get() + 1_000_000_000);
+        raise(&cluster.memory[0], "x", high).await;
+        let first = claim("x");
+        let one = cluster.acquire(&first).await.unwrap();
+        assert!(one.fence > high, "{} came after {high}", one.fence);
+        cluster.quorum.release(&release(&first)).await.unwrap();
+        later().await;
+        // The next majority is without the node that had it.
+        cluster.kill(0);
+        let two = cluster.acquire(&claim("x")).await.unwrap();
+        assert!(two.fence > one.fence, "{} came after {}", two.fence, one.fence);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_rise_whichever_majority_grants() {
+    let cluster = Cluster::new(5);
+    let mut last = Fence::UNFENCED;
+    for round in 0..40_u64 {
+        // Two other nodes are away in each round, and one counter is driven ahead.
+        let away = [(round % 5) as usize, (round * 3 % 5) as usize];
+        away.iter().for_each(|node| cluster.kill(*node));
+        let ahead = (round * 2 + 1) % 5;
+        raise(&cluster.memory[ahead as usize], "x", Fence::new(last.get().max(1) + 1_000_000 * (round % 3)))
+            .await;
+        let claim = claim("x");
+        let grant = cluster.acquire(&claim).await.unwrap();
+        assert!(grant.fence > last, "{} came after {last}", grant.fence);
+        last = grant.fence;
+        cluster.quorum.release(&release(&claim)).await.unwrap();
+        later().await;
+        away.iter().for_each(|node| cluster.revive(*node));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_that_dies_between_the_phases_grants_nothing_and_leaves_nothing() {
+    for act in [
+        Act::Fail(ErrorKind::Unavailable),
+        Act::LostAfter(ErrorKind::NetworkTimeout),
+        Act::Never,
+        Act::NeverAfter,
+        Act::Gone(Gone::Expired),
+        Act::Late(Duration::from_secs(3)),
+    ] {
+        let cluster = Cluster::new(5);
+        (0..3).for_each(|node| cluster.nodes[node].always(Verb::Renew, act));
+        let first = claim("x");
+        let error = cluster.acquire(&first).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{act:?}");
+        later().await;
+        assert_eq!(cluster.held(&first.name).await, 0, "{act:?}");
+        // The id was given back by force: it is never granted again, and the next fence is above the burnt one.
+        assert!(matches!(cluster.quorum.try_acquire(&first).await.unwrap(), Attempt::Gone(_)), "{act:?}");
+        let burnt = cluster.nodes[3].calls(Verb::Renew)[0].renewals()[0].raise_fence.unwrap();
+        (0..3).for_each(|node| cluster.revive(node));
+        let grant = cluster.acquire(&claim("x")).await.unwrap();
+        assert!(grant.fence > burnt, "{act:?}: {} came after {burnt}", grant.fence);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_that_dies_between_the_phases_is_not_missed() {
+    let cluster = Cluster::new(5);
+    cluster.nodes[1].always(Verb::Renew, Act::Never);
+    cluster.nodes[4].always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
+    let first = claim("x");
+    let grant = cluster.acquire(&first).await.unwrap();
+    assert_eq!(grant.left, Some(crate::cluster::TTL));
+    let held = cluster.holders(0, &first.name).await;
+    assert_eq!(held[0].grant.fence, grant.fence);
+    // Its release, which names the fence, also ends what those two have, which is of another fence.
+    [1, 4].iter().for_each(|node| cluster.revive(*node));
+    let mut release = Release::new(first.name.clone(), first.id);
+    release.fence = Some(grant.fence);
+    cluster.quorum.release(&release).await.unwrap();
+    later().await;
+    assert_eq!(cluster.held(&first.name).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_majority_forgot_the_lease_is_gone_and_fences_still_rise() {
+    let cluster = Cluster::new(3);
+    let first = claim("x");
+    let one = cluster.acquire(&first).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    // Two nodes restart empty: in place of their stores come new ones.
+    let mut nodes = cluster.nodes.clone();
+    for node in &mut nodes[1..] {
+        *node =
+            testkit::faulty::Faulty::new(Memory::with_clock(cluster.clock.clone()), cluster.clock.clone());
+    }
+    let quorum = leasehold::layers::quorum::Quorum::new(
+        nodes.iter().map(|node| leasehold::layers::quorum::Node::new(std::sync::Arc::new(node.clone()))),
+    )
+    .unwrap();
+    // Nothing can keep the second out: that is documented. Its fence stops the first.
+    let two = granted(quorum.try_acquire(&claim("x")).await.unwrap());
+    assert!(two.fence > one.fence, "{} came after {}", two.fence, one.fence);
+    assert_eq!(renew(&quorum, &first).await.unwrap(), Renewed::Gone(Gone::NotFound));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_lives_while_a_majority_of_its_nodes_does() {
+    let cluster = Cluster::new(5);
+    let first = claim("x");
+    cluster.acquire(&first).await.unwrap();
+    cluster.kill(0);
+    cluster.set(1, Act::Never);
+    for _ in 0..10 {
+        tokio::time::sleep(crate::cluster::TTL / 2).await;
+        assert!(matches!(renew(&cluster.quorum, &first).await.unwrap(), Renewed::Held(_)));
+    }
+    // Those two have lost it meanwhile and are not given it again.
+    cluster.revive(0);
+    cluster.revive(1);
+    cluster.kill(2);
+    assert_eq!(renew(&cluster.quorum, &first).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    cluster.revive(2);
+    assert!(matches!(renew(&cluster.quorum, &first).await.unwrap(), Renewed::Held(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_lasts_as_long_as_a_majority_of_nodes_has_it() {
+    let cluster = Cluster::new(3);
+    let first = claim("x");
+    // One node answers its renewal late: it is not waited for.
+    cluster.nodes[2].always(Verb::Renew, Act::Slow(Duration::from_millis(500)));
+    let started = tokio::time::Instant::now();
+    let grant = cluster.acquire(&first).await.unwrap();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!((grant.left, grant.waited), (Some(crate::cluster::TTL), Duration::ZERO));
+    // Phase 1 takes its time: what is left counts from after it.
+    let second = claim("y");
+    (0..3).for_each(|node| {
+        cluster.nodes[node].always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));
+    });
+    let grant = cluster.acquire(&second).await.unwrap();
+    assert_eq!((grant.left, grant.waited), (Some(crate::cluster::TTL), Duration::from_millis(300)));
+    // Cut one node's lease short: the other two carry it. Then another's: it ends with that.
+    for (node, left) in [(0, 30), (1, 10)] {
+        let shown = cluster.holders(node, &second.name).await;
+        let mut short = Renewal::new(second.name.clone(), second.id, Duration::from_secs(10));
+        short.shorten = Some(shown[0].grant.renewals);
+        cluster.memory[node].renew(&[short]).await.pop().unwrap().unwrap();
+        let again = cluster.acquire(&second).await.unwrap();
+        let least = Duration::from_secs(left) - Duration::from_secs(1);
+        assert!(again.left > Some(least) && again.left <= Some(Duration::from_secs(left)), "{again:?}");
+        assert_eq!(again.fence, grant.fence);
+    }
+    assert_eq!(grant.mode, Mode::Exclusive);
+}

@@ -1,0 +1,14 @@
+//! The quorum layer: over memory stores that die, forget, hang and lose answers, and over real servers.
+
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
+mod cluster;
+mod conformance;
+mod contention;
+mod fences;
+mod history;
+#[cfg(feature = "redis")]
+mod redis;
+mod setup;
+mod tables;
+mod unanswered;

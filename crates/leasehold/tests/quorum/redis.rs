@@ -1,0 +1,110 @@
+//! A quorum of five real Redis servers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::conformance::{Harness, run_all};
+use leasehold::{ErrorKind, Fence, Locks};
+use testkit::proxy::Proxy;
+use testkit::redis::{Server, servers};
+
+fn url(servers: &[Server]) -> String {
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    format!("quorum:{}", urls.join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_of_five_redis_servers_keeps_every_promise() {
+    let servers = servers(5);
+    let url = url(&servers);
+    // The clients keep the threads on which their connections live.
+    let (one, two) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
+    // An attempt is two round trips to five servers that share the machine: few at a time, and no haste.
+    let harness = Harness::new(Arc::clone(one.backend())).second(Arc::clone(two.backend()));
+    let harness = harness.slower(8).at_once(4);
+    let report = run_all(&harness).await;
+    println!("{report}");
+    report.assert_passed();
+    assert_eq!(one.backend().info().scheme, "quorum");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_die_one_after_the_other_and_fences_rise_over_every_majority() {
+    let mut servers: Vec<Server> = (0..5).map(|_| Server::durable()).collect();
+    let locks = Locks::connect(&url(&servers)).await.unwrap();
+    let mutex = locks.mutex("x").ttl(Duration::from_secs(5));
+    let mut last = Fence::UNFENCED;
+    for round in 0..5 {
+        // Two are away: in each round one comes back and another goes.
+        servers[round].kill();
+        for _ in 0..3 {
+            let guard = tokio::time::timeout(Duration::from_secs(60), mutex.lock()).await.unwrap().unwrap();
+            assert!(guard.fence() > last, "{} came after {last}", guard.fence());
+            last = guard.fence();
+            guard.release().await.unwrap();
+        }
+        let back = (round + 4) % 5;
+        if round > 0 {
+            servers[back].restart();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blackholed_server_costs_nothing() {
+    let servers = servers(5);
+    let proxies: Vec<Proxy> =
+        servers.iter().map(|server| Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap()).collect();
+    let urls: Vec<_> = proxies.iter().map(|proxy| format!("redis://{}", proxy.address())).collect();
+    let locks = Locks::connect(&format!("quorum:{}", urls.join(","))).await.unwrap();
+    let mutex = locks.mutex("x");
+    let median = async || {
+        let mut times = Vec::new();
+        for _ in 0..101 {
+            let started = Instant::now();
+            mutex.lock().await.unwrap().release().await.unwrap();
+            times.push(started.elapsed());
+        }
+        times.sort_unstable();
+        times[50]
+    };
+    let healthy = median().await;
+    proxies[1].blackhole();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    let with = median().await;
+    println!("{healthy:?} healthy, {with:?} with one blackholed");
+    // Its timeout is a hundred times that; twice is the noise of a busy machine.
+    assert!(with < healthy * 2 + Duration::from_millis(5), "{healthy:?} became {with:?}");
+    // It comes back, and another goes.
+    proxies[1].pass();
+    proxies[2].blackhole();
+    let guard = tokio::time::timeout(Duration::from_secs(60), mutex.lock()).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_at_connect_joins_when_it_is_there_and_a_majority_must_be() {
+    let mut servers = servers(3);
+    let url = url(&servers);
+    servers[2].kill();
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+    servers[2].restart();
+    servers[0].kill();
+    let guard =
+        tokio::time::timeout(Duration::from_secs(60), locks.mutex("x").lock()).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    servers[1].kill();
+    let error = Locks::connect(&url).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(!error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_under_two_addresses_is_refused() {
+    let servers = servers(2);
+    let proxy = Proxy::before(([127, 0, 0, 1], servers[0].port()).into()).unwrap();
+    let url = format!("quorum:{},{},redis://{}", servers[0].url(), servers[1].url(), proxy.address());
+    let error = Locks::connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}

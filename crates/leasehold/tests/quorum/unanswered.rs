@@ -1,0 +1,123 @@
+//! Answers that are lost, requests that come late, callers that go away: nothing is left on any node.
+
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold::backend::{Attempt, Backend, Released, Renewed};
+use testkit::faulty::{Act, Verb};
+use testkit::paused::poll_at_most;
+
+use crate::cluster::{Cluster, TTL, claim, later, release, renew};
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_late_never_becomes_a_ghost() {
+    // Before the node's timeout, just after it, and long after it.
+    for late in [100, 1_005, 3_000, 20_000] {
+        for holder in [false, true] {
+            let cluster = Cluster::new(3);
+            let claim = claim("x");
+            if holder {
+                cluster.acquire(&crate::cluster::claim("x")).await.unwrap();
+                // The third is free, and would let a ghost in.
+                let info = cluster.holders(2, &claim.name).await;
+                let free = leasehold::backend::Release::new(claim.name.clone(), info[0].id);
+                cluster.memory[2].release(&free).await.unwrap();
+            }
+            cluster.nodes[2].plan(Verb::TryAcquire, [Act::Late(Duration::from_millis(late))]);
+            let attempt = cluster.quorum.try_acquire(&claim).await.unwrap();
+            assert_eq!(matches!(attempt, Attempt::Granted(_)), !holder, "{late}: {attempt:?}");
+            tokio::time::sleep(Duration::from_millis(late) + Duration::from_secs(5)).await;
+            assert!(cluster.holders(2, &claim.name).await.is_empty(), "{late} {holder}: a ghost");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_back_never_hits_a_later_attempt_of_the_same_id() {
+    // The attempt is refused, and what it got is given back by releases that come much later. Meanwhile the
+    // same claim is granted: it stays granted on all nodes.
+    let cluster = Cluster::new(3);
+    let (holder, waiter) = (claim("x"), claim("x"));
+    cluster.acquire(&holder).await.unwrap();
+    cluster.memory[2].release(&release(&holder)).await.unwrap();
+    let late = Act::Late(Duration::from_secs(5));
+    cluster.nodes[2].plan(Verb::Release, [late]);
+    assert!(matches!(cluster.quorum.try_acquire(&waiter).await.unwrap(), Attempt::Busy(_)));
+    assert_eq!(cluster.holders(2, &waiter.name).await.len(), 1, "its release is on its way");
+    cluster.quorum.release(&release(&holder)).await.unwrap();
+    let grant = cluster.acquire(&waiter).await.unwrap();
+    later().await;
+    for node in 0..3 {
+        let holders = cluster.holders(node, &waiter.name).await;
+        assert_eq!(holders.first().map(|holder| holder.grant.fence), Some(grant.fence), "node {node}");
+    }
+    assert!(matches!(renew(&cluster.quorum, &waiter).await.unwrap(), Renewed::Held(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_claim_again_is_the_same_grant_whichever_answers_were_lost() {
+    for verb in [Verb::TryAcquire, Verb::Renew] {
+        let cluster = Cluster::new(5);
+        let mut claim = claim("x");
+        // The caller gives up while all is under way, after it had its effect.
+        (0..5).for_each(|node| cluster.nodes[node].plan(verb, [Act::NeverAfter]));
+        let attempt = tokio::time::timeout(Duration::from_millis(100), cluster.acquire(&claim)).await;
+        assert!(attempt.is_err(), "{verb:?}: it was answered");
+        claim.repeat = true;
+        let one = cluster.acquire(&claim).await.unwrap();
+        let two = cluster.acquire(&claim).await.unwrap();
+        assert_eq!((one.fence, one.renewals), (two.fence, two.renewals), "{verb:?}");
+        assert_eq!(cluster.quorum.release(&release(&claim)).await.unwrap(), Released::Done);
+        later().await;
+        assert_eq!(cluster.held(&claim.name).await, 0, "{verb:?}");
+        // Promise 8: a repeated id is spent.
+        assert!(matches!(cluster.quorum.try_acquire(&claim).await.unwrap(), Attempt::Gone(_)), "{verb:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_dropped_anywhere_leaves_nothing_on_any_node() {
+    for polls in 1..60 {
+        let cluster = Cluster::new(5);
+        // Slow enough that every step is a poll of its own, and one node dead.
+        for node in 0..5_u64 {
+            let act = Act::Slow(Duration::from_millis(3 + node));
+            [Verb::TryAcquire, Verb::Renew, Verb::Release]
+                .iter()
+                .for_each(|verb| cluster.nodes[node as usize].always(*verb, act));
+        }
+        cluster.set(4, Act::Never);
+        let locks = cluster.client();
+        let mutex = locks.mutex("x").ttl(TTL);
+        let done = poll_at_most(polls, mutex.lock()).await;
+        let over = done.is_some();
+        drop(done);
+        later().await;
+        let name = locks.name("x").unwrap();
+        for node in 0..4 {
+            assert!(cluster.holders(node, &name).await.is_empty(), "after {polls} polls node {node} holds");
+        }
+        if over {
+            return;
+        }
+    }
+    panic!("it never ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_gets_its_lock_although_answers_are_lost_in_either_phase() {
+    for verb in [Verb::TryAcquire, Verb::Renew] {
+        for act in
+            [Act::LostAfter(ErrorKind::NetworkTimeout), Act::NeverAfter, Act::Fail(ErrorKind::Unavailable)]
+        {
+            let cluster = Cluster::new(5);
+            (0..3).for_each(|node| cluster.nodes[node].plan(verb, [act, act]));
+            let locks = cluster.client();
+            let guard = locks.mutex("x").ttl(TTL).lock().await.unwrap();
+            assert!(guard.valid_for().unwrap() >= TTL * 9 / 10, "{verb:?} {act:?}");
+            guard.release().await.unwrap();
+            later().await;
+            assert_eq!(cluster.held(&locks.name("x").unwrap()).await, 0, "{verb:?} {act:?}");
+        }
+    }
+}

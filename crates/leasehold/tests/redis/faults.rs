@@ -1,0 +1,378 @@
+//! What happens when Redis breaks, refuses, forgets or moves.
+
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Release, Released, Renewal, Renewed};
+use leasehold::backends::redis::Redis;
+use leasehold::{ErrorKind, Gone, Locks};
+use testkit::redis::{Sentinels, Server, with_replica};
+
+use crate::support::{LONG, TICKET, busy, claim, granted, look, name};
+
+/// Tries until it works, as the loops above a store do.
+async fn granted_at_last(store: &dyn Backend, claim: &Claim) -> leasehold::backend::Grant {
+    let started = Instant::now();
+    loop {
+        match store.try_acquire(claim).await {
+            Ok(Attempt::Granted(grant)) => return grant,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                assert!(started.elapsed() < Duration::from_secs(60), "{error:?}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("a", LONG);
+    granted(&store, &held).await;
+    server.cli(&["SCRIPT", "FLUSH"]);
+    let renewals: Vec<Renewal> = (0..5).map(|_| Renewal::new(name("a"), held.id, LONG)).collect();
+    for answer in store.renew(&renewals).await {
+        assert!(matches!(answer.unwrap(), Renewed::Held(_)));
+    }
+    server.cli(&["SCRIPT", "FLUSH"]);
+    assert_eq!(store.release(&Release::new(name("a"), held.id)).await.unwrap(), Released::Done);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    granted_at_last(&store, &claim("b", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_and_the_next_is_pushed() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let other = Redis::connect(&server.url()).await.unwrap();
+    let locks = Locks::new(store).with_namespace("");
+    let hand_over = async |kill: bool| {
+        let held = claim("x", LONG);
+        granted(&other, &held).await;
+        let waiting = tokio::spawn({
+            let mutex = locks.mutex("x");
+            async move { mutex.lock().await }
+        });
+        while look(&other, "x").await.queue_length == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Until the channel is there.
+        while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if kill {
+            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        let released = Instant::now();
+        other.release(&Release::new(name("x"), held.id)).await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        released.elapsed()
+    };
+    hand_over(false).await;
+    let delayed = hand_over(true).await;
+    assert!(delayed < Duration::from_millis(1500), "{delayed:?}");
+    let started = Instant::now();
+    while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+    let pushed = hand_over(false).await;
+    assert!(pushed < Duration::from_millis(500), "{pushed:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_is_a_fault_and_never_contention() {
+    let server = Server::start();
+    let url = format!("{}?response_timeout_ms=300", server.url());
+    let store = Redis::connect(&url).await.unwrap();
+    granted(&store, &claim("warm", LONG)).await;
+    server.freeze();
+    let unanswered = claim("stall", LONG);
+    let error = store.try_acquire(&unanswered).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
+    server.go_on();
+    // The same claim again: the same lease, or refused once it was given up, but never in its own way.
+    let mut again = unanswered.clone();
+    (again.repeat, again.first) = (true, false);
+    granted_at_last(&store, &again).await;
+    let mut back = Release::new(name("stall"), again.id);
+    back.unanswered = Some(LONG);
+    store.release(&back).await.unwrap();
+    assert!(matches!(store.try_acquire(&unanswered).await.unwrap(), Attempt::Gone(Gone::Superseded)));
+    granted(&store, &claim("stall", LONG)).await;
+
+    let mut sleep = std::process::Command::new("redis-cli");
+    let mut sleep = sleep.args(["-p", &server.port().to_string(), "DEBUG", "SLEEP", "1"]).spawn().unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let error = store.try_acquire(&claim("stall", LONG)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    sleep.wait().unwrap();
+    busy(&store, &claim("stall", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_flush_while_held_frees_the_name_and_fences_still_rise() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    let before = granted(&store, &held).await;
+    server.cli(&["FLUSHALL"]);
+    let renewal = Renewal::new(name("x"), held.id, LONG);
+    assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(Gone::NotFound));
+    let after = granted(&store, &claim("x", LONG)).await;
+    assert!(after.fence > before.fence);
+}
+
+#[tokio::test]
+async fn a_restart_with_data_keeps_leases_and_one_without_still_has_rising_fences() {
+    let mut server = Server::durable();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    let first = granted(&store, &held).await;
+    server.restart();
+    let mut again = held.clone();
+    (again.repeat, again.first) = (true, false);
+    let kept = granted_at_last(&store, &again).await;
+    assert_eq!(kept.fence, first.fence);
+    busy(&store, &claim("x", LONG)).await;
+    store.release(&Release::new(name("x"), held.id)).await.unwrap();
+    let second = granted(&store, &claim("x", LONG)).await;
+    assert!(second.fence > first.fence);
+    server.restart_empty();
+    let third = granted_at_last(&store, &claim("x", LONG)).await;
+    assert!(third.fence > second.fence);
+}
+
+#[tokio::test]
+async fn a_waiting_acquire_outlives_a_restart_of_the_server() {
+    let mut server = Server::durable();
+    let locks = Locks::connect(&server.url()).await.unwrap().with_namespace("");
+    let other = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&other, &held).await;
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("x");
+        async move { mutex.lock().await }
+    });
+    while look(&other, "x").await.queue_length == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.restart();
+    let release = Release::new(name("x"), held.id);
+    while other.release(&release).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let guard = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_server_is_unavailable() {
+    let mut server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    server.kill();
+    for _ in 0..2 {
+        let error = store.try_acquire(&claim("x", LONG)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    let error = Redis::connect(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!format!("{error:?}").contains(&server.port().to_string()), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_full_server_grants_nothing_new_and_loses_nothing() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let (held, other) = (claim("x", LONG), claim("y", LONG));
+    granted(&store, &held).await;
+    granted(&store, &other).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    for attempt in [claim("new", LONG), claim("x", LONG).queued(TICKET)] {
+        let error = store.try_acquire(&attempt).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains("maxmemory"), "{error}");
+    }
+    assert_eq!(server.cli(&["EXISTS", "leasehold:{/new}"]), "0");
+    // Renewals and releases go on.
+    let renewal = Renewal::new(name("x"), held.id, LONG * 2);
+    match store.renew(&[renewal]).await.remove(0).unwrap() {
+        Renewed::Held(grant) => assert!(grant.left.unwrap() > LONG),
+        gone => panic!("{gone:?}"),
+    }
+    assert_eq!(store.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    granted(&store, &claim("x", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_and_one_that_became_one_is_unavailable() {
+    let servers = with_replica();
+    let error = Redis::connect(&servers[1].url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("replica"), "{error}");
+    let store = Redis::connect(&servers[0].url()).await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    servers[1].cli(&["REPLICAOF", "NO", "ONE"]);
+    servers[0].cli(&["REPLICAOF", "127.0.0.1", &servers[1].port().to_string()]);
+    let error = store.try_acquire(&claim("y", LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_is_not_allowed_and_the_password_is_nowhere() {
+    let server = Server::with(&["--requirepass", "hush-hush"]);
+    let open = format!("redis://127.0.0.1:{}", server.port());
+    for url in [open.clone(), open.replace("127", ":wrong-one@127")] {
+        let error = Redis::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error:?}");
+        assert!(!format!("{error:?}").contains("wrong-one"));
+    }
+    let store = Redis::connect(&server.url()).await.unwrap();
+    assert!(!format!("{store:?}").contains("hush-hush"));
+    granted(&store, &claim("x", LONG)).await;
+    // The user of docs/redis.md can do everything.
+    let docs = include_str!("../../../../docs/redis.md");
+    let rules = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER locks on >secret ")).unwrap();
+    let rules: Vec<&str> =
+        ["ACL", "SETUSER", "locks", "on", ">secret"].into_iter().chain(rules.split(' ')).collect();
+    assert_eq!(server.cli(&rules), "OK");
+    let url = open.replace("127", "locks:secret@127");
+    let connect =
+        || async { Ok(std::sync::Arc::new(Redis::connect(&url).await?) as std::sync::Arc<dyn Backend>) };
+    let harness = leasehold::conformance::Harness::connect(connect).await.unwrap();
+    leasehold::conformance::run_all(&harness).await.assert_passed();
+    // And nothing else.
+    let store = Redis::connect(&url).await.unwrap();
+    server.cli(&["ACL", "SETUSER", "locks", "-evalsha"]);
+    let error = store.try_acquire(&claim("x", LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error:?}");
+}
+
+#[tokio::test]
+async fn over_tls_with_an_authority_of_its_own() {
+    let server = Server::with_tls();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    assert_eq!(store.info().scheme, "rediss");
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    let waiting = claim("x", LONG).queued(TICKET);
+    busy(&store, &waiting).await;
+    // The channel comes up, and then a release is pushed.
+    store.wait(&waiting).await.unwrap();
+    busy(&store, &waiting).await;
+    store.release(&Release::new(name("x"), held.id)).await.unwrap();
+    tokio::time::timeout(LONG, store.wait(&waiting)).await.unwrap().unwrap();
+    granted(&store, &waiting).await;
+    let pem = std::fs::read(server.ca()).unwrap();
+    let bare = format!("rediss://localhost:{}", server.port());
+    Redis::builder(&bare).unwrap().root_certificate(pem).connect().await.unwrap();
+    let error = Redis::connect(&bare).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "an unknown authority is not trusted");
+}
+
+#[tokio::test]
+async fn a_grant_counts_only_when_the_replicas_have_it_if_asked() {
+    let servers = with_replica();
+    let url = format!("{}?wait_replicas=1&wait_timeout_ms=1500", servers[0].url());
+    let store = Redis::connect(&url).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    assert!(servers[1].cli(&["HGET", "leasehold:{/x}", "alone"]).contains(held.id.expose()));
+    servers[1].freeze();
+    let error = store.try_acquire(&claim("y", LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("replicas"), "{error}");
+    assert!(look(&store, "y").await.holders.is_empty(), "it was given back");
+    let renewal = Renewal::new(name("x"), held.id, LONG);
+    assert!(store.renew(&[renewal]).await.remove(0).is_err(), "an unconfirmed renewal does not count");
+    servers[1].go_on();
+    granted_at_last(&store, &claim("z", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_failover_is_followed_through_the_sentinels() {
+    let mut group = Sentinels::start();
+    let store = Redis::connect(&group.url()).await.unwrap();
+    let locks = Locks::connect(&group.url()).await.unwrap().with_namespace("");
+    let held = claim("x", LONG);
+    let before = granted(&store, &held).await;
+    assert_eq!(group.servers[0].cli(&["WAIT", "1", "5000"]), "1");
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("x");
+        async move { mutex.lock().await }
+    });
+    while look(&store, "x").await.queue_length == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    group.servers[0].cli(&["WAIT", "1", "5000"]);
+    group.servers[0].kill();
+    let mut again = held.clone();
+    (again.repeat, again.first) = (true, false);
+    let after = granted_at_last(&store, &again).await;
+    assert_eq!(after.fence, before.fence, "the replica has it");
+    assert_eq!(group.primary(), group.servers[1].port().to_string());
+    store.release(&Release::new(name("x"), held.id)).await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
+    assert!(guard.fence() > after.fence);
+    guard.release().await.unwrap();
+    assert_eq!(store.info().scheme, "redis-sentinel");
+}
+
+#[tokio::test]
+async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
+    let server = Server::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let own = client.get_multiplexed_async_connection().await.unwrap();
+    let store = Redis::with_connection(&server.url(), own).await.unwrap();
+    assert_eq!(store.run_id().len(), 40);
+    granted(&store, &Claim::new(name("x"), Mode::Exclusive, LONG, "x")).await;
+    let clients = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
+    assert_eq!(clients.lines().filter(|line| !line.contains("cmd=client")).count(), 1, "{clients}");
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    granted_at_last(&store, &claim("y", LONG)).await;
+    let error =
+        Redis::with_connection("redis-cluster://h", client.get_multiplexed_async_connection().await.unwrap());
+    assert_eq!(error.await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn synchronous_callers_lock_and_wait_too() {
+    let server = Server::start();
+    let locks = leasehold::blocking::Locks::connect(&server.url()).unwrap();
+    let guard = locks.mutex("x").lock().unwrap();
+    let waiting = std::thread::spawn({
+        let mutex = locks.mutex("x");
+        move || mutex.lock().unwrap().fence()
+    });
+    while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let fence = guard.fence();
+    guard.release().unwrap();
+    assert!(waiting.join().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn connections_and_renewals_outlive_the_runtime_that_asked_for_them() {
+    let server = Server::start();
+    let url = server.url();
+    // A runtime of its own, gone when the lock is held: the connection was replaced while it was there.
+    let port = server.port().to_string();
+    let guard = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locks = Locks::connect(&url).await.unwrap();
+            locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+            let kill = ["-p", &port, "CLIENT", "KILL", "TYPE", "normal"];
+            std::process::Command::new("redis-cli").args(kill).output().unwrap();
+            locks.mutex("x").ttl(Duration::from_millis(600)).lock().await.unwrap()
+        })
+    });
+    let guard = guard.join().unwrap();
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    assert!(guard.check().is_ok(), "it was renewed all the time");
+    guard.release().await.unwrap();
+}

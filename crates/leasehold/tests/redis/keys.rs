@@ -1,0 +1,250 @@
+//! What is in Redis: keys, slots, numbers, and what is left at rest.
+
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
+use leasehold::backends::redis::Redis;
+use leasehold::{ErrorKind, Fence, Gone, LeaseId, Locks, Name};
+use testkit::redis::{Cluster, Server};
+
+use crate::support::{LONG, TICKET, busy, claim, granted, look, name, shared};
+
+/// The keys of a server, sorted.
+fn keys(server: &Server) -> Vec<String> {
+    let mut keys: Vec<String> = server.cli(&["--scan"]).lines().map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn all_keys_of_awkward_names_are_in_one_slot_of_the_cluster_and_are_names_of_their_own() {
+    let cluster = Cluster::start();
+    let store = Redis::connect(&cluster.url()).await.unwrap();
+    let awkward =
+        ["}", "{", "{}", "{}x", "a}{b", "}{", "{a}", "%7D", "%", "%25", "a{b}c{d}", "é}\n", "*", "[a]"];
+    for on in awkward {
+        let readers: Vec<Claim> = (0..2).map(|_| shared(on)).collect();
+        for reader in &readers {
+            granted(&store, reader).await;
+        }
+        busy(&store, &claim(on, LONG).queued(TICKET)).await;
+        let mut refused = Release::new(name(on), LeaseId::random());
+        refused.unanswered = Some(LONG);
+        store.release(&refused).await.unwrap();
+    }
+    let mut per_name: std::collections::HashMap<String, Vec<(String, usize)>> = Default::default();
+    for (i, node) in cluster.nodes.iter().enumerate() {
+        for key in node.cli(&["--scan"]).lines().filter(|key| key.starts_with("leasehold:{")) {
+            let Some((base, _)) = key.rsplit_once('}') else { continue };
+            let slot = node.cli(&["CLUSTER", "KEYSLOT", key]);
+            per_name.entry(base.to_owned()).or_default().push((slot, i));
+        }
+    }
+    // The name with a line break is printed on two lines; it was served all the same.
+    assert!(per_name.len() >= awkward.len() - 1, "{per_name:?}");
+    for (base, places) in &per_name {
+        assert_eq!(places.len(), 5, "{base}: {places:?}");
+        assert!(places.iter().all(|place| *place == places[0]), "{base}: {places:?}");
+    }
+    let all = Query::Prefix { stored: "/".into(), limit: 100, cursor: None };
+    let found = store.inspect(&all).await.unwrap().items;
+    assert_eq!(found.len(), awkward.len());
+    assert!(found.iter().all(|info| info.holders.len() == 2 && info.waiters.len() == 1));
+}
+
+#[tokio::test]
+async fn a_pattern_in_a_prefix_is_only_characters() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    for on in ["a*b", "a?b", "a[x]b", "axb", "a\\b", "a^b", "a}b", "a%b"] {
+        granted(&store, &claim(on, LONG)).await;
+    }
+    for prefix in ["a*", "a?", "a[x]", "a\\", "a^", "a}", "a%"] {
+        let query = Query::Prefix { stored: format!("/{prefix}"), limit: 100, cursor: None };
+        let found = store.inspect(&query).await.unwrap().items;
+        assert_eq!(found.len(), 1, "{prefix}");
+        assert!(found[0].name.as_str().starts_with(prefix));
+    }
+}
+
+#[tokio::test]
+async fn numbers_are_digits_everywhere_and_at_rest_only_counters_that_expire_are_left() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("numbers", Duration::from_secs(24 * 3600));
+    let grant = granted(&store, &held).await;
+    assert!(grant.fence > Fence::new(400_000_000_000_000));
+    let waiting = claim("numbers", LONG).queued(TICKET);
+    busy(&store, &waiting).await;
+    let mut refused = Release::new(name("numbers"), LeaseId::random());
+    refused.unanswered = Some(Duration::MAX);
+    store.release(&refused).await.unwrap();
+    let hash = server.cli(&["HGETALL", "leasehold:{/numbers}"]);
+    assert!(!hash.contains("e+") && !hash.contains('.'), "{hash}");
+    assert!(hash.contains(&format!("{}", grant.fence.get())), "{hash}");
+    for key in keys(&server) {
+        assert!(server.cli(&["PTTL", &key]).parse::<i64>().unwrap() > 0, "{key} does not expire");
+    }
+
+    store.release(&Release::new(name("numbers"), waiting.id)).await.unwrap();
+    store.release(&Release::new(name("numbers"), held.id)).await.unwrap();
+    for on in ["a", "b"] {
+        let one = claim(on, LONG);
+        granted(&store, &one).await;
+        let next = shared(on).queued(TICKET);
+        busy(&store, &next).await;
+        store.release(&Release::new(name(on), one.id)).await.unwrap();
+        granted(&store, &next).await;
+        store.release(&Release::new(name(on), next.id)).await.unwrap();
+    }
+    let left = keys(&server);
+    // The refused id is remembered for a day, because that was its ttl.
+    assert_eq!(
+        left,
+        ["leasehold:{/a}", "leasehold:{/b}", "leasehold:{/numbers}", "leasehold:{/numbers}:spent"]
+    );
+    let week: i64 = 7 * 24 * 3600 * 1000;
+    for on in ["leasehold:{/a}", "leasehold:{/b}"] {
+        let ttl: i64 = server.cli(&["PTTL", on]).parse().unwrap();
+        assert!((week..week + 3_700_000).contains(&ttl), "{ttl}");
+        let fields = server.cli(&["HKEYS", on]);
+        assert!(!fields.contains(':'), "{fields}");
+    }
+    // What nobody ever got leaves nothing.
+    store.release(&Release::new(name("never"), LeaseId::random())).await.unwrap();
+    let renewal = Renewal::new(name("never"), LeaseId::random(), LONG);
+    assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(Gone::NotFound));
+    store.revoke(&name("never"), true).await.unwrap();
+    look(&store, "never").await;
+    assert_eq!(server.cli(&["EXISTS", "leasehold:{/never}"]), "0");
+}
+
+#[tokio::test]
+async fn nine_thousand_expired_readers_and_places_do_not_break_the_next_call() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    const CROWD: usize = 9_000;
+    let on = name("crowd");
+    // Some are repeated: their ids are refused afterwards.
+    let reader = |i: usize| {
+        let mut reader = Claim::new(on.clone(), Mode::Shared, Duration::from_secs(20), "reader");
+        reader.repeat = i.is_multiple_of(4);
+        reader
+    };
+    let readers: Vec<Claim> = (0..CROWD).map(reader).collect();
+    for some in readers.chunks(500) {
+        let calls = some.iter().map(|reader| store.try_acquire(reader));
+        for answer in futures_util::future::join_all(calls).await {
+            assert!(matches!(answer.unwrap(), Attempt::Granted(_)));
+        }
+    }
+    let waiting: Vec<Claim> =
+        (0..CROWD).map(|_| claim("crowd", LONG).queued(Duration::from_secs(20))).collect();
+    for some in waiting.chunks(500) {
+        let calls = some.iter().map(|waiting| store.try_acquire(waiting));
+        for answer in futures_util::future::join_all(calls).await {
+            assert!(matches!(answer.unwrap(), Attempt::Busy(_)));
+        }
+    }
+    assert_eq!(look(&store, "crowd").await.queue_length, CROWD as u64);
+    // They end all at once: their ends are moved into the past, as if the time had passed.
+    let past = "local k = KEYS[1] for _, z in ipairs({':leases', ':places'}) do \
+                local all = redis.call('ZRANGE', k .. z, 0, -1) \
+                for _, m in ipairs(all) do redis.call('ZADD', k .. z, 5, m) end end \
+                redis.call('HSET', k, 'due', 5)";
+    server.cli(&["EVAL", past, "1", "leasehold:{/crowd}"]);
+    let next = claim("crowd", LONG);
+    granted(&store, &next).await;
+    let refused = &readers[0];
+    assert!(matches!(store.try_acquire(refused).await.unwrap(), Attempt::Gone(Gone::Superseded)));
+    let seen = look(&store, "crowd").await;
+    assert_eq!((seen.holders.len(), seen.queue_length), (1, 0));
+    assert_eq!(server.cli(&["ZCARD", "leasehold:{/crowd}:spent"]), (CROWD / 4).to_string());
+    // And many live ones are revoked in one call.
+    let permits: Vec<Claim> =
+        (0..CROWD / 2).map(|_| Claim::new(name("many"), Mode::Permit { limit: 20_000 }, LONG, "x")).collect();
+    for some in permits.chunks(500) {
+        futures_util::future::join_all(some.iter().map(|permit| store.try_acquire(permit))).await;
+    }
+    assert_eq!(store.revoke(&name("many"), false).await.unwrap().leases, CROWD as u64 / 2);
+    assert_eq!(store.revoke(&name("many"), true).await.unwrap().leases, CROWD as u64 / 2);
+    assert_eq!(look(&store, "many").await.holders.len(), 0);
+}
+
+#[tokio::test]
+async fn the_work_of_a_hand_over_does_not_depend_on_how_many_wait() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    // So that all scripts are known.
+    granted(&store, &claim("warm", LONG)).await;
+    store.release(&Release::new(name("warm"), LeaseId::random())).await.unwrap();
+    let mut costs = Vec::new();
+    for (on, crowd) in [("few", 10), ("many", 2000)] {
+        let first = claim(on, LONG);
+        granted(&store, &first).await;
+        let waiting: Vec<Claim> = (0..crowd).map(|_| claim(on, LONG).queued(TICKET)).collect();
+        for one in &waiting {
+            busy(&store, one).await;
+        }
+        // Calls that the scripts make count as commands.
+        server.cli(&["CONFIG", "RESETSTAT"]);
+        store.release(&Release::new(name(on), first.id)).await.unwrap();
+        granted(&store, &waiting[0]).await;
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let calls: u64 = stats
+            .lines()
+            .filter(|line| !line.contains("config") && !line.contains("info"))
+            .filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok())
+            .sum();
+        costs.push(calls);
+    }
+    assert_eq!(costs[0], costs[1]);
+    assert!(costs[1] < 30, "{costs:?}");
+}
+
+#[tokio::test]
+async fn what_somebody_else_keeps_there_is_an_error_and_stays() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    server.cli(&["SET", "leasehold:{/string}", "mine"]);
+    server.cli(&["HSET", "leasehold:{/hash}", "field", "mine"]);
+    server.cli(&["HSET", "leasehold:{/number}", "fence", "mine"]);
+    server.cli(&["RPUSH", "leasehold:{/list}:queue", "mine"]);
+    let before = server.cli(&["DEBUG", "DIGEST"]);
+    for on in ["string", "hash", "number", "list"] {
+        for attempt in [claim(on, LONG), claim(on, LONG).queued(TICKET)] {
+            let error = store.try_acquire(&attempt).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "{on}: {error}");
+            assert!(error.message().contains("did not write"), "{error}");
+        }
+        let renewal = Renewal::new(name(on), LeaseId::random(), LONG);
+        assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap_err().kind(), ErrorKind::Internal);
+        assert!(store.release(&Release::new(name(on), LeaseId::random())).await.is_err());
+        assert!(store.revoke(&name(on), true).await.is_err());
+    }
+    assert_eq!(server.cli(&["DEBUG", "DIGEST"]), before, "nothing was overwritten");
+    // Listing and sweeping pass by what is not a name.
+    server.cli(&["DEL", "leasehold:{/string}", "leasehold:{/hash}", "leasehold:{/number}"]);
+    server.cli(&["HSET", "leasehold:{no-slash}", "field", "mine"]);
+    granted(&store, &claim("good", LONG)).await;
+    store.sweep().await.unwrap();
+    let all = Query::Prefix { stored: String::new(), limit: 10, cursor: None };
+    assert_eq!(store.inspect(&all).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_is_found_by_its_id_until_it_ends() {
+    let server = Server::start();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    let lease = locks.leasing("find}me").try_acquire().await.unwrap().unwrap();
+    assert!(matches!(locks.renew_by_id(lease.id, LONG).await.unwrap(), Renewed::Held(_)));
+    assert_eq!(locks.release_by_id(lease.id).await.unwrap(), Released::Done);
+    assert_eq!(locks.release_by_id(lease.id).await.unwrap(), Released::Gone(Gone::NotFound));
+    assert_eq!(server.cli(&["--scan", "--pattern", "leasehold-id:*"]), "");
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let short = Claim::new(Name::new("short").unwrap(), Mode::Exclusive, Duration::from_millis(50), "x");
+    granted(&store, &short).await;
+    testkit::redis::until("the way to it expires by itself", || {
+        server.cli(&["--scan", "--pattern", "leasehold-id:*"]).is_empty()
+    });
+}

@@ -1,0 +1,10 @@
+//! The Redis store against real servers.
+
+#![allow(clippy::unwrap_used)] // what the tests share may also stop
+
+mod cluster;
+mod conformance;
+mod faults;
+mod keys;
+mod model;
+mod support;

@@ -1,0 +1,378 @@
+//! Throw-away PostgreSQL servers, and PgBouncer before them: real ones, on free ports, in directories of their own.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
+
+/// How often a server is started again because somebody else was quicker to take its port.
+const TRIES: usize = 5;
+
+/// Sets up a [`Postgres`].
+#[derive(Debug, Default)]
+pub struct PostgresBuilder {
+    settings: Vec<(String, String)>,
+    access: String,
+}
+
+/// A running PostgreSQL server with the superuser `postgres`, who needs no password. Killed on drop and when the
+/// test process dies.
+#[derive(Debug)]
+pub struct Postgres {
+    daemon: Option<Daemon>,
+    directory: Directory,
+    port: u16,
+    settings: Vec<(String, String)>,
+}
+
+/// How a server is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Ends all sessions, writes everything down (`-m fast`).
+    Fast,
+    /// Ends at once; the next start recovers from the log (`-m immediate`).
+    Immediate,
+    /// SIGKILL to every process, as in a crash of the machine whose disk has kept what was synced.
+    Kill,
+}
+
+impl PostgresBuilder {
+    /// Sets a parameter of the server, as in `postgresql.conf`: `max_connections`,
+    /// `default_transaction_isolation`, … The last one counts.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Answers before anything is on disk: for tests that need many transactions and no crash.
+    #[must_use]
+    pub fn without_fsync(self) -> Self {
+        self.setting("fsync", "off").setting("synchronous_commit", "off").setting("full_page_writes", "off")
+    }
+
+    /// Puts a line before the others of `pg_hba.conf`, which let everybody in without a password:
+    /// `host all alice 127.0.0.1/32 scram-sha-256`.
+    #[must_use]
+    pub fn access(mut self, line: &str) -> Self {
+        self.access.push_str(line);
+        self.access.push('\n');
+        self
+    }
+
+    /// Speaks TLS, with a certificate for `localhost` that [`Postgres::authority`] has signed.
+    #[must_use]
+    pub fn tls(self) -> Self {
+        self.setting("ssl", "on")
+    }
+
+    /// Starts the server.
+    ///
+    /// # Panics
+    /// If PostgreSQL is not installed or does not start.
+    pub fn start(self) -> Postgres {
+        let directory = Directory::new("pg");
+        run(Command::new("env")
+            .args(unprivileged(&program("initdb")))
+            .args(["-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8", "-D"])
+            .arg(directory.path().join("data")));
+        let hba = directory.path().join("data/pg_hba.conf");
+        let lines = std::fs::read_to_string(&hba).expect("initdb has made it");
+        std::fs::write(&hba, self.access + &lines).expect("it can be written");
+        if self.settings.iter().any(|(name, _)| name == "ssl") {
+            make_certificates(directory.path());
+        }
+        let mut server = Postgres { daemon: None, directory, port: 0, settings: self.settings };
+        for _ in 0..TRIES {
+            server.port = free_port();
+            if server.try_start() {
+                return server;
+            }
+        }
+        panic!("PostgreSQL does not start:\n{}", server.log());
+    }
+}
+
+impl Postgres {
+    /// A server with the settings that its package has, but for room for more connections.
+    ///
+    /// # Panics
+    /// As [`PostgresBuilder::start`].
+    pub fn start() -> Self {
+        Postgres::builder().start()
+    }
+
+    /// A server to be set up.
+    pub fn builder() -> PostgresBuilder {
+        PostgresBuilder::default().setting("max_connections", "200")
+    }
+
+    /// Where it listens on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The directory of its Unix socket.
+    pub fn socket(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// `postgres://postgres@127.0.0.1:port/postgres`.
+    pub fn url(&self) -> String {
+        self.url_of("postgres", "postgres")
+    }
+
+    /// A URL for a user, who may be `name:password`, and a database.
+    pub fn url_of(&self, user: &str, database: &str) -> String {
+        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The file of the authority that signed its certificate, if it speaks TLS.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.path().join("authority.pem")
+    }
+
+    /// Runs SQL as the superuser with `psql`; what it prints, unaligned and without headings.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn sql(&self, sql: &str) -> String {
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url()).args(["-c", sql]);
+        run(&mut psql)
+    }
+
+    /// What it has written to its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Stops it, and waits until nothing of it runs.
+    ///
+    /// # Panics
+    /// If it does not run, or does not stop.
+    pub fn stop(&mut self, how: Stop) {
+        let daemon = self.daemon.take().expect("the server runs");
+        let children = daemon.children();
+        match how {
+            Stop::Fast => daemon.signal(Signal::INT),
+            Stop::Immediate => daemon.signal(Signal::QUIT),
+            Stop::Kill => {
+                daemon.signal(Signal::KILL);
+                for child in &children {
+                    let _ = kill_process(*child, Signal::KILL);
+                }
+            }
+        }
+        daemon.wait(&children);
+    }
+
+    /// Starts it again, on the same port.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_again(&mut self) {
+        assert!(self.daemon.is_none() && self.try_start(), "PostgreSQL does not start:\n{}", self.log());
+    }
+
+    /// Stops and starts it.
+    ///
+    /// # Panics
+    /// As [`stop`](Postgres::stop) and [`start_again`](Postgres::start_again).
+    pub fn restart(&mut self, how: Stop) {
+        self.stop(how);
+        self.start_again();
+    }
+
+    /// Stops every process of it with SIGSTOP: connections stay open, nothing is answered.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn freeze(&self) {
+        let daemon = self.daemon.as_ref().expect("the server runs");
+        daemon.signal(Signal::STOP);
+        self.signal_children(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn thaw(&self) {
+        self.signal_children(Signal::CONT);
+        self.daemon.as_ref().expect("the server runs").signal(Signal::CONT);
+    }
+
+    /// Sends a signal to the process of one session, by its `pg_backend_pid()`.
+    ///
+    /// # Panics
+    /// If there is no such process of this server.
+    pub fn signal_session(&self, pid: i32, signal: Signal) {
+        let pid = Pid::from_raw(pid).expect("a process id");
+        assert!(
+            self.daemon.as_ref().is_some_and(|daemon| daemon.children().contains(&pid)),
+            "no such session"
+        );
+        kill_process(pid, signal).expect("the session is there");
+    }
+
+    fn signal_children(&self, signal: Signal) {
+        for child in self.daemon.iter().flat_map(Daemon::children) {
+            let _ = kill_process(child, signal);
+        }
+    }
+
+    /// Whether it has come up; not if the port was taken meanwhile.
+    fn try_start(&mut self) -> bool {
+        let (data, log) = (self.directory.path().join("data"), self.directory.path().join("log"));
+        let mut args: Vec<String> = vec!["-D".into(), data.display().to_string()];
+        let own = [
+            ("port", self.port.to_string()),
+            ("listen_addresses", "127.0.0.1".into()),
+            ("unix_socket_directories", self.directory.path().display().to_string()),
+            ("ssl_cert_file", self.directory.path().join("server.pem").display().to_string()),
+            ("ssl_key_file", self.directory.path().join("server.key").display().to_string()),
+            ("log_min_messages", "warning".into()),
+        ];
+        let given = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        for (name, value) in own.into_iter().chain(given) {
+            args.extend(["-c".into(), format!("{name}={value}")]);
+        }
+        let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        let _ = std::fs::remove_file(data.join("postmaster.pid"));
+        let daemon = Daemon::start(&self.directory, &log, &program("postgres"), &args);
+        let started = Instant::now();
+        while !is_ready(&data, daemon.pid()) {
+            if daemon.has_ended() {
+                daemon.wait(&[]);
+                return false;
+            }
+            assert!(started.elapsed() < PATIENCE, "PostgreSQL does not come up:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.daemon = Some(daemon);
+        true
+    }
+}
+
+/// How PgBouncer shares its connections to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolMode {
+    /// A connection belongs to a client for as long as the client is connected.
+    Session,
+    /// Only for the length of a transaction.
+    Transaction,
+}
+
+/// A PgBouncer before a server. Killed on drop and when the test process dies.
+#[derive(Debug)]
+pub struct PgBouncer {
+    /// Held for what happens when it is dropped.
+    _daemon: Daemon,
+    _directory: Directory,
+    port: u16,
+}
+
+impl PgBouncer {
+    /// Starts one that lets everybody in as the user `postgres`, with so many connections to the server at most.
+    ///
+    /// # Panics
+    /// If PgBouncer is not installed or does not start.
+    pub fn start(server: &Postgres, mode: PoolMode, connections: usize) -> Self {
+        for _ in 0..TRIES {
+            if let Some(pooler) = PgBouncer::try_start(server, mode, connections) {
+                return pooler;
+            }
+        }
+        panic!("PgBouncer does not start");
+    }
+
+    fn try_start(server: &Postgres, mode: PoolMode, connections: usize) -> Option<Self> {
+        let (directory, port) = (Directory::new("pgb"), free_port());
+        let log = directory.path().join("log");
+        let mut ini = String::new();
+        let mode = match mode {
+            PoolMode::Session => "session",
+            PoolMode::Transaction => "transaction",
+        };
+        let _ = write!(
+            ini,
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
+             default_pool_size = {connections}\nmax_client_conn = 500\nignore_startup_parameters = options\n",
+            server.port
+        );
+        let file = directory.path().join("pgbouncer.ini");
+        std::fs::write(&file, ini).expect("its settings can be written");
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from).into_iter();
+        let program = program.into_iter().find(|path| path.is_file()).expect("pgbouncer is installed");
+        let daemon = Daemon::start(&directory, &log, &program, &[file.as_os_str()]);
+        let started = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if daemon.has_ended() {
+                return None;
+            }
+            assert!(started.elapsed() < PATIENCE, "PgBouncer does not come up");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Some(PgBouncer { _daemon: daemon, _directory: directory, port })
+    }
+
+    /// Where it listens on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `postgres://postgres@127.0.0.1:port/postgres`.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+}
+
+/// Whether the server says of itself, in its eighth line, that it takes connections.
+fn is_ready(data: &Path, pid: Pid) -> bool {
+    let text = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+    let mut lines = text.lines();
+    lines.next() == Some(&pid.as_raw_nonzero().to_string())
+        && lines.nth(6).is_some_and(|line| line.trim() == "ready")
+}
+
+/// A program of PostgreSQL: of the newest version that is installed.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let version = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+    let newest =
+        versions.map(|entry| entry.path()).filter(|path| version(path).is_some()).max_by_key(version);
+    let found = newest.map(|path| path.join("bin").join(name)).filter(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        let binaries = Command::new("pg_config").arg("--bindir").output().expect("PostgreSQL is installed");
+        PathBuf::from(String::from_utf8_lossy(&binaries.stdout).trim()).join(name)
+    })
+}
+
+/// An authority, and a certificate for `localhost` that it has signed. The server's key is for its user alone.
+fn make_certificates(dir: &Path) {
+    let script = r#"
+set -e; cd "$1"; umask 077
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
+  -keyout authority.key -out authority.pem
+openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost \
+  -keyout server.key -out server.csr
+printf 'subjectAltName=DNS:localhost\n' >extensions
+openssl x509 -req -in server.csr -CA authority.pem -CAkey authority.key -CAcreateserial -days 2 \
+  -extfile extensions -out server.pem
+chmod 644 authority.pem
+"#;
+    run(Command::new("env").args(unprivileged(Path::new("sh"))).args(["-c", script, "sh"]).arg(dir));
+}
+
+fn run(command: &mut Command) -> String {
+    let done = command.current_dir("/").output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(done.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
+}

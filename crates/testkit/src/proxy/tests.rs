@@ -1,0 +1,328 @@
+use std::time::Instant;
+
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// Nothing that must happen takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long is looked for something that must not happen.
+const A_WHILE: Duration = Duration::from_millis(60);
+
+/// A server that sends back what it gets, and keeps it.
+struct Echo {
+    proxy: Proxy,
+    heard: Arc<Mutex<Vec<u8>>>,
+    server: JoinHandle<()>,
+}
+
+impl Echo {
+    async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = Proxy::before(listener.local_addr().unwrap()).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&heard);
+        let server = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let all = Arc::clone(&all);
+                connections.spawn(async move {
+                    let mut bytes = [0; 1024];
+                    while let Ok(read @ 1..) = stream.read(&mut bytes).await {
+                        all.lock().unwrap().extend_from_slice(&bytes[..read]);
+                        if stream.write_all(&bytes[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Echo { proxy, heard, server }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.proxy.address()).await.unwrap()
+    }
+
+    fn heard(&self) -> String {
+        String::from_utf8(self.heard.lock().unwrap().clone()).unwrap()
+    }
+
+    async fn until_heard(&self, what: &str) {
+        let started = Instant::now();
+        while self.heard() != what {
+            assert!(started.elapsed() < PATIENCE, "heard {:?}, not {what:?}", self.heard());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn until_closed(&self) {
+        let started = Instant::now();
+        while self.proxy.counts().open > 0 {
+            assert!(started.elapsed() < PATIENCE, "{:?}", self.proxy.counts());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn ask(stream: &mut TcpStream, what: &str) {
+    stream.write_all(what.as_bytes()).await.unwrap();
+}
+
+/// Exactly these bytes come next.
+async fn comes(stream: &mut TcpStream, what: &str) {
+    let mut bytes = vec![0; what.len()];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await.expect("it comes").unwrap();
+    assert_eq!(String::from_utf8(bytes).unwrap(), what);
+}
+
+async fn nothing_comes(stream: &mut TcpStream) {
+    let mut byte = [0];
+    let read = tokio::time::timeout(A_WHILE, stream.read(&mut byte)).await;
+    assert!(read.is_err(), "{read:?}");
+}
+
+/// What the stream says when it is over.
+async fn ends(stream: &mut TcpStream) -> io::Result<usize> {
+    let mut bytes = [0; 16];
+    tokio::time::timeout(PATIENCE, stream.read(&mut bytes)).await.expect("it ends")
+}
+
+fn is_reset(end: io::Result<usize>) -> bool {
+    end.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+#[tokio::test]
+async fn everything_passes_and_is_counted() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.connect().await, echo.connect().await);
+    ask(&mut one, "hello").await;
+    comes(&mut one, "hello").await;
+    ask(&mut two, "you").await;
+    comes(&mut two, "you").await;
+    let counts = echo.proxy.counts();
+    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0 });
+    // The end of one half is passed on too: the server closes, and so does the client's other half.
+    one.shutdown().await.unwrap();
+    assert_eq!(ends(&mut one).await.unwrap(), 0);
+    drop((one, two));
+    echo.until_closed().await;
+}
+
+#[tokio::test]
+async fn each_direction_has_its_delay_and_chunks_do_not_wait_for_each_other() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    let delay = Duration::from_millis(100);
+    for direction in BOTH {
+        echo.proxy.delay(direction, delay);
+        let started = Instant::now();
+        ask(&mut stream, "slow").await;
+        comes(&mut stream, "slow").await;
+        assert!(started.elapsed() >= delay, "{direction:?}: {:?}", started.elapsed());
+        echo.proxy.pass();
+    }
+    // Twenty that are under way together take about as long as one, and not twenty times as long.
+    echo.proxy.delay(Direction::ToServer, 4 * delay);
+    let started = Instant::now();
+    for _ in 0..20 {
+        ask(&mut stream, "x").await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    comes(&mut stream, &"x".repeat(20)).await;
+    assert!(started.elapsed() >= 4 * delay && started.elapsed() < 40 * delay, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_blackhole_keeps_connections_open_and_delivers_when_it_ends() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "a").await;
+    comes(&mut stream, "a").await;
+    echo.proxy.blackhole();
+    ask(&mut stream, "b").await;
+    // New connections are accepted, and as deaf.
+    let mut new = echo.connect().await;
+    ask(&mut new, "c").await;
+    nothing_comes(&mut new).await;
+    nothing_comes(&mut stream).await;
+    assert_eq!(echo.heard(), "a");
+    echo.proxy.pass();
+    comes(&mut stream, "b").await;
+    comes(&mut new, "c").await;
+}
+
+#[tokio::test]
+async fn a_blackhole_may_end_without_delivering_what_it_held() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "a").await;
+    comes(&mut stream, "a").await;
+    echo.proxy.blackhole();
+    ask(&mut stream, "b").await;
+    nothing_comes(&mut stream).await;
+    echo.proxy.discard();
+    ask(&mut stream, "c").await;
+    comes(&mut stream, "c").await;
+    assert_eq!(echo.heard(), "ac");
+}
+
+#[tokio::test]
+async fn a_blackhole_one_way_lets_the_other_pass() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    echo.proxy.blackhole_one_way(Direction::ToClient);
+    ask(&mut stream, "a").await;
+    echo.until_heard("a").await;
+    nothing_comes(&mut stream).await;
+    echo.proxy.pass();
+    comes(&mut stream, "a").await;
+    echo.proxy.blackhole_one_way(Direction::ToServer);
+    ask(&mut stream, "b").await;
+    nothing_comes(&mut stream).await;
+    assert_eq!(echo.heard(), "a");
+}
+
+#[tokio::test]
+async fn a_reset_is_seen_as_one_and_new_connections_work() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "a").await;
+    comes(&mut stream, "a").await;
+    echo.proxy.reset();
+    assert!(is_reset(ends(&mut stream).await));
+    echo.until_closed().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "b").await;
+    comes(&mut stream, "b").await;
+    // Also in the middle of a blackhole.
+    echo.proxy.blackhole();
+    let mut deaf = echo.connect().await;
+    nothing_comes(&mut deaf).await;
+    echo.proxy.reset();
+    assert!(is_reset(ends(&mut deaf).await));
+    assert!(is_reset(ends(&mut stream).await));
+}
+
+#[tokio::test]
+async fn new_connections_are_refused_until_they_are_not_and_old_ones_live_on() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "a").await;
+    comes(&mut stream, "a").await;
+    echo.proxy.refuse(true);
+    let refused = TcpStream::connect(echo.proxy.address()).await.unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    ask(&mut stream, "b").await;
+    comes(&mut stream, "b").await;
+    echo.proxy.refuse(false);
+    let mut new = echo.connect().await;
+    ask(&mut new, "c").await;
+    comes(&mut new, "c").await;
+}
+
+#[tokio::test]
+async fn a_cut_lets_exactly_so_many_bytes_pass() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    echo.proxy.cut_after(Direction::ToClient, 7);
+    ask(&mut stream, "abcd").await;
+    comes(&mut stream, "abcd").await;
+    ask(&mut stream, "efgh").await;
+    comes(&mut stream, "efg").await;
+    assert_eq!(ends(&mut stream).await.unwrap_or(0), 0);
+    assert_eq!((echo.heard().as_str(), echo.proxy.counts().to_client), ("abcdefgh", 7));
+    // Once.
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "0123456789").await;
+    comes(&mut stream, "0123456789").await;
+    echo.proxy.cut_after(Direction::ToServer, 2);
+    ask(&mut stream, "xyz").await;
+    assert_eq!(ends(&mut stream).await.map_or(0, |read| read.saturating_sub(2)), 0);
+    echo.until_heard("abcdefgh0123456789xy").await;
+}
+
+#[tokio::test]
+async fn exactly_one_answer_is_swallowed_that_of_the_request() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.connect().await, echo.connect().await);
+    echo.proxy.swallow_answer(b"secret");
+    ask(&mut two, "other").await;
+    comes(&mut two, "other").await;
+    ask(&mut one, "a secret").await;
+    echo.until_heard("othera secret").await;
+    nothing_comes(&mut one).await;
+    assert_eq!(echo.proxy.counts().swallowed, 1);
+    for stream in [&mut one, &mut two] {
+        ask(stream, "a secret again").await;
+        comes(stream, "a secret again").await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_held_back_and_delivered_after_its_client_is_gone() {
+    let echo = Echo::start().await;
+    let mut held = echo.proxy.hold_request(b"late");
+    let (mut one, mut two) = (echo.connect().await, echo.connect().await);
+    ask(&mut one, "first ").await;
+    comes(&mut one, "first ").await;
+    assert!(!held.is_caught());
+    ask(&mut one, "late ").await;
+    held.caught().await;
+    drop(one);
+    ask(&mut two, "second ").await;
+    comes(&mut two, "second ").await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(echo.heard(), "first second ");
+    held.deliver();
+    echo.until_heard("first second late ").await;
+    drop(two);
+    echo.until_closed().await;
+}
+
+#[tokio::test]
+async fn a_held_request_that_is_let_go_of_never_arrives() {
+    let echo = Echo::start().await;
+    let mut held = echo.proxy.hold_request(b"");
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "late").await;
+    held.caught().await;
+    drop(held);
+    assert!(is_reset(ends(&mut stream).await));
+    assert_eq!(echo.heard(), "");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_reset() {
+    // Taken, so that nobody else gets it, and nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let proxy = Proxy::before(socket.local_addr().unwrap()).unwrap();
+    let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+    assert!(is_reset(ends(&mut stream).await));
+}
+
+#[tokio::test]
+async fn dropped_it_closes_everything() {
+    let echo = Echo::start().await;
+    let mut stream = echo.connect().await;
+    ask(&mut stream, "a").await;
+    comes(&mut stream, "a").await;
+    let other = Proxy::before(echo.proxy.address()).unwrap();
+    let address = other.address();
+    let mut through = TcpStream::connect(address).await.unwrap();
+    ask(&mut through, "b").await;
+    comes(&mut through, "b").await;
+    drop(other);
+    assert_eq!(ends(&mut through).await.unwrap_or(0), 0);
+    assert!(TcpStream::connect(address).await.is_err());
+    drop(stream);
+    // And it passed on that its own connection ended.
+    echo.until_closed().await;
+}

@@ -1,0 +1,470 @@
+//! Throw-away Redis servers: single ones, clusters, sentinels. On free ports, in directories of their own, gone when
+//! dropped and when the test process is.
+//!
+//! The kernel ends a server when the **thread** that started it ends, so start them on the test's own thread.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Long enough for the slowest machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a port may turn out to be taken.
+const TRIES: usize = 10;
+
+/// A port nobody has at this moment.
+///
+/// # Panics
+/// If there is none.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("a listener has an address").port()
+}
+
+/// Waits until something is true.
+///
+/// # Panics
+/// If it does not become true within a minute.
+pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_true() {
+        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory of its own, removed on drop.
+#[derive(Debug)]
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("leasehold-redis-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory can be made");
+        Dir(path)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One Redis server, or one sentinel.
+#[derive(Debug)]
+pub struct Server {
+    process: Option<Child>,
+    port: u16,
+    dir: Dir,
+    options: Vec<String>,
+    password: Option<String>,
+    tls: bool,
+    sentinel: bool,
+}
+
+impl Server {
+    /// A plain server that keeps nothing on disk.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start() -> Self {
+        Server::with(&[])
+    }
+
+    /// A server with options as on its command line, for example `["--appendonly", "yes"]`. `--requirepass` is noticed,
+    /// and its password used by [`cli`](Server::cli) and [`url`](Server::url).
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn with(options: &[&str]) -> Self {
+        Server::launch(options, false, |_, _| Vec::new())
+    }
+
+    /// A server that writes everything to disk before it answers.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn durable() -> Self {
+        Server::with(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    /// A server that speaks TLS only, with a certificate for localhost that [`ca`](Server::ca) has signed.
+    ///
+    /// # Panics
+    /// If the certificates cannot be made, or it cannot be started.
+    pub fn with_tls() -> Self {
+        Server::launch(&[], true, |dir, port| {
+            certificates(dir);
+            let file = |name: &str| dir.join(name).display().to_string();
+            let port = port.to_string();
+            ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([
+                    "--tls-cert-file".into(),
+                    file("server.pem"),
+                    "--tls-key-file".into(),
+                    file("server.key"),
+                ])
+                .chain(["--tls-ca-cert-file".into(), file("ca.pem")])
+                .collect()
+        })
+    }
+
+    fn launch(options: &[&str], tls: bool, more: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+        for _ in 0..TRIES {
+            let dir = Dir::new();
+            let port = free_port();
+            let mut all = vec!["--port".to_owned(), port.to_string()];
+            all.extend(options.iter().map(|option| (*option).to_owned()));
+            all.extend(more(&dir.0, port));
+            let password = options.iter().skip_while(|option| **option != "--requirepass").nth(1);
+            let password = password.map(|password| (*password).to_owned());
+            let mut server =
+                Server { process: None, port, dir, options: all, password, tls, sentinel: false };
+            if server.run() {
+                return server;
+            }
+        }
+        panic!("redis-server could not be started; it comes with the package redis-server");
+    }
+
+    /// Starts it; whether it came up.
+    fn run(&mut self) -> bool {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "redis-server"]);
+        if self.sentinel {
+            command.arg(self.dir.0.join("sentinel.conf")).arg("--sentinel");
+        }
+        command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--logfile", "log"]);
+        if !self.sentinel {
+            command.args(["--save", "", "--enable-debug-command", "yes"]);
+        }
+        let process = command
+            .args(&self.options)
+            .current_dir(&self.dir.0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("setpriv can be started; it comes with the package util-linux");
+        self.process = Some(process);
+        let started = Instant::now();
+        loop {
+            let ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
+            if ended {
+                self.process = None;
+                return false;
+            }
+            if self.answers() {
+                return true;
+            }
+            assert!(started.elapsed() < PATIENCE, "redis-server does not answer: {}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        if self.tls {
+            return true;
+        }
+        let mut answer = [0; 7];
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+        stream.write_all(b"PING\r\n").is_ok()
+            && stream.read(&mut answer).is_ok_and(|read| read > 0)
+            && (answer.starts_with(b"+PONG") || answer.starts_with(b"-NOAUTH"))
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.0.join("log")).unwrap_or_default()
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://…`, or `rediss://…` with its authority.
+    pub fn url(&self) -> String {
+        if self.tls {
+            return format!("rediss://localhost:{}/?cacert={}", self.port, self.ca().display());
+        }
+        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("redis://{password}127.0.0.1:{}/", self.port)
+    }
+
+    /// The certificate of its authority, if it speaks TLS.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.0.join("ca.pem")
+    }
+
+    /// What `redis-cli` prints for a command.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    pub fn cli(&self, args: &[&str]) -> String {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "--no-auth-warning"]);
+        if let Some(password) = &self.password {
+            command.args(["-a", password]);
+        }
+        if self.tls {
+            command.arg("--tls").arg("--cacert").arg(self.ca());
+        }
+        let output = command.args(args).output().expect("redis-cli can be started");
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("the server runs");
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, signal).expect("the server is there");
+    }
+
+    /// Stops it with SIGSTOP: it answers nobody.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Kills it, if it still runs, and starts it again on the same port with what it has on disk.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn restart(&mut self) {
+        self.kill();
+        let started = Instant::now();
+        // Somebody may have taken the port for a moment.
+        while !self.run() {
+            assert!(started.elapsed() < PATIENCE, "redis-server does not start again: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// As [`restart`](Server::restart), with nothing on disk.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(self.dir.0.join("appendonlydir"));
+        let _ = std::fs::remove_file(self.dir.0.join("dump.rdb"));
+        self.restart();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An authority, and a certificate for localhost that it has signed.
+fn certificates(dir: &Path) {
+    let openssl = |args: &[&str]| {
+        let done =
+            Command::new("openssl").args(args).current_dir(dir).output().expect("openssl can be started");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let new = |args: &[&str]| openssl(&[&["req"], &key[..], args].concat());
+    new(&["-x509", "-days", "2", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.pem"]);
+    new(&["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"]);
+    std::fs::write(dir.join("ext"), "subjectAltName=DNS:localhost,IP:127.0.0.1")
+        .expect("a file can be written");
+    openssl(&[
+        "x509",
+        "-req",
+        "-days",
+        "2",
+        "-in",
+        "server.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-extfile",
+        "ext",
+        "-out",
+        "server.pem",
+    ]);
+}
+
+/// So many plain servers.
+///
+/// # Panics
+/// If one cannot be started.
+pub fn servers(count: usize) -> Vec<Server> {
+    (0..count).map(|_| Server::start()).collect()
+}
+
+/// A cluster of three primaries without replicas.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The nodes.
+    pub nodes: Vec<Server>,
+}
+
+impl Cluster {
+    /// Starts it, and waits until every node serves.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start() -> Self {
+        let node = || {
+            Server::launch(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"], false, |_, _| {
+                vec!["--cluster-port".into(), free_port().to_string()]
+            })
+        };
+        let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
+        let bus = |node: &Server| node.options.last().cloned().unwrap_or_default();
+        for (i, node) in nodes.iter().enumerate() {
+            let (first, last) = ((i * 16384 / 3).to_string(), ((i + 1) * 16384 / 3 - 1).to_string());
+            assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "OK");
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
+            let first = &nodes[0];
+            if i > 0 {
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &first.port.to_string(), &bus(first)]);
+            }
+        }
+        until("the cluster comes up", || {
+            nodes.iter().all(|node| {
+                let info = node.cli(&["CLUSTER", "INFO"]);
+                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            })
+        });
+        Cluster { nodes }
+    }
+
+    /// `redis-cluster://…`, naming one node.
+    pub fn url(&self) -> String {
+        format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port)
+    }
+
+    /// The node that serves a slot.
+    ///
+    /// # Panics
+    /// If none does.
+    pub fn serving(&self, slot: u16) -> &Server {
+        let at = self.nodes.iter().find(|node| {
+            let nodes = node.cli(&["CLUSTER", "NODES"]);
+            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default().to_owned();
+            own.split(' ').skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+            })
+        });
+        at.expect("a node serves the slot")
+    }
+}
+
+/// A primary, a replica, and three sentinels that watch them.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The two servers; which of them is the primary changes.
+    pub servers: Vec<Server>,
+    /// The sentinels.
+    pub sentinels: Vec<Server>,
+}
+
+impl Sentinels {
+    /// Starts them, and waits until the sentinels know each other and the replica.
+    ///
+    /// # Panics
+    /// If they cannot be started.
+    pub fn start() -> Self {
+        let servers = with_replica();
+        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(servers[0].port)).collect();
+        until("the sentinels know each other", || {
+            sentinels.iter().all(|sentinel| {
+                let seen = sentinel.cli(&["SENTINEL", "MASTER", "main"]);
+                let after = |field: &str| {
+                    seen.lines().skip_while(|line| *line != field).nth(1).unwrap_or_default().to_owned()
+                };
+                after("num-other-sentinels") == "2"
+                    && after("num-slaves") == "1"
+                    && after("flags") == "master"
+            })
+        });
+        Sentinels { servers, sentinels }
+    }
+
+    /// `redis-sentinel://…`
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        format!("redis-sentinel://{}/main", hosts.join(","))
+    }
+
+    /// The port of the primary, as the first sentinel sees it.
+    pub fn primary(&self) -> String {
+        let seen = self.sentinels[0].cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
+        seen.lines().nth(1).unwrap_or_default().to_owned()
+    }
+}
+
+/// A primary and a replica of it that has caught up.
+///
+/// # Panics
+/// If they cannot be started.
+pub fn with_replica() -> Vec<Server> {
+    let primary = Server::with(&["--repl-diskless-sync-delay", "0"]);
+    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+    until("the replica catches up", || {
+        replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    vec![primary, replica]
+}
+
+fn sentinel(primary: u16) -> Server {
+    for _ in 0..TRIES {
+        let (dir, port) = (Dir::new(), free_port());
+        let config = format!(
+            "port {port}\nsentinel monitor main 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds main 500\n\
+             sentinel failover-timeout main 3000\n"
+        );
+        std::fs::write(dir.0.join("sentinel.conf"), config).expect("a file can be written");
+        let mut server = Server {
+            process: None,
+            port,
+            dir,
+            options: Vec::new(),
+            password: None,
+            tls: false,
+            sentinel: true,
+        };
+        if server.run() {
+            return server;
+        }
+    }
+    panic!("no sentinel could be started");
+}

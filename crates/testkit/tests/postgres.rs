@@ -1,0 +1,55 @@
+//! The throw-away servers themselves: they come up, keep what they have, and leave nothing behind.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use testkit::postgres::{PgBouncer, PoolMode, Postgres, Stop};
+use testkit::process::{self, Child};
+
+#[test]
+fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_dropped() {
+    let mut server = Postgres::builder().setting("max_connections", "17").start();
+    assert_eq!(server.sql("SHOW max_connections"), "17");
+    server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (0)");
+    for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+        server.restart(how);
+        server.sql("UPDATE kept SET n = n + 1");
+    }
+    assert_eq!(server.sql("SELECT n FROM kept"), "3");
+    server.freeze();
+    server.thaw();
+    assert_eq!(server.sql("SELECT 1"), "1");
+    let directory = server.socket().to_owned();
+    drop(server);
+    assert!(!directory.exists());
+}
+
+#[test]
+fn a_pooler_stands_before_a_server() {
+    let server = Postgres::start();
+    let pooler = PgBouncer::start(&server, PoolMode::Transaction, 2);
+    let mut psql = std::process::Command::new("psql");
+    let done =
+        psql.args(["-X", "-A", "-t", "-d", &pooler.url(), "-c", "SELECT 1"]).output().expect("psql runs");
+    assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "1");
+}
+
+#[test]
+fn a_killed_test_process_takes_its_server_and_directory_with_it() {
+    if process::role().is_some() {
+        let server = Postgres::start();
+        process::say(&server.socket().display().to_string());
+        process::hear();
+        return;
+    }
+    let child = Child::spawn("a_killed_test_process_takes_its_server_and_directory_with_it", "serve");
+    let directory = child.line();
+    assert!(Path::new(&directory).join("data/postmaster.pid").exists());
+    child.signal(Signal::KILL);
+    let started = Instant::now();
+    while Path::new(&directory).exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "the server outlives its test");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -14,7 +14,7 @@ check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
 
 bench: ## Run the library's benchmarks
-	cargo bench --locked -p leasehold --features sqlite
+	cargo bench --locked -p leasehold --features file,sqlite
 
 # The others of the field are built for these two, in a workspace of their own.
 bench-redis: ## Measure the Redis store beside bare scripts and other locks

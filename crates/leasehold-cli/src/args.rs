@@ -3,12 +3,18 @@
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::exit;
+use crate::run::Run;
+use crate::{acquire, completions, doctor, lease, list, revoke, wait};
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold serve                  A lock server on 127.0.0.1:7420, durable, in ./leasehold.db
-  leasehold stores                 Which stores can this build open?
-  leasehold stores --output json   The same for a program";
+  leasehold run backup -- ./backup.sh    Run a command under a lock
+  leasehold run -n backup -- ./backup.sh Run it only if nobody else does
+  leasehold list                         Who holds what?
+  leasehold show backup                  Why is it locked, and who waits?
+  leasehold serve                        A lock server on 127.0.0.1:7420
+  leasehold doctor                       Is the store fit for it?
+  leasehold stores                       Which stores can this build open?";
 
 /// Distributed locks that can be trusted.
 #[derive(Debug, Parser)]
@@ -20,6 +26,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Run(Box<Run>),
+    Acquire(acquire::Acquire),
+    Renew(lease::Renew),
+    Release(lease::Release),
+    Wait(wait::Wait),
+    List(list::List),
+    Show(list::Show),
+    Watch(wait::Watch),
+    Revoke(revoke::Revoke),
+    Doctor(doctor::Doctor),
+    Completions(completions::Completions),
+    Man(completions::Man),
     /// Load a server or a store, and check what it promises.
     Bench(Box<crate::bench::Bench>),
     /// Run the lock server.

@@ -12,6 +12,7 @@ use leasehold::ErrorKind;
 #[repr(u8)]
 pub(crate) enum Exit {
     Success = 0,
+    Risk = 1,
     Usage = 64,
     Store = 69,
     Internal = 70,
@@ -19,11 +20,14 @@ pub(crate) enum Exit {
     Busy = 75,
     NotAllowed = 77,
     Lost = 79,
+    CannotRun = 126,
+    NotFound = 127,
 }
 
 impl Exit {
-    const ALL: [Exit; 8] = [
+    const ALL: [Exit; 11] = [
         Exit::Success,
+        Exit::Risk,
         Exit::Usage,
         Exit::Store,
         Exit::Internal,
@@ -31,11 +35,14 @@ impl Exit {
         Exit::Busy,
         Exit::NotAllowed,
         Exit::Lost,
+        Exit::CannotRun,
+        Exit::NotFound,
     ];
 
     fn meaning(self) -> &'static str {
         match self {
             Exit::Success => "done",
+            Exit::Risk => "doctor has found a risk to safety",
             Exit::Usage => "the call is wrong, or the store cannot do that",
             Exit::Store => "the store cannot be reached or does not work",
             Exit::Internal => "a bug, or something foreign in the store",
@@ -43,6 +50,8 @@ impl Exit {
             Exit::Busy => "somebody else holds the lock, or the wait timed out",
             Exit::NotAllowed => "the store refused the credentials or the permission",
             Exit::Lost => "the lease was lost",
+            Exit::CannotRun => "the command to run cannot be run",
+            Exit::NotFound => "the command to run is not there",
         }
     }
 }
@@ -81,7 +90,7 @@ pub(crate) fn table() -> String {
     let mut text = String::from("Exit status:");
     for exit in Exit::ALL {
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n  {:<2}  {}", exit as u8, exit.meaning());
+        let _ = write!(text, "\n  {:<3} {}", exit as u8, exit.meaning());
     }
     text
 }

@@ -1,14 +1,27 @@
 //! The `leasehold` command line: parse, run one command, exit with a code from one table.
 
+mod acquire;
 mod args;
 mod bench;
+mod completions;
+mod doctor;
+mod duration;
 mod exit;
+mod lease;
+mod list;
+mod lock;
 mod report;
+mod revoke;
+mod run;
 mod serve;
+mod store;
 mod stores;
+mod table;
 mod token;
+mod url;
+mod view;
+mod wait;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,24 +31,40 @@ use crate::exit::Exit;
 use crate::report::Failure;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == run::child::BECOME) {
+        return run::child::become_command(arguments);
+    }
     let outcome = match Args::try_parse() {
-        Ok(args) => run(args),
-        Err(error) => report::usage(&error),
+        Ok(args) => dispatch(args.command),
+        Err(error) => report::usage(&error).map(ExitCode::from),
     };
-    let exit = outcome.unwrap_or_else(|failure| failure.report());
-    exit.into()
+    outcome.unwrap_or_else(|failure| failure.report().into())
 }
 
-fn run(args: Args) -> Result<Exit, Failure> {
-    let out = match args.command {
-        Command::Bench(args) => return bench::run(*args),
-        Command::Serve(args) => return serve::run(*args),
-        Command::Token(args) => token::run(&args)?,
-        Command::Stores(args) => stores::run(&args)?,
-    };
-    // Not `print!`, which panics when the reader has gone away.
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(out.as_bytes())?;
-    stdout.flush()?;
-    Ok(Exit::Success)
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => run::run(*args),
+        Command::Acquire(args) => runtime()?.block_on(acquire::run(args)),
+        Command::Renew(args) => runtime()?.block_on(lease::renew(args)),
+        Command::Release(args) => runtime()?.block_on(lease::release(args)),
+        Command::Wait(args) => runtime()?.block_on(wait::wait(args)),
+        Command::List(args) => runtime()?.block_on(list::list(args)),
+        Command::Show(args) => runtime()?.block_on(list::show(args)),
+        Command::Watch(args) => runtime()?.block_on(wait::watch(args)),
+        Command::Revoke(args) => runtime()?.block_on(revoke::run(args)),
+        Command::Doctor(args) => runtime()?.block_on(doctor::run(args)),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
+        Command::Bench(args) => bench::run(*args).map(ExitCode::from),
+        Command::Serve(args) => serve::run(*args).map(ExitCode::from),
+        Command::Token(args) => report::answer(&token::run(&args)?).map(|()| Exit::Success.into()),
+        Command::Stores(args) => report::answer(&stores::run(&args)?).map(|()| Exit::Success.into()),
+    }
+}
+
+/// Where the commands run: on the main thread, which `run` relies on.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::system("no runtime can be had", error))
 }

@@ -12,6 +12,10 @@ pub(crate) enum Failure {
     Lock(leasehold::Error),
     /// The answer could not be written.
     Output(io::Error),
+    /// The call is wrong.
+    Usage(String),
+    /// It ended in another way that has a code.
+    Ended(Exit, String),
 }
 
 impl From<leasehold::Error> for Failure {
@@ -27,33 +31,53 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// Says on one line of stderr what happened, and returns how to exit.
-    pub(crate) fn report(self) -> Exit {
+    /// A fault of the system that is no answer of the store.
+    pub(crate) fn system(what: &str, error: impl Into<io::Error>) -> Self {
+        Failure::Ended(Exit::Internal, format!("{what}: {}", error.into()))
+    }
+
+    /// What happened, in one line, and how to exit; `None` if there is nothing to tell.
+    pub(crate) fn describe(&self) -> (Exit, Option<String>) {
         match self {
             Failure::Lock(error) => {
-                let mut line = format!("leasehold: {error}");
+                let mut line = error.to_string();
                 let mut source = error.source();
                 while let Some(cause) = source {
                     line.push_str(&format!(": {cause}"));
                     source = cause.source();
                 }
-                say(&line);
-                error.kind().into()
+                (error.kind().into(), Some(line))
             }
             // The reader went away having seen enough, as `head` does; that is not a failure.
-            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-            Failure::Output(error) => {
-                say(&format!("leasehold: cannot write the answer: {error}"));
-                Exit::Output
-            }
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => (Exit::Success, None),
+            Failure::Output(error) => (Exit::Output, Some(format!("cannot write the answer: {error}"))),
+            Failure::Usage(line) => (Exit::Usage, Some(line.clone())),
+            Failure::Ended(exit, line) => (*exit, Some(line.clone())),
         }
+    }
+
+    /// Says on one line of stderr what happened, and returns how to exit.
+    pub(crate) fn report(&self) -> Exit {
+        let (exit, line) = self.describe();
+        if let Some(line) = line {
+            say(&format!("leasehold: {line}"));
+        }
+        exit
     }
 }
 
 /// One line on stderr. With stderr gone there is nobody left to tell, and the exit code still says it;
 /// `eprintln!` would panic.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+pub(crate) fn say(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Writes the answer of a command. Not `print!`, which panics when the reader has gone away.
+pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()?;
+    Ok(())
 }
 
 /// Prints what clap has to say: help and version are answers, everything else is a wrong call.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::args::{Output, Stores};
 use crate::report::Failure;
+use crate::table;
 
 /// One store, in the words of the documentation. The field names are those of the JSON output.
 #[derive(Debug, Serialize)]
@@ -62,12 +63,12 @@ fn url_form(scheme: &str) -> String {
 pub(crate) fn run(args: &Stores) -> Result<String, Failure> {
     let rows: Vec<Row> = leasehold::stores().into_iter().map(Row::from).collect();
     Ok(match args.output {
-        Output::Table => table(&rows),
+        Output::Table => show(&rows),
         Output::Json => serde_json::to_string_pretty(&rows).map_err(std::io::Error::from)? + "\n",
     })
 }
 
-fn table(rows: &[Row]) -> String {
+fn show(rows: &[Row]) -> String {
     const HEAD: [&str; 9] =
         ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE"];
     let mut lines = vec![HEAD.map(String::from)];
@@ -84,17 +85,7 @@ fn table(rows: &[Row]) -> String {
             yes(row.downgrade),
         ]
     }));
-    let widths: Vec<usize> = (0..HEAD.len())
-        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
-        .collect();
-    let mut out = String::new();
-    for line in &lines {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
-    }
-    out
+    table::table(&lines, table::width(), table::colour())
 }
 
 fn yes(able: bool) -> String {
@@ -125,7 +116,7 @@ mod tests {
         few.max_permits = 8;
         let rows: Vec<Row> = [able, unable, few].map(Row::from).into();
         assert_eq!(
-            table(&rows),
+            show(&rows),
             "\
 URL                 LIVENESS  CLOCK  FENCED  FIFO  PUSH  SHARED  PERMITS  DOWNGRADE
 memory:             ttl       store  yes     yes   yes   yes     yes      yes

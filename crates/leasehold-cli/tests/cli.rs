@@ -23,9 +23,13 @@ fn run(args: &[&str]) -> (i32, String, String) {
 fn help_is_an_answer_with_an_example_and_the_exit_codes() {
     let (code, out, err) = run(&["--help"]);
     assert_eq!((code, err.as_str()), (0, ""));
-    assert!(out.contains("Examples:\n  leasehold stores"), "{out}");
-    for line in ["  64  the call is wrong", "  75  somebody else holds the lock", "  79  the lease was lost"]
-    {
+    assert!(out.contains("Examples:\n  leasehold run backup -- ./backup.sh"), "{out}");
+    for line in [
+        "  64  the call is wrong",
+        "  75  somebody else holds the lock",
+        "  79  the lease was lost",
+        "  127 the command",
+    ] {
         assert!(out.contains(line), "{line} is missing in:\n{out}");
     }
     let (code, out, _) = run(&["-h"]);

@@ -37,8 +37,6 @@ pub fn stores() -> Vec<Info> {
         sqlite::INFO,
         #[cfg(all(feature = "file", unix))]
         Directory::abilities(),
-        #[cfg(feature = "http")]
-        http::INFO,
         #[cfg(feature = "redis")]
         redis::info("redis", false),
         #[cfg(feature = "redis")]
@@ -52,6 +50,8 @@ pub fn stores() -> Vec<Info> {
         Postgres::abilities(),
         #[cfg(feature = "postgres")]
         Advisory::abilities(),
+        #[cfg(feature = "http")]
+        http::INFO,
     ]
 }
 
@@ -64,12 +64,12 @@ impl Locks {
     /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
     /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
     /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
-    /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
     /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
     /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
     /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
     /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
+    /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.

@@ -1,4 +1,4 @@
-//! What the workspace's tests share: faulty backends, child processes, throw-away servers, a TCP proxy.
+//! What the workspace's tests share: faulty backends, child processes, terminals, throw-away servers, a TCP proxy.
 
 mod daemon;
 pub mod faulty;
@@ -7,4 +7,5 @@ pub mod paused;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod pty;
 pub mod redis;

@@ -176,6 +176,7 @@ async fn hold(dir: &Path, mode: &str, name: &str, with_child: bool) {
 }
 
 /// Takes a lock, hands it to a child, and says the child's id. Told so, it releases the lock.
+#[allow(clippy::zombie_processes)] // the child outlives it, and the test ends it
 async fn hand_over(dir: &Path, mode: &str, name: &str) {
     let store = Directory::open(dir).unwrap();
     let locks = Locks::new(store.clone());

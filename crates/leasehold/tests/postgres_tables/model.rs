@@ -18,37 +18,12 @@ use crate::support::{Place, name, place};
 /// A step of a history. Claims, leases and tickets are named by a number.
 #[derive(Debug, Clone)]
 enum Step {
-    Acquire {
-        who: usize,
-        queue: bool,
-        repeat: bool,
-        nonce: u64,
-        first: bool,
-    },
-    Renew {
-        whos: Vec<usize>,
-        ttl: u64,
-        shorten: Option<u64>,
-        fence: bool,
-        owner: bool,
-        change: u8,
-        raise: u8,
-    },
-    Release {
-        who: usize,
-        unanswered: bool,
-        nonce: Option<u64>,
-        fence: bool,
-        owner: bool,
-    },
-    Revoke {
-        on: usize,
-        now: bool,
-    },
+    Acquire { who: usize, queue: bool, repeat: bool, nonce: u64, first: bool },
+    Renew { whos: Vec<usize>, ttl: u64, shorten: Option<u64>, fence: u8, owner: bool, change: u8, raise: u8 },
+    Release { who: usize, unanswered: bool, nonce: Option<u64>, fence: u8, owner: bool },
+    Revoke { on: usize, now: bool },
     Sweep,
-    Advance {
-        millis: u64,
-    },
+    Advance { millis: u64 },
 }
 
 const WHO: usize = 10;
@@ -58,11 +33,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         12 => (0..WHO, prop::bool::weighted(0.7), prop::bool::weighted(0.1), 0..2u64, any::<bool>())
             .prop_map(|(who, queue, repeat, nonce, first)| Step::Acquire { who, queue, repeat, nonce, first }),
-        4 => (prop::collection::vec(0..WHO, 1..4), 1..40u64, prop::option::weighted(0.3, 0..2u64), any::<bool>(),
+        4 => (prop::collection::vec(0..WHO, 1..4), 1..40u64, prop::option::weighted(0.3, 0..2u64), 0..6u8,
               any::<bool>(), 0..8u8, 0..12u8)
             .prop_map(|(whos, ttl, shorten, fence, owner, change, raise)| Step::Renew {
                 whos, ttl: ttl * 100, shorten, fence, owner, change, raise }),
-        6 => (0..WHO, prop::bool::weighted(0.2), prop::option::weighted(0.2, 0..2u64), any::<bool>(),
+        6 => (0..WHO, prop::bool::weighted(0.2), prop::option::weighted(0.2, 0..2u64), 0..6u8,
               prop::bool::weighted(0.2))
             .prop_map(|(who, unanswered, nonce, fence, owner)| Step::Release { who, unanswered, nonce, fence, owner }),
         1 => (0..NAMES, any::<bool>()).prop_map(|(on, now)| Step::Revoke { on, now }),
@@ -118,6 +93,15 @@ impl Run<'_> {
         Now { expiry: self.store.clock() + self.passed, wall: self.store.clock() }
     }
 
+    /// None, the right one, or a wrong one.
+    fn fence(&self, who: usize, choice: u8) -> Option<Fence> {
+        match choice {
+            0..3 => None,
+            3 => Some(Fence::new(self.fences[who].get() + 1)),
+            _ => Some(self.fences[who]),
+        }
+    }
+
     fn apply(&mut self, name: &Name, op: Op<'_>) -> leasehold::Result<Answer> {
         let now = self.now();
         self.model.entry(name.clone()).or_default().apply(now, op, &mut Vec::new())
@@ -157,7 +141,7 @@ impl Run<'_> {
                         let mut renewal =
                             Renewal::new(claim.name.clone(), claim.id, Duration::from_millis(*ttl));
                         renewal.shorten = *shorten;
-                        renewal.fence = fence.then_some(self.fences[*who]);
+                        renewal.fence = self.fence(*who, *fence);
                         renewal.owner = owner.then(|| "o\0".into());
                         renewal.mode = match change {
                             0 | 1 => Some(Mode::Shared),
@@ -186,7 +170,7 @@ impl Run<'_> {
                 let mut release = Release::new(claim.name.clone(), claim.id);
                 release.unanswered = unanswered.then_some(claim.ttl);
                 release.nonce = *nonce;
-                release.fence = fence.then_some(self.fences[*who]);
+                release.fence = self.fence(*who, *fence);
                 release.owner = owner.then(|| "o\0".into());
                 let ours = self.store.release(&release).await.map(Answer::Released);
                 let theirs = self.apply(&claim.name, Op::Release(&release));

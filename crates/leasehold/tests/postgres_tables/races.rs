@@ -12,11 +12,11 @@ use tokio::task::JoinSet;
 use crate::support::{LONG, PATIENCE, claim, granted, look, name, place, server, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_64_connections_that_race_for_a_new_name_exactly_one_wins() {
+async fn of_64_connections_that_race_for_a_new_name_and_again_for_a_free_one_exactly_one_wins() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(64).open().await.unwrap();
-    for round in 0..5 {
-        let on = format!("new {round}");
+    for round in 0..12 {
+        let on = format!("new {}", round / 4);
         let barrier = Arc::new(Barrier::new(64));
         let mut tasks = JoinSet::new();
         for _ in 0..64 {
@@ -28,7 +28,9 @@ async fn of_64_connections_that_race_for_a_new_name_exactly_one_wins() {
         }
         let winners = tasks.join_all().await.into_iter().filter(|won| *won).count();
         assert_eq!(winners, 1);
-        assert_eq!(look(&store, &on).await.holders.len(), 1);
+        let held = look(&store, &on).await.holders;
+        assert_eq!(held.len(), 1);
+        store.release(&Release::new(name(&on), held[0].id)).await.unwrap();
     }
 }
 

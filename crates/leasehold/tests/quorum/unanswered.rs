@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold::ErrorKind;
 use leasehold::backend::{Attempt, Backend, Released, Renewed};
+use leasehold::{ErrorKind, Fence};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::poll_at_most;
 
 use crate::cluster::{Cluster, TTL, claim, later, release, renew};
+use crate::fences::raise;
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_arrives_late_never_becomes_a_ghost() {
@@ -40,6 +41,9 @@ async fn giving_back_never_hits_a_later_attempt_of_the_same_id() {
     let (holder, waiter) = (claim("x"), claim("x"));
     cluster.acquire(&holder).await.unwrap();
     cluster.memory[2].release(&release(&holder)).await.unwrap();
+    // What the third gives is the highest fence of both attempts.
+    let ahead = Fence::new(cluster.holders(0, &holder.name).await[0].grant.fence.get() + 1_000_000);
+    raise(&cluster.memory[2], "x", ahead).await;
     let late = Act::Late(Duration::from_secs(5));
     cluster.nodes[2].plan(Verb::Release, [late]);
     assert!(matches!(cluster.quorum.try_acquire(&waiter).await.unwrap(), Attempt::Busy(_)));

@@ -173,7 +173,7 @@ mod tests {
         for kind in KINDS {
             let record = Record {
                 kind,
-                shared: kind as u8 % 2 == 0,
+                shared: kind == Kind::Held,
                 worker: 7,
                 claim: u64::MAX,
                 at: 1,

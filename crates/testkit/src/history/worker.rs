@@ -61,20 +61,21 @@ impl Task {
         let log = Arc::new(Log::append(&self.log).expect("the history can be written"));
         let locks = Locks::connect(&self.url).await?;
         let claims = Arc::new(AtomicU64::new(0));
-        let mut turns = Vec::new();
+        let mut turns = tokio::task::JoinSet::new();
         for _ in 0..self.tasks {
             let (task, log, locks) = (self.clone(), Arc::clone(&log), locks.clone());
             let claims = Arc::clone(&claims);
-            turns.push(tokio::spawn(async move {
+            turns.spawn(async move {
                 loop {
                     let claim = claims.fetch_add(1, Ordering::Relaxed);
                     let turn = Turn { log: &log, worker: task.worker, claim, shared: random(3) == 0 };
                     turn.take(&locks, &task).await;
                 }
-            }));
+            });
         }
-        for turn in turns {
-            turn.await.expect("turns do not end");
+        // None ends by itself.
+        if let Some(Err(error)) = turns.join_next().await {
+            std::panic::resume_unwind(error.into_panic());
         }
         Ok(())
     }

@@ -31,6 +31,8 @@ enum Round {
     Answer(Attempt),
     /// Several got votes and nobody a majority; nothing of it is left.
     Split(Busy),
+    /// What was granted had ended before it could be confirmed; nothing of it is left.
+    TooSlow,
 }
 
 /// The answers of phase 1.
@@ -87,11 +89,12 @@ impl Nodes {
             let round_started = Instant::now();
             let busy = match self.round(&claim, started).await? {
                 Round::Answer(attempt) => return Ok(attempt),
-                Round::Split(busy) => busy,
+                Round::Split(busy) => Some(busy),
+                Round::TooSlow => None,
             };
             tries += 1;
             if tries == SPLIT_TRIES || started.elapsed() > self.node_timeout {
-                return Ok(Attempt::Busy(busy));
+                return busy.map(Attempt::Busy).ok_or_else(unconfirmed);
             }
             let pause = round_started.elapsed().max(Duration::from_millis(1)).saturating_mul(1 << tries);
             tokio::time::sleep(random_part(pause.min(SPLIT_PAUSE))).await;
@@ -126,7 +129,8 @@ impl Nodes {
             let grants: Vec<Grant> = same.into_iter().cloned().collect();
             return Ok(Round::Answer(Attempt::Granted(self.merge(&grants))));
         }
-        self.confirm(claim, &votes.granted, started).await.map(|grant| Round::Answer(Attempt::Granted(grant)))
+        let confirmed = self.confirm(claim, &votes.granted, started).await?;
+        Ok(confirmed.map_or(Round::TooSlow, |grant| Round::Answer(Attempt::Granted(grant))))
     }
 
     /// Phase 2: a majority takes over one fence that is above all of theirs.
@@ -135,7 +139,7 @@ impl Nodes {
         claim: &Claim,
         granted: &[(usize, Grant)],
         started: Instant,
-    ) -> Result<Grant> {
+    ) -> Result<Option<Grant>> {
         let highest = granted.iter().map(|(_, grant)| grant.fence).max().unwrap_or_default();
         // One more than the highest: so no lease that counts has a fence of phase 1, and whatever gives back
         // by such a fence can never hit it, however late it comes.
@@ -163,19 +167,17 @@ impl Nodes {
                 }
             },
         );
-        let mut accepted = Vec::new();
+        let (mut accepted, mut nodes, mut answered) = (Vec::new(), Vec::new(), 0);
         let majority = self.majority;
-        fan.gather(&self.members, within, |_, answer, pending| {
+        fan.gather(&self.members, within, |node, answer, _| {
+            answered += usize::from(answer.is_ok());
             if let Ok(Renewed::Held(grant)) = answer
                 && grant.fence == fence
             {
+                nodes.push((node, grant.clone()));
                 accepted.push(grant);
             }
-            if accepted.len() >= majority || accepted.len() + pending < majority {
-                Enough::Yes
-            } else {
-                Enough::No
-            }
+            if accepted.len() >= majority { Enough::Yes } else { Enough::No }
         })
         .await;
         fan.finish();
@@ -183,7 +185,11 @@ impl Nodes {
             let mut grant = self.merge(&accepted);
             // What is left was measured by requests that were sent then.
             grant.waited = asked - started;
-            return Ok(grant);
+            return Ok(Some(grant));
+        }
+        // All said yes or no, and what they have is over: then nothing is on its way that could do harm.
+        if answered == granted.len() && !claim.repeat && self.give_back(claim, &nodes).await {
+            return Ok(None);
         }
         self.burn(claim.id, claim.ttl);
         let mut release = Release::new(claim.name.clone(), claim.id);
@@ -194,10 +200,7 @@ impl Nodes {
         });
         fan.gather(&self.members, self.node_timeout, |_, _, _| Enough::Nearly).await;
         fan.finish();
-        Err(Error::new(
-            ErrorKind::NetworkTimeout,
-            "a majority of the nodes granted the claim, but did not confirm its fence in time; it was given back",
-        ))
+        Err(unconfirmed())
     }
 
     /// No majority: gives back what was granted, and says why.
@@ -318,6 +321,13 @@ impl Nodes {
         );
         merged
     }
+}
+
+fn unconfirmed() -> Error {
+    Error::new(
+        ErrorKind::NetworkTimeout,
+        "a majority of the nodes granted the claim, but did not confirm its fence in time; it was given back",
+    )
 }
 
 fn give_back(claim: &Claim, fence: Fence) -> Release {

@@ -35,7 +35,7 @@ impl Story {
     }
 
     #[track_caller]
-    fn is_good(self) -> Summary {
+    fn passes(self) -> Summary {
         check(&self.0).unwrap()
     }
 
@@ -52,15 +52,15 @@ fn first() -> Story {
 }
 
 #[test]
-fn one_after_the_other_is_good() {
+fn one_after_the_other_passes() {
     let story = first().release(0, 1, 60).grant(1, 1, (15, 61), 6, 200).held(1, 1, 70, 200).release(1, 1, 80);
-    let summary = story.is_good();
+    let summary = story.passes();
     assert_eq!((summary.grants, summary.handovers, summary.abandoned, summary.unknown), (2, 1, 0, 0));
 }
 
 #[test]
 fn one_who_was_killed_is_followed_after_its_deadline() {
-    let summary = first().grant(1, 1, (15, 101), 6, 200).release(1, 1, 120).is_good();
+    let summary = first().grant(1, 1, (15, 101), 6, 200).release(1, 1, 120).passes();
     assert_eq!((summary.grants, summary.abandoned), (2, 1));
     // A renewal moved the deadline.
     first().held(0, 1, 90, 190).grant(1, 1, (15, 101), 6, 300).breaks("I2");
@@ -69,13 +69,13 @@ fn one_who_was_killed_is_followed_after_its_deadline() {
 #[test]
 fn an_acquire_without_an_answer_accuses_nobody() {
     let story = first().add(2, Kind::AcquireCall, 1, 1, 0, 0).release(0, 1, 60).grant(1, 1, (15, 61), 6, 200);
-    assert_eq!(story.is_good().unknown, 1);
+    assert_eq!(story.passes().unknown, 1);
 }
 
 #[test]
 fn a_release_without_an_answer_only_shortens() {
     let story = first().add(0, Kind::ReleaseCall, 1, 60, 0, 0).grant(1, 1, (15, 61), 6, 200);
-    assert_eq!(story.is_good().grants, 2);
+    assert_eq!(story.passes().grants, 2);
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn readers_may_be_inside_together_and_a_writer_may_not() {
             .held(0, 100, 50, 100)
             .held(1, 100, 60, 100)
     };
-    assert_eq!(readers().is_good().shared, 2);
+    assert_eq!(readers().passes().shared, 2);
     readers().grant(2, 1, (12, 55), 7, 200).held(2, 1, 58, 200).breaks("I1");
     readers().grant(2, 1, (12, 99), 7, 200).breaks("I2");
-    readers().grant(2, 1, (12, 101), 7, 200).is_good();
+    readers().grant(2, 1, (12, 101), 7, 200).passes();
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_fence_that_does_not_rise_breaks_i3() {
     first().release(0, 1, 60).grant(1, 1, (61, 62), 5, 200).breaks("I3");
     first().release(0, 1, 60).grant(1, 1, (61, 62), 4, 200).breaks("I3");
     // Called before the first had returned, it may be the earlier one.
-    Story::default().grant(0, 1, (10, 20), 5, 15).grant(1, 1, (19, 30), 4, 18).is_good();
+    Story::default().grant(0, 1, (10, 20), 5, 15).grant(1, 1, (19, 30), 4, 18).passes();
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn a_lease_that_somebody_else_ended_breaks_i5() {
     first().add(0, Kind::ReleaseCall, 1, 60, 0, 0).add(0, Kind::ReleasedNothing, 1, 61, 0, 0).breaks("I5");
     first().add(0, Kind::LostByRefusal, 1, 60, 0, 0).breaks("I5");
     // Past its deadline it may be gone.
-    first().add(0, Kind::ReleaseCall, 1, 101, 0, 0).add(0, Kind::ReleasedNothing, 1, 102, 0, 0).is_good();
-    first().add(0, Kind::LostByRefusal, 1, 101, 0, 0).is_good();
+    first().add(0, Kind::ReleaseCall, 1, 101, 0, 0).add(0, Kind::ReleasedNothing, 1, 102, 0, 0).passes();
+    first().add(0, Kind::LostByRefusal, 1, 101, 0, 0).passes();
 }
 
 #[test]

@@ -12,8 +12,9 @@ use super::pool::Pool;
 use super::session::{Session, pooled};
 use super::sql::{body, quoted};
 
-/// How often it is looked whether two connections share a session: others at work can hide it once.
-const PROBES: usize = 3;
+/// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
+/// about every third time.
+const PROBES: usize = 20;
 
 /// Refuses a pooler that gives each transaction whatever session is free.
 ///
@@ -26,8 +27,10 @@ pub(super) async fn check_direct(pool: &Pool, first: &Session) -> Result<()> {
     for _ in 0..PROBES {
         let secret = LeaseId::random();
         mark(first, secret.expose()).await?;
-        second.client().batch_execute("BEGIN").await.map_err(fault::statement)?;
-        let shared = is_marked(&second, secret.expose()).await;
+        // Sent together, one after the other.
+        let (begun, shared) =
+            tokio::join!(second.client().batch_execute("BEGIN"), is_marked(&second, secret.expose()));
+        begun.map_err(fault::statement)?;
         // If they share one session, the first would wait for the second here.
         let moved = match shared {
             Ok(false) => is_marked(first, secret.expose()).await.map(|same| !same),

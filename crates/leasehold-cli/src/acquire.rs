@@ -1,0 +1,134 @@
+//! `leasehold acquire`: a lease as plain data, which nothing renews but `leasehold renew`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold::Lease;
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::lock::{self, DEFAULT_TTL, ModeArgs};
+use crate::report::{Failure, answer};
+use crate::url::StoreArgs;
+use crate::{duration, store, table, view};
+
+const EXAMPLES: &str = "\
+Examples:
+  eval \"$(leasehold acquire deploy --ttl 5m --export)\"   Take it; the variables say what was got
+  leasehold renew                                        … while the work goes on
+  leasehold release                                      … and give it back
+  leasehold acquire deploy -n > lease.json               The same with a file
+  leasehold release --lease lease.json
+
+Nothing renews the lease but `leasehold renew`: after its ttl it is another's. `leasehold run` does
+all of this by itself. Needs a store with a ttl.";
+
+/// Take a lock and print its lease, for scripts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Acquire {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    mode: ModeArgs,
+    /// Do not wait: if the lock is held, exit 75.
+    #[arg(short, long = "nonblock", conflicts_with = "wait")]
+    no_wait: bool,
+    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    #[arg(short, long, value_name = "SECS", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// How long the lease lasts unless renewed [default: 30s]
+    #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// Who holds the lock, for others to see [default: host:pid of the caller]
+    #[arg(long)]
+    owner: Option<String>,
+    /// Whatever shall be seen with the lease.
+    #[arg(long, value_name = "TEXT")]
+    metadata: Option<String>,
+    /// Print shell variables for `eval`.
+    #[arg(long, conflicts_with = "output")]
+    export: bool,
+    /// How to print the lease.
+    #[arg(long, value_enum, default_value = "json", value_name = "FORM")]
+    output: Output,
+    /// The name of the lock.
+    name: String,
+}
+
+pub(crate) async fn run(args: Acquire) -> Result<ExitCode, Failure> {
+    let opened = store::open_ttl(&args.store).await?;
+    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
+    let mut leasing = opened.locks.leasing(&args.name).mode(args.mode.mode()).ttl(ttl);
+    leasing = leasing.owner(args.owner.unwrap_or_else(|| owner(opened.locks.options().owner.as_ref())));
+    if let Some(metadata) = args.metadata {
+        leasing = leasing.metadata(metadata);
+    }
+    let lease = match if args.no_wait { Some(Duration::ZERO) } else { args.wait } {
+        Some(wait) => leasing.try_acquire_for(wait).await?,
+        None => Some(leasing.acquire().await?),
+    };
+    let Some(lease) = lease else {
+        let holder = lock::holder(&opened.locks, &args.name).await?;
+        opened.locks.close().await;
+        let by = holder.map(|owner| format!(" by {}", table::plain(&owner))).unwrap_or_default();
+        return Err(Failure::Ended(Exit::Busy, format!("{:?} is held{by}", args.name)));
+    };
+    let printed = if args.export { export(&lease) } else { print(&lease, args.output)? };
+    if let Err(failure) = answer(&printed) {
+        // Nobody knows of it, so nobody could release it.
+        let _ = opened.locks.release(&lease).await;
+        return Err(failure);
+    }
+    Ok(Exit::Success.into())
+}
+
+/// This process ends at once; who called it is the one to ask.
+fn owner(own: &str) -> String {
+    let host = own.rsplit_once(':').map_or(own, |(host, _)| host);
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    format!("{host}:{parent}")
+}
+
+fn print(lease: &Lease, output: Output) -> Result<String, Failure> {
+    Ok(match output {
+        Output::Json => view::json(lease)?,
+        Output::Table => format!(
+            "{}  fence {}  ttl {}  lease id {}\n",
+            table::plain(lease.name.as_str()),
+            lease.fence,
+            duration::show(lease.ttl),
+            lease.id.expose()
+        ),
+    })
+}
+
+fn export(lease: &Lease) -> String {
+    let variables = [
+        ("LEASEHOLD_NAME", lease.name.as_str().to_owned()),
+        ("LEASEHOLD_FENCE", lease.fence.to_string()),
+        ("LEASEHOLD_LEASE_ID", lease.id.expose().to_owned()),
+        ("LEASEHOLD_TTL", format!("{}ms", lease.ttl.as_millis())),
+    ];
+    variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
+}
+
+/// For a shell, whatever is in it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_name_is_one_word_for_the_shell() {
+        for text in ["plain", "it's $(touch /tmp/x) `y` \"z\"\n", "''"] {
+            let out = std::process::Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quoted(text))])
+                .output();
+            assert_eq!(String::from_utf8(out.unwrap().stdout).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `leasehold completions` and `leasehold man`: made from the same definition as the arguments.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::args::Args;
+use crate::exit::Exit;
+use crate::report::{Failure, answer};
+
+/// Print completions for a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold completions bash > /etc/bash_completion.d/leasehold
+  leasehold completions zsh > ~/.zfunc/_leasehold
+  leasehold completions fish > ~/.config/fish/completions/leasehold.fish")]
+pub(crate) struct Completions {
+    /// For which shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Print the manual page, or write all of them.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  leasehold man | man -l -\n  leasehold man --dir /usr/local/share/man/man1"
+)]
+pub(crate) struct Man {
+    /// Write the pages of all commands into this directory.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn completions(args: &Completions) -> Result<ExitCode, Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut text);
+    answer(&String::from_utf8_lossy(&text))?;
+    Ok(Exit::Success.into())
+}
+
+pub(crate) fn man(args: &Man) -> Result<ExitCode, Failure> {
+    match &args.dir {
+        Some(dir) => clap_mangen::generate_to(Args::command(), dir)?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Args::command()).render(&mut page)?;
+            answer(&String::from_utf8_lossy(&page))?;
+        }
+    }
+    Ok(Exit::Success.into())
+}

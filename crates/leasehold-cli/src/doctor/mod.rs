@@ -1,0 +1,260 @@
+//! `leasehold doctor`: what this store gives, as it is set up, and what it risks.
+//!
+//! What is true of every store is looked at here; what is special to one is in a file of its own, which
+//! gets the URL and returns findings. A new store adds a file and a line in [`special`].
+
+mod file;
+mod place;
+mod sqlite;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold::backend::{Liveness, TimeAuthority};
+use serde::Serialize;
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::report::{Failure, answer};
+use crate::store::{self, Store};
+use crate::url::{StoreArgs, Url};
+use crate::{duration, table, view};
+
+/// Round trips that are measured; the middle one is told.
+const TRIPS: usize = 9;
+
+/// Above this a wall clock is worth a word: fences that lost their counter rest on it.
+const OFFSET: u64 = 1_000;
+
+/// Above this a round trip is worth a word: it is a good part of a renewal's time.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// Look at a store: does it work, how fast is it, what does it promise, what does it risk?
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Takes and releases a lock of its own, named leasehold-doctor-…; touches no other.
+
+Exit status: 0 no risk to safety, 1 a risk to safety, 69 the store does not work.
+
+Examples:
+  leasehold doctor
+  leasehold doctor sqlite:/var/lib/app/locks.db")]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How to print the findings.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
+    /// The store, as --url.
+    #[arg(value_name = "URL", conflicts_with_all = ["url", "url_file"])]
+    place: Option<String>,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    /// As it should be.
+    Ok,
+    /// Good to know.
+    Note,
+    /// Two could hold the same lock, or a lock could be lost without anybody noticing.
+    Risk,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Finding {
+    level: Level,
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    risk: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn ok(what: impl Into<String>) -> Self {
+        Finding { level: Level::Ok, what: what.into(), risk: None, fix: None }
+    }
+
+    pub(crate) fn note(what: impl Into<String>) -> Self {
+        Finding { level: Level::Note, ..Finding::ok(what) }
+    }
+
+    pub(crate) fn risk(what: impl Into<String>, risk: impl Into<String>, fix: impl Into<String>) -> Self {
+        Finding { level: Level::Risk, risk: Some(risk.into()), fix: Some(fix.into()), ..Finding::ok(what) }
+    }
+
+    fn because(mut self, risk: impl Into<String>, fix: impl Into<String>) -> Self {
+        (self.risk, self.fix) = (Some(risk.into()), Some(fix.into()));
+        self
+    }
+}
+
+pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
+    if let Some(url) = args.place.take() {
+        args.store.url = Some(url);
+    }
+    let opened = store::open(&args.store).await?;
+    let mut findings = vec![Finding::ok(format!("{} is there", opened.url.shown()))];
+    findings.extend(speed(&opened.locks).await?);
+    findings.extend(exclusion(&opened).await?);
+    findings.extend(promises(&opened.locks));
+    findings.extend(special(&opened.url));
+    opened.locks.close().await;
+    let risky = findings.iter().any(|finding| finding.level == Level::Risk);
+    answer(&match args.output {
+        Output::Json => view::json(&serde_json::json!({
+            "store": opened.url.shown(), "safe": !risky, "findings": findings,
+        }))?,
+        Output::Table => print(&findings, risky),
+    })?;
+    Ok(if risky { Exit::Risk } else { Exit::Success }.into())
+}
+
+/// What only this kind of store can tell.
+fn special(url: &Url) -> Vec<Finding> {
+    match (url.scheme(), url.path()) {
+        ("file", Some(path)) => file::findings(path),
+        ("sqlite", Some(path)) => sqlite::findings(path),
+        _ => Vec::new(),
+    }
+}
+
+fn probe_name() -> String {
+    format!("leasehold-doctor-{}", &leasehold::LeaseId::random().expose()[..8])
+}
+
+/// How long it takes to look and to take and release a lock, and what the store's clock says.
+async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
+    let name = probe_name();
+    let mut trips = Vec::new();
+    for _ in 0..TRIPS {
+        let start = Instant::now();
+        locks.inspect(&name).await?;
+        trips.push(start.elapsed());
+    }
+    trips.sort();
+    let trip = trips[TRIPS / 2];
+    let (before, start) = (view::now_ms(), Instant::now());
+    let guard = locks.mutex(&name).lock().await?;
+    let (took, after) = (start.elapsed(), view::now_ms());
+    let granted = locks.inspect(&name).await?.holders.first().map(|holder| holder.grant.acquired_at_ms);
+    guard.release().await?;
+    let speed = format!("a look takes {}, a lock {}", micros(trip), micros(took));
+    let mut findings = vec![if trip > SLOW {
+        Finding::note(speed).because(
+            "renewals that take long leave little time to notice trouble",
+            "use a store that is nearer, or a longer --ttl",
+        )
+    } else {
+        Finding::ok(speed)
+    }];
+    if let (Some(granted), TimeAuthority::Store) = (granted, locks.info().time) {
+        let offset = granted.saturating_sub(after).max(before.saturating_sub(granted));
+        let told = format!("the store's wall clock differs from this machine's by {offset} ms or less");
+        findings.push(if offset > OFFSET {
+            Finding::note(format!("the store's wall clock differs from this machine's by {offset} ms")).because(
+                "none for locks, which go by durations; but fences rest on the store's clock if it loses its data",
+                "let both machines set their clocks by NTP",
+            )
+        } else {
+            Finding::ok(told)
+        });
+    }
+    Ok(findings)
+}
+
+/// Whether a lock that is held keeps another out, and the next fence is higher.
+async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
+    let name = probe_name();
+    // A second client, as another process would be.
+    let other = Locks::connect(&opened.url.text).await?;
+    let first = opened.locks.mutex(&name).lock().await?;
+    let second = other.mutex(&name).try_lock().await?;
+    let excluded = second.is_none();
+    drop(second);
+    let fence = first.fence();
+    first.release().await?;
+    let next = other.mutex(&name).lock().await?;
+    let rises = next.fence() > fence;
+    next.release().await?;
+    other.close().await;
+    Ok(vec![match (excluded, rises) {
+        (true, true) => Finding::ok("a held lock keeps another client out, and fences rise"),
+        (false, _) => Finding::risk(
+            "two clients held the same lock",
+            "this store excludes nobody",
+            "do not use it; find out what is between the client and the store",
+        ),
+        (true, false) => Finding::risk(
+            "the fence of the second holder was not above that of the first",
+            "a paused writer cannot be told from its successor",
+            "find out whether two servers answer under this URL, and whether one's clock is wrong",
+        ),
+    }])
+}
+
+/// What the store says of itself.
+fn promises(locks: &Locks) -> Vec<Finding> {
+    let info = locks.info();
+    let mut findings = vec![
+        match info.liveness {
+            Liveness::Ttl => Finding::ok("a dead holder's lock is free when its ttl has passed"),
+            _ => Finding::ok("a dead holder's lock is free when its process or connection has ended"),
+        },
+        if info.fifo {
+            Finding::ok("waiting is first come, first served")
+        } else {
+            Finding::note("waiting is not first come, first served between processes")
+        },
+    ];
+    if info.time == TimeAuthority::Client {
+        findings.push(Finding::risk(
+            "the clients' clocks decide when a lease has ended",
+            "two machines whose clocks differ by more than a second can hold the same lock",
+            "set the clocks of all machines by NTP, or use a store with a clock of its own",
+        ));
+    }
+    if !info.fenced {
+        findings.push(Finding::risk(
+            "grants carry no fences",
+            "a holder that was paused too long cannot be stopped from writing",
+            "use a store with fences",
+        ));
+    }
+    if !info.detects_loss {
+        findings.push(Finding::risk(
+            "a lost lock is not noticed",
+            "the holder works on while another has the lock",
+            "use a store that notices",
+        ));
+    }
+    findings
+}
+
+fn micros(time: Duration) -> String {
+    if time < Duration::from_millis(1) { format!("{} µs", time.as_micros()) } else { duration::show(time) }
+}
+
+fn print(findings: &[Finding], risky: bool) -> String {
+    let (mut out, colour) = (String::new(), table::colour());
+    for finding in findings {
+        let (mark, paint) = match finding.level {
+            Level::Ok => ("ok  ", "32"),
+            Level::Note => ("note", "33"),
+            Level::Risk => ("RISK", "31"),
+        };
+        let mark = if colour { format!("\x1b[{paint}m{mark}\x1b[0m") } else { mark.to_owned() };
+        out.push_str(&format!("{mark}  {}\n", table::plain(&finding.what)));
+        for (label, text) in [("risks", &finding.risk), ("fix", &finding.fix)] {
+            if let Some(text) = text {
+                out.push_str(&format!("      {label}: {}\n", table::plain(text)));
+            }
+        }
+    }
+    out.push_str(if risky { "There is a risk to safety.\n" } else { "No risk to safety was found.\n" });
+    out
+}

@@ -1,0 +1,153 @@
+//! `leasehold renew` and `leasehold release`: by lease, which is a secret and never an argument.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold::backend::{Released, Renewed};
+use leasehold::{Gone, Lease, LeaseId};
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::lock::DEFAULT_TTL;
+use crate::report::{Failure, answer};
+use crate::url::StoreArgs;
+use crate::{duration, store, view};
+
+/// The variable that holds a lease id.
+const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
+
+/// Which lease.
+#[derive(Debug, clap::Args)]
+struct LeaseArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// A file with the lease as `acquire` printed it, or with a lease id; - for standard input. Unless
+    /// given: LEASEHOLD_LEASE_ID.
+    #[arg(long, value_name = "FILE")]
+    lease: Option<PathBuf>,
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
+}
+
+/// Renew a lease that `acquire` has taken.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit status: 0 renewed, 79 the lease is gone.\n\nExample:\n  leasehold renew --ttl 5m"
+)]
+pub(crate) struct Renew {
+    #[command(flatten)]
+    lease: LeaseArgs,
+    /// How long it shall last from now [default: what it was taken for, or 30s]
+    #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+}
+
+/// Release a lease that `acquire` has taken.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit status: 0 released, 79 the lease was gone already.\n\nExample:\n  leasehold release --lease lease.json"
+)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    lease: LeaseArgs,
+}
+
+/// A lease, or all that is known of it.
+enum Known {
+    Lease(Box<Lease>),
+    Id(LeaseId),
+}
+
+impl LeaseArgs {
+    fn known(&self) -> Result<Known, Failure> {
+        let text = match &self.lease {
+            Some(path) => {
+                let mut text = String::new();
+                let read = if path.as_os_str() == "-" {
+                    std::io::stdin().read_to_string(&mut text).map(drop)
+                } else {
+                    std::fs::read_to_string(path).map(|read| text = read)
+                };
+                read.map_err(|error| {
+                    Failure::Usage(format!("cannot read the lease from {path:?}: {error}"))
+                })?;
+                text
+            }
+            None => std::env::var(LEASE_ID).map_err(|_| {
+                Failure::Usage(format!(
+                    "which lease? Give the output of `leasehold acquire` with --lease FILE, or set {LEASE_ID}"
+                ))
+            })?,
+        };
+        let text = text.trim();
+        if text.starts_with('{') {
+            let lease = serde_json::from_str(text);
+            return lease
+                .map(Known::Lease)
+                .map_err(|error| Failure::Usage(format!("that is no lease: {error}")));
+        }
+        Ok(Known::Id(LeaseId::parse(text)?))
+    }
+}
+
+pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
+    let known = args.lease.known()?;
+    let opened = store::open_ttl(&args.lease.store).await?;
+    let renewed = match known {
+        Known::Lease(mut lease) => {
+            lease.ttl = args.ttl.unwrap_or(lease.ttl);
+            opened.locks.renew(&lease).await?
+        }
+        Known::Id(id) => opened.locks.renew_by_id(id, args.ttl.unwrap_or(DEFAULT_TTL)).await?,
+    };
+    match renewed {
+        Renewed::Held(grant) => {
+            let left = grant.left.unwrap_or_default();
+            answer(&match args.lease.output {
+                Output::Table => format!("renewed, {} left\n", duration::show(left)),
+                Output::Json => view::json(&serde_json::json!({
+                    "renewed": true, "fence": grant.fence, "expires_in_ms": left.as_millis() as u64,
+                }))?,
+            })?;
+            Ok(Exit::Success.into())
+        }
+        Renewed::Gone(gone) => refused(args.lease.output, "renewed", gone),
+        _ => Err(Failure::Ended(Exit::Internal, "the store gave an answer that is not known".into())),
+    }
+}
+
+pub(crate) async fn release(args: Release) -> Result<ExitCode, Failure> {
+    let known = args.lease.known()?;
+    let opened = store::open_ttl(&args.lease.store).await?;
+    let released = match known {
+        Known::Lease(lease) => opened.locks.release(&lease).await?,
+        Known::Id(id) => opened.locks.release_by_id(id).await?,
+    };
+    match released {
+        Released::Done => {
+            answer(&match args.lease.output {
+                Output::Table => "released\n".to_owned(),
+                Output::Json => view::json(&serde_json::json!({ "released": true }))?,
+            })?;
+            Ok(Exit::Success.into())
+        }
+        Released::Gone(gone) => refused(args.lease.output, "released", gone),
+        _ => Err(Failure::Ended(Exit::Internal, "the store gave an answer that is not known".into())),
+    }
+}
+
+fn refused(output: Output, verb: &str, gone: Gone) -> Result<ExitCode, Failure> {
+    if let Output::Json = output {
+        answer(&view::json(&serde_json::json!({ verb: false, "reason": gone.as_str() }))?)?;
+    }
+    let why = match gone {
+        Gone::Expired => "its ttl has passed",
+        Gone::Revoked => "it was revoked",
+        Gone::Superseded => "another has taken its place",
+        _ => "the store has no such lease: it was released, or has expired",
+    };
+    Err(Failure::Ended(Exit::Lost, format!("not {verb}: {why}")))
+}

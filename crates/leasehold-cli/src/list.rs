@@ -1,0 +1,143 @@
+//! `leasehold list` and `leasehold show`: who holds what, and who waits.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use leasehold::Locks;
+use leasehold::backend::NameInfo;
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::report::{Failure, answer};
+use crate::url::StoreArgs;
+use crate::{duration, store, table, view};
+
+/// Names asked for at a time.
+const PAGE: usize = 200;
+
+/// List the locks that are held or waited for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  leasehold list\n  leasehold list deploy/ --output json | jq '.[].name'")]
+pub(crate) struct List {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
+    /// Only names that begin with this.
+    #[arg(default_value = "")]
+    prefix: String,
+}
+
+/// Show why a name is locked: since when, by whom, and who waits.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  leasehold show nightly-report")]
+pub(crate) struct Show {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
+    /// The name of the lock.
+    name: String,
+}
+
+/// Everything in use that begins like this.
+pub(crate) async fn all(locks: &Locks, prefix: &str) -> Result<Vec<NameInfo>, leasehold::Error> {
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = locks.list(prefix, PAGE, cursor).await?;
+        found.extend(page.items);
+        cursor = page.next;
+        if cursor.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
+    let opened = store::open(&args.store).await?;
+    let names: Vec<view::Name> =
+        all(&opened.locks, &args.prefix).await?.iter().map(view::Name::from).collect();
+    answer(&match args.output {
+        Output::Json => view::json(&names)?,
+        Output::Table => rows(&names),
+    })?;
+    Ok(Exit::Success.into())
+}
+
+fn rows(names: &[view::Name]) -> String {
+    const HEAD: [&str; 7] = ["NAME", "OWNER", "MODE", "FENCE", "HELD FOR", "LEFT", "WAITING"];
+    let mut lines = vec![HEAD.map(String::from)];
+    for name in names {
+        let shown = table::plain(&name.name);
+        let waiting = name.queue_length.to_string();
+        for (number, holder) in name.holders.iter().enumerate() {
+            let first = number == 0;
+            lines.push([
+                if first { shown.clone() } else { String::new() },
+                table::plain(&holder.owner),
+                holder.mode.to_string(),
+                holder.fence.to_string(),
+                duration::show(holder.held_for()),
+                holder.left().map_or("while it lives".into(), duration::show),
+                if first { waiting.clone() } else { String::new() },
+            ]);
+        }
+        if name.holders.is_empty() {
+            let none = || String::from("-");
+            lines.push([shown, none(), none(), none(), none(), none(), waiting]);
+        }
+    }
+    table::table(&lines, table::width(), table::colour())
+}
+
+pub(crate) async fn show(args: Show) -> Result<ExitCode, Failure> {
+    let opened = store::open(&args.store).await?;
+    let name = view::Name::from(&opened.locks.inspect(&args.name).await?);
+    answer(&match args.output {
+        Output::Json => view::json(&name)?,
+        Output::Table => describe(&name, &opened.url.shown()),
+    })?;
+    Ok(Exit::Success.into())
+}
+
+fn describe(name: &view::Name, store: &str) -> String {
+    let mut out = format!("{} on {store}: ", table::bold(&table::plain(&name.name), table::colour()));
+    out.push_str(if name.held { "held\n" } else { "free\n" });
+    // Writing to a String cannot fail.
+    for holder in &name.holders {
+        let _ = write!(
+            out,
+            "  held by {} ({}), for {}, since {}, fence {}, ",
+            table::plain(&holder.owner),
+            holder.mode,
+            duration::show(holder.held_for()),
+            view::time_of_day(holder.acquired_at_ms),
+            holder.fence
+        );
+        let _ = match holder.left() {
+            Some(left) => {
+                write!(out, "renewed {} times, {} left unless renewed", holder.renewals, duration::show(left))
+            }
+            None => write!(out, "until it is released or its process ends"),
+        };
+        out.push_str(if holder.revoked { "; revoked: renewals are refused\n" } else { "\n" });
+        if let Some(metadata) = &holder.metadata {
+            let _ = writeln!(out, "    {}", table::plain(metadata));
+        }
+    }
+    for (number, waiter) in name.waiters.iter().enumerate() {
+        let waited = duration::show(std::time::Duration::from_millis(waiter.waited_ms as u64));
+        let owner = table::plain(&waiter.owner);
+        let _ = writeln!(out, "  {}. in the queue: {owner} ({}), for {waited}", number + 1, waiter.mode);
+    }
+    let more = name.queue_length.saturating_sub(name.waiters.len() as u64);
+    if more > 0 {
+        let _ = writeln!(out, "  and {more} more");
+    }
+    if !name.held && name.last_fence != leasehold::Fence::UNFENCED {
+        let _ = writeln!(out, "  last fence {}", name.last_fence);
+    }
+    out
+}

@@ -1,0 +1,127 @@
+//! What `run` can be told.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::duration;
+use crate::exit::Exit;
+use crate::lock::{DEFAULT_TTL, ModeArgs};
+use crate::report::Failure;
+use crate::url::StoreArgs;
+
+use super::child::{Start, shell};
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run backup -- ./backup.sh          Wait for the lock, then run
+  leasehold run -n backup -- ./backup.sh       Run only if nobody else does; else exit 75
+  leasehold run -n --skip-ok backup -- ./b.sh  The same for cron: busy is success
+  leasehold run -w 2.5 backup -- ./backup.sh   Wait at most 2.5 seconds
+  leasehold run backup -c 'a && b'             Through the shell
+  leasehold run --limit 3 gpu -- ./train       At most three at a time
+  leasehold run --url sqlite:/var/lib/app/locks.db --ttl 1m job -- ./job
+
+The command sees LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_LEASE_ID and LEASEHOLD_URL.
+
+On a store with a ttl the command and all it has started are killed before the lock can pass to
+another: TERM at --kill-after before the lease would end, KILL right before it ends. The lock is
+released when all of them are gone. TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on; a
+second TERM kills.
+
+Exit status: that of the command, 128 + n if signal n ended it; 75 (or -E) busy, 79 (or
+--lost-code) lost, 69 the store does not work, 77 not allowed, 64 wrong call, 126 the command
+cannot be run, 127 it is not there.";
+
+/// Run a command under a lock.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
+    /// Do not wait: if the lock is held, exit 75.
+    #[arg(short, long = "nonblock", visible_alias = "nb", conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    #[arg(short, long, visible_alias = "timeout", value_name = "SECS", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+    /// The exit code if the lock is held, or was not had in time.
+    #[arg(short = 'E', long = "conflict-exit-code", value_name = "CODE", default_value_t = Exit::Busy as u8)]
+    pub(crate) conflict_code: u8,
+    /// Exit 0, and say nothing, if the lock is held: for cron.
+    #[arg(long, conflicts_with = "conflict_code")]
+    pub(crate) skip_ok: bool,
+    /// The exit code if the lock was lost, and the command therefore ended.
+    #[arg(long, value_name = "CODE", default_value_t = Exit::Lost as u8)]
+    pub(crate) lost_code: u8,
+    /// How long the lock lasts if leasehold or its machine dies. It is renewed all the time. No meaning on
+    /// file:, which frees it at once [default: 30s]
+    #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// End the command if it runs longer than this.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Time between TERM and KILL, at most a third of the ttl [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    kill_after: Option<Duration>,
+    /// End what the command leaves running when it has ended, instead of waiting for it.
+    #[arg(long)]
+    pub(crate) kill_leftovers: bool,
+    /// Who holds the lock, for others to see [default: host:pid]
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
+    /// Tell of events as JSON, one per line, on stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Run this through the shell.
+    #[arg(short, long = "command", value_name = "LINE", conflicts_with = "command")]
+    c: Option<OsString>,
+    /// The name of the lock.
+    pub(crate) name: String,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL)
+    }
+
+    pub(crate) fn kill_after(&self) -> Duration {
+        self.kill_after.unwrap_or(Duration::from_secs(5))
+    }
+
+    /// What to start.
+    pub(crate) fn command(&self) -> Result<Start, Failure> {
+        let (program, args) = match (&self.c, self.command.split_first()) {
+            (Some(line), _) => (shell(), vec!["-c".into(), line.clone()]),
+            (None, Some((program, args))) => (program.clone(), args.to_vec()),
+            (None, None) => {
+                return Err(Failure::Usage(
+                    "there is no command to run: leasehold run NAME -- COMMAND, or -c 'LINE' for a shell"
+                        .into(),
+                ));
+            }
+        };
+        Ok(Start { program, args, env: Vec::new(), descriptor: None })
+    }
+
+    /// What can be wrong only on a store with a ttl.
+    pub(crate) fn check(&self, ttl: Option<Duration>) -> Result<(), Failure> {
+        if let (Some(ttl), Some(kill_after)) = (ttl, self.kill_after)
+            && kill_after > ttl / 3
+        {
+            return Err(Failure::Usage(format!(
+                "--kill-after must be at most a third of the ttl, or a healthy lock would look like one \
+                 about to end: use --ttl {}s or more",
+                (kill_after * 3).as_secs_f64()
+            )));
+        }
+        if self.max_hold.is_some_and(|hold| hold.is_zero()) {
+            return Err(Failure::Usage("--max-hold must be above zero".into()));
+        }
+        Ok(())
+    }
+}

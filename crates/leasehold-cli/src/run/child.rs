@@ -1,0 +1,81 @@
+//! Starting the command so that it cannot outlive us.
+//!
+//! The command is started through this program itself, which asks the system to kill it when its parent
+//! dies, makes sure that this has not happened already, and then becomes the command. The system ties
+//! that to the *thread* that started it: it must be the main thread, which lives as long as the process.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+
+use crate::exit::Exit;
+use crate::report::{Failure, say};
+
+use super::signals;
+
+/// The first argument by which this program knows that it is to become another.
+pub(crate) const BECOME: &str = "__become";
+
+/// What to start, and with what.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    /// Variables to set or to remove.
+    pub(crate) env: Vec<(&'static str, Option<OsString>)>,
+    /// What it shall have open, and its children too: not closed on exec.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+impl Start {
+    /// Starts it. Only on the main thread.
+    pub(crate) fn spawn(self) -> Result<Pid, Failure> {
+        let failed = |error| Failure::system("the command cannot be started", error);
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("leasehold").arg(BECOME).arg(getpid().to_string()).arg(self.program).args(self.args);
+        for (name, value) in self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // Nothing else is started by this process, so nobody else gets the descriptor.
+        let child = command.spawn().map_err(failed)?;
+        drop(self.descriptor);
+        i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| Failure::Ended(Exit::Internal, "the command has no process id".into()))
+    }
+}
+
+/// Becomes the command: what comes after [`BECOME`] is the parent, the program and its arguments.
+pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let parent = args.next().and_then(|parent| parent.to_str()?.parse().ok()).and_then(Pid::from_raw);
+    let (Some(parent), Some(program)) = (parent, args.next()) else {
+        say("leasehold: this command is for leasehold itself; use `leasehold run`");
+        return Exit::Usage.into();
+    };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return Failure::system("the system cannot tie the command to leasehold", error).report().into();
+    }
+    // Had the parent died before that, nobody would tell us.
+    if getppid() != Some(parent) {
+        return Exit::Lost.into();
+    }
+    signals::unblock();
+    let error = Command::new(&program).args(args).exec();
+    let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
+    say(&format!("leasehold: cannot run {}: {error}", program.to_string_lossy()));
+    exit.into()
+}
+
+/// The shell for `-c`, as flock chooses it.
+pub(crate) fn shell() -> OsString {
+    std::env::var_os("SHELL")
+        .filter(|shell| !shell.is_empty())
+        .unwrap_or_else(|| OsStr::new("/bin/sh").into())
+}

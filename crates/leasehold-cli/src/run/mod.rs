@@ -1,0 +1,225 @@
+//! `leasehold run`: a command under a lock, which is dead before the lock can be another's.
+
+mod alarm;
+mod args;
+pub(crate) mod child;
+mod plan;
+mod signals;
+mod supervise;
+mod tree;
+mod voice;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold::backend::Liveness;
+use leasehold::{Guard, State};
+use nix::sys::signal::Signal;
+
+use crate::exit::Exit;
+use crate::lock;
+use crate::report::Failure;
+use crate::store::{self, Store};
+
+use self::alarm::{Alarm, now};
+pub(crate) use self::args::Run;
+use self::child::Start;
+use self::plan::{Plan, Why};
+use self::signals::{Arrived, Blocked, Signals};
+use self::supervise::{Ended, Supervised};
+use self::voice::{Event, Voice};
+
+/// How long a wait is not worth a word.
+const SOON: Duration = Duration::from_millis(250);
+
+/// How long leaving a queue, or giving back a lease that is lost, is tried when we are to go at once.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// Runs the command; the code to exit with.
+pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
+    // Before there is another thread.
+    let blocked = Blocked::new()?;
+    let voice = Voice { json: args.json };
+    let outcome = crate::runtime()?.block_on(async { under_lock(args, blocked.read()?, voice).await });
+    outcome.or_else(|failure| {
+        let (exit, line) = failure.describe();
+        if let Some(why) = &line {
+            voice.tell(&Event::Failed { why, exit: exit as u8 });
+        }
+        Ok(exit.into())
+    })
+}
+
+async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCode, Failure> {
+    let start = args.command()?;
+    let opened = tokio::select! {
+        biased;
+        signal = leaving(&signals) => return Ok(interrupted(signal, voice)),
+        opened = store::open(&args.store) => opened?,
+    };
+    let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
+    args.check(ttl)?;
+    let shown = opened.url.shown();
+    let guard = tokio::select! {
+        biased;
+        signal = leaving(&signals) => {
+            // The dropped attempt has left the queue when this is over.
+            let _ = tokio::time::timeout(PARTING, opened.locks.close()).await;
+            return Ok(interrupted(signal, voice));
+        }
+        guard = acquire(&args, &opened, &shown, voice) => guard?,
+    };
+    let Some(guard) = guard else {
+        let owner = lock::holder(&opened.locks, &args.name).await.ok().flatten();
+        let code = if args.skip_ok { 0 } else { args.conflict_code };
+        voice.tell(&Event::Busy {
+            name: &args.name,
+            store: &shown,
+            exit: code,
+            owner: owner.as_deref(),
+            quiet: args.skip_ok,
+        });
+        opened.locks.close().await;
+        return Ok(code.into());
+    };
+    let since = now();
+    let waited_ms = guard.waited().as_millis();
+    voice.tell(&Event::Acquired { name: &args.name, store: &shown, fence: guard.fence(), waited_ms });
+    let plan = Plan::new(ttl, args.kill_after(), args.max_hold, since);
+    let outcome = supervise(&args, start, &opened, &guard, plan, &signals, voice).await;
+    finish(&args, guard, outcome, voice).await
+}
+
+async fn acquire(
+    args: &Run,
+    opened: &Store,
+    shown: &str,
+    voice: Voice,
+) -> Result<Option<Guard>, leasehold::Error> {
+    let locks = opened.locks.with_options(|options| {
+        options.ttl = args.ttl();
+        if let Some(owner) = &args.owner {
+            options.owner = owner.as_str().into();
+        }
+    });
+    let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
+    let mut attempt = std::pin::pin!(lock::acquire(&locks, &args.name, args.mode.mode(), wait));
+    if let Ok(done) = tokio::time::timeout(SOON, &mut attempt).await {
+        return done;
+    }
+    let tell = async {
+        let holder = lock::holder(&locks, &args.name).await;
+        let trouble = holder.as_ref().err().map(ToString::to_string);
+        let owner = holder.ok().flatten();
+        voice.tell(&Event::Waiting {
+            name: &args.name,
+            store: shown,
+            owner: owner.as_deref(),
+            trouble: trouble.as_deref(),
+        });
+    };
+    tokio::select! {
+        biased;
+        done = &mut attempt => return done,
+        () = tell => {}
+    }
+    attempt.await
+}
+
+/// Resolves when a signal says that nobody wants us to wait any more.
+async fn leaving(signals: &Signals) -> Signal {
+    loop {
+        let Arrived { signal, .. } = signals.next().await;
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => return signal,
+            Signal::SIGTSTP => signals::take(signal),
+            _ => {}
+        }
+    }
+}
+
+fn interrupted(signal: Signal, voice: Voice) -> ExitCode {
+    voice.tell(&Event::Interrupted { signal: signal as i32 });
+    by_signal(signal as i32)
+}
+
+/// The code of a shell for what ended by a signal.
+fn by_signal(signal: i32) -> ExitCode {
+    // A signal's number is below 65.
+    ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)))
+}
+
+async fn supervise(
+    args: &Run,
+    mut start: Start,
+    opened: &Store,
+    guard: &Guard,
+    plan: Plan,
+    signals: &Signals,
+    voice: Voice,
+) -> Result<Ended, Failure> {
+    let alarm = Alarm::new()?;
+    start.descriptor = opened.descriptor(guard)?;
+    start.env = vec![
+        ("LEASEHOLD_NAME", Some(guard.name().as_str().into())),
+        ("LEASEHOLD_FENCE", Some(guard.fence().to_string().into())),
+        ("LEASEHOLD_LEASE_ID", Some(guard.lease_id().expose().into())),
+    ];
+    start.env.extend(opened.url.for_child());
+    tree::adopt_orphans()?;
+    // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
+    guard.check()?;
+    let leader = start.spawn()?;
+    voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
+    let supervised = Supervised { leader, guard, plan, voice, kill_leftovers: args.kill_leftovers };
+    Ok(supervised.until_gone(signals, &alarm).await)
+}
+
+/// Releases, now that nothing is left, and chooses the code to exit with.
+async fn finish(
+    args: &Run,
+    guard: Guard,
+    outcome: Result<Ended, Failure>,
+    voice: Voice,
+) -> Result<ExitCode, Failure> {
+    let ended = match outcome {
+        Ok(ended) => ended,
+        Err(failure) => {
+            let _ = tokio::time::timeout(PARTING, guard.release()).await;
+            return Err(failure);
+        }
+    };
+    let (code, signal) = (ended.status.exit_status(), ended.status.terminating_signal());
+    voice.tell(&Event::Exited { code, signal });
+    let lost = guard.check().err().map(|error| error.message().to_owned());
+    if ended.why.is_some() || lost.is_some() {
+        let why = match (ended.why, &lost) {
+            (Some(Why::MaxHold), _) => "it was held for as long as --max-hold allows",
+            (_, Some(lost)) => lost,
+            _ => "it could not be renewed in time",
+        };
+        let why = format!("{why}; the command is dead");
+        voice.tell(&Event::Lost { why: &why, exit: args.lost_code });
+        // If the store answers, others need not wait for the ttl.
+        let _ = tokio::time::timeout(PARTING, guard.release()).await;
+        return Ok(args.lost_code.into());
+    }
+    match guard.release().await {
+        Ok(State::Lost) => {
+            let why = "the store no longer had it when the command ended";
+            voice.tell(&Event::Lost { why, exit: args.lost_code });
+            return Ok(args.lost_code.into());
+        }
+        Ok(_) => voice.tell(&Event::Released),
+        Err(error) => voice.tell(&Event::NotReleased { why: &error.to_string() }),
+    }
+    if ended.interrupted && signal == Some(Signal::SIGINT as i32) {
+        // A shell script ends on Ctrl-C only if what it runs dies of it.
+        signals::take(Signal::SIGINT);
+    }
+    Ok(match (code, signal) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
+        (None, Some(signal)) => by_signal(signal),
+        (None, None) => Exit::Internal.into(),
+    })
+}

@@ -1,0 +1,152 @@
+//! What `run` tells on stderr: lines for people, or with `--json` one JSON object per line.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold::Fence;
+use serde::Serialize;
+
+use crate::duration;
+use crate::report::say;
+
+/// Something that has happened. The names of the variants and fields are those of the JSON output.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event<'a> {
+    Waiting {
+        name: &'a str,
+        store: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        owner: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trouble: Option<&'a str>,
+    },
+    Acquired {
+        name: &'a str,
+        store: &'a str,
+        fence: Fence,
+        waited_ms: u128,
+    },
+    Started {
+        pid: i32,
+    },
+    Suspended {
+        expires: bool,
+        #[serde(skip)]
+        left: Option<Duration>,
+    },
+    Stopping {
+        why: &'a str,
+        #[serde(skip)]
+        grace: Duration,
+    },
+    Killing {
+        why: &'a str,
+    },
+    Leftovers {
+        processes: usize,
+    },
+    Exited {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+    },
+    Released,
+    NotReleased {
+        why: &'a str,
+    },
+    Busy {
+        name: &'a str,
+        store: &'a str,
+        exit: u8,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        owner: Option<&'a str>,
+        #[serde(skip)]
+        quiet: bool,
+    },
+    Lost {
+        why: &'a str,
+        exit: u8,
+    },
+    Interrupted {
+        signal: i32,
+    },
+    Failed {
+        why: &'a str,
+        exit: u8,
+    },
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Waiting { name, store, owner: Some(owner), .. } => {
+                write!(f, "waiting for {name:?} on {store}, held by {owner}")
+            }
+            Event::Waiting { name, store, trouble: Some(trouble), .. } => {
+                write!(f, "waiting for {name:?} on {store}: {trouble}")
+            }
+            Event::Waiting { name, store, .. } => write!(f, "waiting for {name:?} on {store}"),
+            Event::Suspended { left: Some(left), .. } => write!(
+                f,
+                "suspended: nothing renews the lock now; unless resumed within {} it passes to others and \
+                 the command is killed",
+                duration::show(*left)
+            ),
+            Event::Suspended { .. } => write!(f, "suspended: the lock stays held"),
+            Event::Stopping { why, grace } => {
+                write!(f, "{why}; asked to end, killed in {}", duration::show(*grace))
+            }
+            Event::Killing { why } => write!(f, "{why}; killing the command"),
+            Event::Leftovers { processes } => write!(
+                f,
+                "the command has ended and left {processes} running; the lock stays held until {} too",
+                if *processes == 1 { "that has ended" } else { "they have ended" }
+            ),
+            Event::NotReleased { why } => {
+                write!(f, "the command has ended, but the lock could not be released: {why}")
+            }
+            Event::Busy { name, store, owner: Some(owner), .. } => {
+                write!(f, "{name:?} on {store} is held by {owner}; the command was not run")
+            }
+            Event::Busy { name, store, .. } => {
+                write!(f, "{name:?} on {store} is held; the command was not run")
+            }
+            Event::Lost { why, .. } => write!(f, "the lock was lost: {why}"),
+            Event::Interrupted { .. } => write!(f, "interrupted while waiting; the command was not run"),
+            Event::Failed { why, .. } => f.write_str(why),
+            Event::Acquired { .. } | Event::Started { .. } | Event::Exited { .. } | Event::Released => Ok(()),
+        }
+    }
+}
+
+/// Tells of events in one of the two ways.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Voice {
+    pub(crate) json: bool,
+}
+
+impl Voice {
+    pub(crate) fn tell(self, event: &Event<'_>) {
+        if self.json {
+            if let Ok(line) = serde_json::to_string(event) {
+                say(&line);
+            }
+            return;
+        }
+        // People want to hear of what is out of the ordinary.
+        let quiet = matches!(
+            event,
+            Event::Acquired { .. }
+                | Event::Started { .. }
+                | Event::Exited { .. }
+                | Event::Released
+                | Event::Interrupted { .. }
+                | Event::Busy { quiet: true, .. }
+        );
+        if !quiet {
+            say(&format!("leasehold: {event}"));
+        }
+    }
+}

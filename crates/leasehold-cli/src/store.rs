@@ -1,0 +1,61 @@
+//! Opening the store that a command works on.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use leasehold::backend::Liveness;
+use leasehold::backends::file::Directory;
+use leasehold::{Backend, Guard, Locks};
+
+use crate::report::Failure;
+use crate::url::{StoreArgs, Url};
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) locks: Locks,
+    pub(crate) url: Url,
+    /// A directory of lock files, whose locks a child can share.
+    directory: Option<Directory>,
+}
+
+/// Opens the store that the arguments or the environment name.
+pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
+    let url = args.resolve()?;
+    if url.scheme().eq_ignore_ascii_case("memory") {
+        return Err(Failure::Usage(
+            "memory: is private to one process, so it keeps nobody else out; use file: or sqlite:".into(),
+        ));
+    }
+    let mut directory = None;
+    let builder = match url.path() {
+        Some(path) if url.scheme() == "file" => {
+            let opened = Directory::open(path)?;
+            directory = Some(opened.clone());
+            Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?
+        }
+        _ => Locks::connect_builder(&url.text).await?,
+    };
+    Ok(Store { locks: builder.build(), url, directory })
+}
+
+/// Opens a store whose leases outlive the process that took them.
+pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
+    let store = open(args).await?;
+    if store.locks.info().liveness != Liveness::Ttl {
+        return Err(Failure::Usage(format!(
+            "{}: frees a lock when the process that took it ends, which this command does at once; \
+             use `leasehold run`, or a store with a ttl such as sqlite:",
+            store.locks.info().scheme
+        )));
+    }
+    Ok(store)
+}
+
+impl Store {
+    /// What keeps the lock for as long as a child has it open, where the store has such a thing.
+    pub(crate) fn descriptor(&self, guard: &Guard) -> Result<Option<OwnedFd>, Failure> {
+        let Some(directory) = &self.directory else { return Ok(None) };
+        Ok(Some(directory.hand_over(&guard.lease_id())?))
+    }
+}

@@ -1,0 +1,209 @@
+//! Which store: where its URL comes from, and how it may be shown.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::report::{Failure, say};
+
+/// The variables that name a store, also for what `run` starts.
+pub(crate) const URL: &str = "LEASEHOLD_URL";
+pub(crate) const URL_FILE: &str = "LEASEHOLD_URL_FILE";
+
+/// How a command is told which store to use.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The store, for example sqlite:/var/lib/app/locks.db. Unless given: LEASEHOLD_URL, then
+    /// LEASEHOLD_URL_FILE, then file: in the user's state directory.
+    #[arg(long, value_name = "URL", conflicts_with = "url_file")]
+    pub(crate) url: Option<String>,
+    /// A file that holds the URL, so that a password in it does not show in `ps`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) url_file: Option<PathBuf>,
+}
+
+/// A store's URL, and what is known about it without opening it.
+#[derive(Debug, Clone)]
+pub(crate) struct Url {
+    pub(crate) text: String,
+    /// The file it was read from, if it was.
+    file: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// Finds the URL, and makes the directory of the default store.
+    pub(crate) fn resolve(&self) -> Result<Url, Failure> {
+        if let Some(text) = &self.url {
+            let url = Url::new(text, None)?;
+            if url.has_password() {
+                say("leasehold: a password in --url shows in ps; --url-file and LEASEHOLD_URL keep it out");
+            }
+            return Ok(url);
+        }
+        if let Some(file) = &self.url_file {
+            return Url::read(file);
+        }
+        match std::env::var(URL) {
+            Ok(text) if !text.is_empty() => return Url::new(&text, None),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                return Err(Failure::Usage(format!("{URL} is not UTF-8")));
+            }
+            _ => {}
+        }
+        match std::env::var_os(URL_FILE).filter(|file| !file.is_empty()) {
+            Some(file) => Url::read(Path::new(&file)),
+            None => Url::default_store(),
+        }
+    }
+}
+
+impl Url {
+    pub(crate) fn new(text: &str, file: Option<PathBuf>) -> Result<Self, Failure> {
+        let text = text.trim();
+        // The working directory of whoever uses it next may be another.
+        let absolute = ["file", "sqlite"].into_iter().find_map(|scheme| {
+            let path = text.strip_prefix(scheme)?.strip_prefix(':')?;
+            (!path.is_empty() && !path.starts_with('/'))
+                .then(|| Some((scheme, std::path::absolute(path).ok()?)))?
+        });
+        let text = match absolute.as_ref().and_then(|(scheme, path)| Some((scheme, path.to_str()?))) {
+            Some((scheme, path)) => format!("{scheme}:{path}"),
+            None => text.to_owned(),
+        };
+        Ok(Url { text, file })
+    }
+
+    fn read(file: &Path) -> Result<Self, Failure> {
+        let failed =
+            |error: std::io::Error| Failure::Usage(format!("cannot read the URL from {file:?}: {error}"));
+        let text = std::fs::read_to_string(file).map_err(failed)?;
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let (Some(line), None) = (lines.next(), lines.next()) else {
+            return Err(Failure::Usage(format!("{file:?} must hold one URL on one line")));
+        };
+        let url = Url::new(line, Some(std::path::absolute(file).map_err(failed)?))?;
+        let mode = std::fs::metadata(file).map_err(failed)?.permissions().mode();
+        if url.has_password() && mode & 0o077 != 0 {
+            say(&format!("leasehold: others can read the password in {file:?}: chmod 600 it"));
+        }
+        Ok(url)
+    }
+
+    /// `file:` in the user's state directory, which is made if it is not there.
+    fn default_store() -> Result<Self, Failure> {
+        let home =
+            |name| std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
+        let state =
+            home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state"))).ok_or_else(|| {
+                Failure::Usage(format!("there is no HOME to keep locks in: name a store with --url or {URL}"))
+            })?;
+        let dir = state.join("leasehold/locks");
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => leasehold::ErrorKind::AuthFailed,
+                _ => leasehold::ErrorKind::Unavailable,
+            };
+            let what = "the directory of the default store cannot be made; name another store with --url";
+            Failure::Lock(leasehold::Error::new(kind, what).with_source(error))
+        })?;
+        let dir = dir
+            .to_str()
+            .ok_or_else(|| Failure::Usage("the path of the state directory is not UTF-8".into()))?;
+        Url::new(&format!("file:{dir}"), None)
+    }
+
+    pub(crate) fn scheme(&self) -> &str {
+        self.text.split(':').next().unwrap_or_default()
+    }
+
+    /// The path of a `file:` or `sqlite:` store.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        let rest = self.text.strip_prefix("file:").or_else(|| self.text.strip_prefix("sqlite:"))?;
+        let path = match rest.strip_prefix("//") {
+            Some(absolute) if absolute.starts_with('/') => absolute,
+            Some(_) => return None,
+            None => rest,
+        };
+        (!path.is_empty()).then(|| Path::new(path))
+    }
+
+    /// The URL with nothing secret in it: no user, no password, no options.
+    pub(crate) fn shown(&self) -> String {
+        if matches!(self.scheme(), "file" | "sqlite" | "memory") {
+            return self.text.clone();
+        }
+        let Some((scheme, rest)) = self.text.split_once("://") else {
+            return format!("{}:…", self.scheme());
+        };
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        // A password may hold a slash, or an @ of its own.
+        let place = rest.rsplit('@').next().unwrap_or_default();
+        format!("{scheme}://{place}")
+    }
+
+    /// Whether somebody who sees the URL could log in with it.
+    pub(crate) fn has_password(&self) -> bool {
+        let Some((_, rest)) = self.text.split_once("://") else { return false };
+        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+        place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) || options.contains("password")
+    }
+
+    /// What a command that `run` starts gets to know of the store: variables to set, or to remove.
+    pub(crate) fn for_child(&self) -> [(&'static str, Option<OsString>); 2] {
+        // What was in a file stays there: an environment ends up in logs and crash reports.
+        let hidden = self.file.is_some() && self.has_password();
+        let text = (!hidden).then(|| self.text.clone().into());
+        [(URL, text), (URL_FILE, self.file.clone().map(Into::into))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::new(text, None).unwrap_or_else(|_| panic!("{text}"))
+    }
+
+    #[test]
+    fn what_is_shown_holds_no_secret() {
+        for (text, shown) in [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://:pa@ss/word@h/0", "redis://h/0"),
+            ("postgres://me:secret@h/db?sslmode=require&password=x", "postgres://h/db"),
+            ("postgres:me:secret@h", "postgres:…"),
+            ("file:/run/locks", "file:/run/locks"),
+        ] {
+            assert_eq!(url(text).shown(), shown);
+        }
+    }
+
+    #[test]
+    fn a_password_is_seen_in_the_address_and_in_the_options() {
+        assert!(url("redis://:secret@h").has_password());
+        assert!(url("postgres://h/db?password=x").has_password());
+        assert!(!url("postgres://me@h/db?sslmode=require").has_password());
+        assert!(!url("sqlite:/a:b@c").has_password());
+    }
+
+    #[test]
+    fn a_relative_path_is_made_absolute_and_others_stay_as_they_are() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(url("sqlite:locks.db").text, format!("sqlite:{}", here.join("locks.db").display()));
+        assert_eq!(url("file:///run/x").path(), Some(Path::new("/run/x")));
+        assert_eq!(url("sqlite:/a/b").path(), Some(Path::new("/a/b")));
+        assert_eq!(url("file://host/x").path(), None);
+        assert_eq!(url("file:").path(), None);
+        assert_eq!(url("memory:").text, "memory:");
+    }
+
+    #[test]
+    fn a_password_that_was_in_a_file_is_not_put_into_the_environment() {
+        let file = Some(PathBuf::from("/etc/app/url"));
+        let secret = Url { text: "redis://:secret@h".into(), file: file.clone() };
+        assert_eq!(secret.for_child(), [(URL, None), (URL_FILE, Some("/etc/app/url".into()))]);
+        let open = Url { text: "redis://h".into(), file };
+        assert_eq!(open.for_child()[0], (URL, Some("redis://h".into())));
+    }
+}

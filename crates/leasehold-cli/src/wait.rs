@@ -1,0 +1,196 @@
+//! `leasehold wait` and `leasehold watch`: looking until something changes.
+//!
+//! Both look again and again: no store tells a bystander of changes. They touch nothing.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::report::{Failure, answer};
+use crate::url::StoreArgs;
+use crate::{duration, list, store, table, view};
+
+/// How often `wait` looks: soon at first, then so rarely that it costs next to nothing.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// Wait until nobody holds a name, without taking it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Looks up to twice a second; another may take the lock right after. To do something under the lock use
+`leasehold run`.
+
+Exit status: 0 free, 75 still held after --wait.
+
+Example:
+  leasehold wait -w 60 deploy && echo free")]
+pub(crate) struct Wait {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    #[arg(short, long, value_name = "SECS", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// The name of the lock.
+    name: String,
+}
+
+/// Tell of changes as they happen.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Looks at the store in intervals, so what comes and goes in between is not seen; renewals are not told of.
+
+Examples:
+  leasehold watch
+  leasehold watch deploy/ --output json")]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How often to look.
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration::parse)]
+    interval: Duration,
+    /// How to print changes; JSON is one object per line.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
+    /// Only names that begin with this.
+    #[arg(default_value = "")]
+    prefix: String,
+}
+
+pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
+    let opened = store::open(&args.store).await?;
+    let start = Instant::now();
+    let mut pause = LOOK.0;
+    while opened.locks.is_locked(&args.name).await? {
+        let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
+        if left.is_zero() {
+            return Err(Failure::Ended(Exit::Busy, format!("{:?} is still held", args.name)));
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 2).min(LOOK.1);
+    }
+    Ok(Exit::Success.into())
+}
+
+/// A change of a name.
+#[derive(Debug, Serialize, PartialEq)]
+struct Change {
+    at_ms: u64,
+    change: &'static str,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fence: Option<leasehold::Fence>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<u64>,
+}
+
+/// What is remembered of a name: its holders by fence, and how many wait.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    holders: BTreeMap<leasehold::Fence, (String, bool)>,
+    waiting: u64,
+}
+
+pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
+    let opened = store::open(&args.store).await?;
+    let interval = args.interval.max(LOOK.0);
+    let mut before = BTreeMap::new();
+    loop {
+        let mut now: BTreeMap<String, Seen> = BTreeMap::new();
+        for info in list::all(&opened.locks, &args.prefix).await? {
+            let name = view::Name::from(&info);
+            let holders =
+                name.holders.into_iter().map(|holder| (holder.fence, (holder.owner, holder.revoked)));
+            now.insert(name.name, Seen { holders: holders.collect(), waiting: name.queue_length });
+        }
+        for change in changes(&before, &now, view::now_ms()) {
+            answer(&match args.output {
+                Output::Json => serde_json::to_string(&change).map_err(std::io::Error::from)? + "\n",
+                Output::Table => line(&change),
+            })?;
+        }
+        before = now;
+        tokio::time::sleep(interval).await;
+    }
+}
+
+fn changes(before: &BTreeMap<String, Seen>, now: &BTreeMap<String, Seen>, at_ms: u64) -> Vec<Change> {
+    let (nothing, mut found) = (Seen::default(), Vec::new());
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    for name in names {
+        let (old, new) = (before.get(name).unwrap_or(&nothing), now.get(name).unwrap_or(&nothing));
+        let mut add = |change, holder: Option<(&leasehold::Fence, &(String, bool))>, waiting| {
+            found.push(Change {
+                at_ms,
+                change,
+                name: name.clone(),
+                owner: holder.map(|(_, (owner, _))| owner.clone()),
+                fence: holder.map(|(fence, _)| *fence),
+                waiting,
+            });
+        };
+        old.holders
+            .iter()
+            .filter(|(fence, _)| !new.holders.contains_key(fence))
+            .for_each(|gone| add("free", Some(gone), None));
+        for holder in &new.holders {
+            match old.holders.get(holder.0) {
+                None => add("held", Some(holder), None),
+                Some((_, false)) if holder.1.1 => add("revoked", Some(holder), None),
+                Some(_) => {}
+            }
+        }
+        if old.waiting != new.waiting {
+            add("waiting", None, Some(new.waiting));
+        }
+    }
+    found
+}
+
+fn line(change: &Change) -> String {
+    let (time, name) = (view::time_of_day(change.at_ms), table::plain(&change.name));
+    let what = match (&change.owner, change.fence, change.waiting) {
+        (Some(owner), Some(fence), _) => {
+            format!("{:7}  {}  fence {fence}", change.change, table::plain(owner))
+        }
+        (_, _, Some(waiting)) => format!("waiting  {waiting}"),
+        _ => change.change.to_owned(),
+    };
+    format!("{time}  {name}  {what}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(holders: &[(u64, bool)], waiting: u64) -> BTreeMap<String, Seen> {
+        let holders = holders
+            .iter()
+            .map(|&(fence, revoked)| (leasehold::Fence::new(fence), ("me".to_owned(), revoked)));
+        BTreeMap::from([("x".to_owned(), Seen { holders: holders.collect(), waiting })])
+    }
+
+    #[test]
+    fn a_hand_over_is_one_who_goes_and_one_who_comes() {
+        let told = |before: &BTreeMap<_, _>, now: &BTreeMap<_, _>| -> Vec<_> {
+            changes(before, now, 0)
+                .into_iter()
+                .map(|change| (change.change, change.fence.map(|f| f.get())))
+                .collect()
+        };
+        let nothing = BTreeMap::new();
+        assert_eq!(told(&nothing, &seen(&[(1, false)], 0)), [("held", Some(1))]);
+        assert_eq!(told(&seen(&[(1, false)], 0), &seen(&[(1, false)], 2)), [("waiting", None)]);
+        assert_eq!(
+            told(&seen(&[(1, false)], 1), &seen(&[(2, false)], 1)),
+            [("free", Some(1)), ("held", Some(2))]
+        );
+        assert_eq!(told(&seen(&[(1, false)], 0), &seen(&[(1, true)], 0)), [("revoked", Some(1))]);
+        assert_eq!(told(&seen(&[(1, true)], 1), &nothing), [("free", Some(1)), ("waiting", None)]);
+        assert_eq!(told(&seen(&[(1, true)], 1), &seen(&[(1, true)], 1)), []);
+    }
+}

@@ -1,0 +1,98 @@
+//! Twenty `leasehold run` of one name: never two at a time, whatever happens to them.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::{stores, until};
+
+/// Each says when it begins and when it ends, in one write each; the fence tells them apart. In between it
+/// looks whether somebody else is there, by a directory that only one can make.
+const WORK: &str = "echo begin $LEASEHOLD_FENCE >>log
+    mkdir inside || echo overlap $LEASEHOLD_FENCE >>log
+    sleep 0.05
+    rmdir inside; echo end $LEASEHOLD_FENCE >>log";
+
+#[test]
+fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
+    for store in stores() {
+        let mut runs: Vec<_> = (0..20)
+            .map(|number| {
+                // Those that are killed must not leave the directory behind: they work without it.
+                let work =
+                    if number % 5 == 0 { "echo begin $LEASEHOLD_FENCE >>log; exec sleep 600" } else { WORK };
+                store.start(&["--ttl", "4s", "x", "--", "sh", "-c", work])
+            })
+            .collect();
+        let log = || std::fs::read_to_string(store.path("log")).unwrap_or_default();
+        // Whoever sleeps for ever is killed when its turn has come; every third is stopped for a while.
+        let mut stopped: Vec<usize> = Vec::new();
+        let mut round = 0;
+        until("all have ended", || {
+            round += 1;
+            for (number, run) in runs.iter_mut().enumerate() {
+                if run.has_ended() {
+                    continue;
+                }
+                if number % 3 == 1 && round % 40 == number % 40 {
+                    run.signal(Signal::STOP);
+                    stopped.push(number);
+                }
+            }
+            if round % 40 == 39 {
+                stopped.drain(..).for_each(|number| {
+                    if !runs[number].has_ended() {
+                        runs[number].signal(Signal::CONT);
+                    }
+                });
+            }
+            // The one that is inside and does not end by itself.
+            let text = log();
+            let last = text.lines().next_back().unwrap_or_default();
+            if last.starts_with("begin") {
+                let before = text.clone();
+                std::thread::sleep(Duration::from_millis(400));
+                if log() == before
+                    && let Some(run) = inside(&mut runs)
+                {
+                    run.signal(Signal::KILL);
+                }
+            }
+            runs.iter_mut().all(|run| run.has_ended())
+        });
+        let text = log();
+        assert!(!text.contains("overlap"), "{text}");
+        let begins: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("begin ")).collect();
+        // One of those that are killed may not have come to say so.
+        assert!((16..=20).contains(&begins.len()), "{text}");
+        assert!(begins.is_sorted() && begins.windows(2).all(|pair| pair[0] < pair[1]), "fences rise: {text}");
+        // An end comes right after its own begin.
+        let mut last = "";
+        for line in text.lines() {
+            if let Some(fence) = line.strip_prefix("end ") {
+                assert_eq!(last, format!("begin {fence}"), "{text}");
+            }
+            last = line;
+        }
+        assert_eq!(text.lines().filter(|line| line.starts_with("end")).count(), 16, "{text}");
+    }
+}
+
+/// The one that sleeps for ever and has begun: it has a child.
+fn inside(runs: &mut [support::Running]) -> Option<&support::Running> {
+    let mut found = None;
+    for (number, run) in runs.iter_mut().enumerate() {
+        if number % 5 == 0 && !run.has_ended() {
+            let pid = run.pid().as_raw_nonzero();
+            let children =
+                std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            if !children.trim().is_empty() {
+                found = Some(number);
+            }
+        }
+    }
+    found.map(|number| &runs[number])
+}

@@ -1,0 +1,194 @@
+//! `leasehold run` and signals: while it waits, while the command runs, and when they cannot be caught.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getpgid};
+use support::{Running, line_in, lives, pid_in, stores, until};
+
+/// A script that says which signals it gets, and ends when there is a file `enough`.
+const LISTENER: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo $s >>heard\" $s; done
+    echo $$ >pid; while ! [ -e enough ]; do sleep 0.02; done; exit 4";
+
+#[test]
+fn while_waiting_signals_end_it_at_once_and_nothing_stays_in_the_queue() {
+    for store in stores() {
+        let _holder = store.hold("x", &[]);
+        for (signal, code) in
+            [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
+        {
+            let waiter = store.start(&["--json", "x", "--", "touch", "ran"]);
+            if store.ttl {
+                until("it is in the queue", || store.inspect("x").queue_length == 1);
+            } else {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            let start = Instant::now();
+            waiter.signal(signal);
+            let ended = waiter.ended();
+            assert_eq!(ended.code(), code, "{ended:?}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            assert_eq!(store.inspect("x").queue_length, 0);
+        }
+        assert!(!store.path("ran").exists());
+    }
+}
+
+#[test]
+fn while_running_signals_go_to_all_that_the_command_has_started() {
+    for store in stores() {
+        let script = format!(
+            "sh -c 'trap \"echo child >>heard-too\" USR1; echo $$ >child; while ! [ -e enough ]; do sleep 0.02; done' & {LISTENER}"
+        );
+        let run = store.start(&["x", "--", "sh", "-c", &script]);
+        pid_in(&store.path("pid"));
+        pid_in(&store.path("child"));
+        let mut heard = String::new();
+        for (signal, name) in [
+            (Signal::USR1, "USR1"),
+            (Signal::INT, "INT"),
+            (Signal::HUP, "HUP"),
+            (Signal::QUIT, "QUIT"),
+            (Signal::USR2, "USR2"),
+            (Signal::WINCH, "WINCH"),
+            (Signal::TERM, "TERM"),
+        ] {
+            run.signal(signal);
+            heard = format!("{heard}{name}\n");
+            until(&format!("{name} is heard"), || {
+                std::fs::read_to_string(store.path("heard")).is_ok_and(|text| text == heard)
+            });
+        }
+        assert_eq!(line_in(&store.path("heard-too")), "child");
+        std::fs::write(store.path("enough"), "").unwrap();
+        let ended = run.ended();
+        // The shell talks of what has become of its children; we do not.
+        assert_eq!(ended.code(), 4, "a signal that it survives changes nothing");
+        assert!(!ended.err.contains("leasehold"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_second_term_kills_but_not_one_that_came_with_the_first() {
+    for store in stores() {
+        let script = "trap 'echo heard >>heard' TERM; echo $$ >pid; while :; do sleep 0.02; done";
+        let run = store.start(&["x", "--", "sh", "-c", script]);
+        let pid = pid_in(&store.path("pid"));
+        // As `timeout` does it.
+        run.signal(Signal::TERM);
+        run.signal(Signal::TERM);
+        line_in(&store.path("heard"));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(lives(pid));
+        run.signal(Signal::TERM);
+        let ended = run.ended();
+        assert_eq!(ended.code(), 137, "{ended:?}");
+        assert!(ended.err.contains("told to end a second time; killing the command"), "{ended:?}");
+        assert!(!lives(pid));
+        assert_eq!(store.run(&["-n", "x", "true"]).code(), 0);
+    }
+}
+
+#[test]
+fn a_daemon_gets_the_signal_too_when_it_is_all_that_is_left() {
+    for store in stores() {
+        let script = "echo $$ >pid; setsid sh -c 'echo $$ >daemon; exec sleep 600' & while ! [ -s daemon ]; do sleep 0.01; done; exit 5";
+        let run = store.start(&["x", "--", "sh", "-c", script]);
+        let (leader, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
+        until("the command itself has ended", || !lives(leader));
+        run.signal(Signal::TERM);
+        assert_eq!(run.ended().code(), 5);
+        assert!(!lives(daemon));
+    }
+}
+
+#[test]
+fn the_command_dies_with_leasehold_and_holds_the_lock_no_longer_than_the_store_says() {
+    for store in stores() {
+        let run = store.start(&["--ttl", "1s", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 600"]);
+        let pid = pid_in(&store.path("pid"));
+        run.signal(Signal::KILL);
+        until("the command is dead", || !lives(pid));
+        let ended = store.run(&["-w", "30", "x", "true"]);
+        assert_eq!(ended.code(), 0, "{ended:?}");
+    }
+}
+
+#[test]
+fn on_file_what_outlives_a_killed_leasehold_keeps_the_lock() {
+    let store = support::file();
+    // The child of the command is not killed with leasehold; it has the lock instead.
+    let script = "sh -c 'echo $$ >child; exec sleep 60' & wait";
+    let mut run = store.start(&["x", "--", "sh", "-c", script]);
+    let child = pid_in(&store.path("child"));
+    run.signal(Signal::KILL);
+    until("leasehold is dead", || run.has_ended());
+    assert!(lives(child));
+    store.run(&["-n", "x", "true"]).says(75, "is held");
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    assert_eq!(store.run(&["-w", "30", "x", "true"]).code(), 0);
+}
+
+#[test]
+fn the_command_is_in_the_group_of_leasehold_so_that_who_kills_the_group_kills_both() {
+    let store = support::file();
+    let run = store.start(&["x", "--", "sh", "-c", "echo $$ >pid; exec sleep 600"]);
+    let pid = pid_in(&store.path("pid"));
+    assert_eq!(getpgid(Some(pid)).unwrap(), getpgid(Some(run.pid())).unwrap());
+}
+
+#[test]
+fn stopped_for_less_than_the_ttl_it_goes_on_as_if_nothing_had_been() {
+    for store in stores() {
+        let run = store.start(&["--ttl", "20s", "x", "--", "sh", "-c", LISTENER]);
+        pid_in(&store.path("pid"));
+        run.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);
+        run.signal(Signal::CONT);
+        std::fs::write(store.path("enough"), "").unwrap();
+        assert_eq!(run.ended().code(), 4);
+    }
+}
+
+#[test]
+fn stopped_past_the_ttl_the_command_is_killed_as_soon_as_leasehold_runs_again() {
+    for store in support::ttl_stores() {
+        let run = store.start(&[
+            "--ttl",
+            "600ms",
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "trap '' TERM; echo $$ >pid; while :; do sleep 0.02; done",
+        ]);
+        let pid = pid_in(&store.path("pid"));
+        run.signal(Signal::STOP);
+        // Another has it, with a higher fence: what the lock protects can tell them apart.
+        assert_eq!(store.run(&["-w", "30", "x", "true"]).code(), 0);
+        assert!(lives(pid));
+        let start = Instant::now();
+        run.signal(Signal::CONT);
+        let ended = run.ended();
+        assert_eq!(ended.code(), 79, "{ended:?}");
+        assert!(
+            ended.err.contains("killing the command") && !ended.err.contains("asked to end"),
+            "{ended:?}"
+        );
+        assert!(!lives(pid) && start.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_command_that_is_stopped_can_still_be_ended() {
+    for store in stores() {
+        let run: Running = store.start(&["x", "--", "sh", "-c", "echo $$ >pid; kill -STOP $$; sleep 600"]);
+        pid_in(&store.path("pid"));
+        run.signal(Signal::TERM);
+        assert_eq!(run.ended().code(), 143);
+    }
+}

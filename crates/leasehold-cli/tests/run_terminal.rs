@@ -1,0 +1,149 @@
+//! `leasehold run` on a terminal, under a shell with job control: it must not be noticed.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use support::{Store, line_in, stores};
+use testkit::pty::Terminal;
+
+/// An interactive shell in which `lh` is `leasehold run`.
+fn shell(store: &Store) -> Terminal {
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "-i"]).current_dir(store.dir.path());
+    bash.env("LEASEHOLD_URL", &store.url)
+        .env("PS1", "ready> ")
+        .env_remove("PROMPT_COMMAND")
+        .env("TERM", "dumb");
+    let mut terminal = Terminal::start(&bash, 200);
+    terminal.sees("ready> ");
+    terminal.type_in(&format!(
+        "bind 'set enable-bracketed-paste off'; lh() {{ {} run \"$@\"; }}\n",
+        env!("CARGO_BIN_EXE_leasehold")
+    ));
+    terminal.sees("ready> ");
+    terminal
+}
+
+#[test]
+fn the_command_has_the_terminal_and_ctrl_c_ends_it() {
+    for store in stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in("lh x -- sh -c 'test -t 0 && test -t 1 && test -t 2 && echo yes-$((1+1))'\n");
+        terminal.sees("yes-2");
+        terminal.type_in("lh x -- sh -c 'echo go >started; exec cat'\n");
+        line_in(&store.path("started"));
+        terminal.type_in("typed\n");
+        // Once by the terminal's echo, once by the command.
+        terminal.sees("typed");
+        terminal.sees("typed");
+        terminal.type_in("\x03");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=130.");
+        // Once, not twice: the terminal has told the command already.
+        terminal.type_in("lh x -- sh -c 'trap \"echo int >>heard\" INT; echo go >go; while ! [ -e enough ]; do sleep 0.05; done'\n");
+        line_in(&store.path("go"));
+        terminal.type_in("\x03");
+        line_in(&store.path("heard"));
+        std::thread::sleep(Duration::from_millis(200));
+        std::fs::write(store.path("enough"), "").unwrap();
+        terminal.type_in("echo done-$((1+1))\n");
+        terminal.sees("done-2");
+        assert_eq!(std::fs::read_to_string(store.path("heard")).unwrap(), "int\n");
+    }
+}
+
+#[test]
+fn ctrl_z_suspends_both_with_a_warning_and_fg_goes_on() {
+    for store in stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in(
+            "lh x -- sh -c 'echo go >go; while ! [ -e enough ]; do sleep 0.05; done; echo went-$((1+1))'\n",
+        );
+        line_in(&store.path("go"));
+        terminal.type_in("\x1a");
+        let warned = terminal.sees("Stopped");
+        let warning =
+            if store.ttl { "suspended: nothing renews the lock" } else { "suspended: the lock stays held" };
+        assert!(warned.contains(warning), "{warned}");
+        terminal.sees("ready> ");
+        assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);
+        std::fs::write(store.path("enough"), "").unwrap();
+        terminal.type_in("fg\n");
+        terminal.sees("went-2");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=0.");
+    }
+}
+
+#[test]
+fn a_command_that_suspends_only_itself_suspends_leasehold_too() {
+    for store in stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in("lh x -- sh -c 'kill -TSTP $$; echo went-$((1+1))'\n");
+        terminal.sees("Stopped");
+        terminal.sees("ready> ");
+        terminal.type_in("fg\n");
+        terminal.sees("went-2");
+    }
+}
+
+#[test]
+fn suspended_past_the_ttl_the_command_is_killed_on_resume() {
+    for store in support::ttl_stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in(
+            "lh --ttl 600ms x -- sh -c 'echo go >go; trap \"\" TERM; while :; do sleep 0.05; done'\n",
+        );
+        line_in(&store.path("go"));
+        terminal.type_in("\x1a");
+        terminal.sees("Stopped");
+        assert_eq!(store.run(&["-w", "30", "x", "true"]).code(), 0);
+        terminal.type_in("fg\n");
+        terminal.sees("killing the command");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=79.");
+    }
+}
+
+#[test]
+fn a_script_ends_on_ctrl_c_and_a_pager_beside_it_keeps_the_terminal() {
+    let store = support::file();
+    let mut terminal = shell(&store);
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    // Not a shell: one that is just about to start something forgets a Ctrl-C.
+    let sleeper = "import time\nprint('go', file=open('go', 'w'), flush=True)\ntime.sleep(600)\n";
+    std::fs::write(store.path("sleeper.py"), sleeper).unwrap();
+    terminal.type_in(&format!("bash -c '{binary} run x -- python3 sleeper.py; echo went-$((1+1))'\n"));
+    line_in(&store.path("go"));
+    terminal.type_in("\x03");
+    terminal.sees("ready> ");
+    terminal.type_in("echo code=$?.\n");
+    let shown = terminal.sees("code=130.");
+    assert!(!shown.contains("went-2"), "{shown}");
+    terminal.type_in("lh x -- echo hello | (read line; echo asks-$((1+1)); read answer </dev/tty; echo \"$line, $answer!\")\n");
+    terminal.sees("asks-2");
+    terminal.type_in("you\n");
+    terminal.sees("hello, you!");
+}
+
+#[test]
+fn in_the_background_it_runs_and_can_be_brought_back() {
+    let store = support::file();
+    let mut terminal = shell(&store);
+    terminal.type_in("lh x -- sh -c 'echo go >go; read line; echo got-$line' &\n");
+    line_in(&store.path("go"));
+    // It wants to read and may not, so it is stopped, and we with it.
+    terminal.type_in("wait %1; echo waited-$((1+1))\n");
+    terminal.sees("waited-2");
+    terminal.type_in("fg\n");
+    terminal.sees("lh x");
+    terminal.type_in("this\n");
+    terminal.sees("got-this");
+}

@@ -1,0 +1,221 @@
+//! What the tests of the built binary share: stores of their own, and processes to watch.
+
+#![allow(dead_code)] // each test file uses a part of it
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+/// Long enough for the slowest machine; only a test that fails waits for it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store that nobody else uses, and a directory for the files of a test.
+pub(crate) struct Store {
+    pub(crate) dir: TempDir,
+    pub(crate) url: String,
+    /// Whether its leases end by a ttl; otherwise with the process.
+    pub(crate) ttl: bool,
+}
+
+/// Every store that the command line is tested on: a line each.
+pub(crate) fn stores() -> Vec<Store> {
+    vec![file(), sqlite()]
+}
+
+/// Those whose leases end by a ttl.
+pub(crate) fn ttl_stores() -> Vec<Store> {
+    stores().into_iter().filter(|store| store.ttl).collect()
+}
+
+pub(crate) fn file() -> Store {
+    Store::new(false, |dir| format!("file:{}", dir.join("locks").display()))
+}
+
+pub(crate) fn sqlite() -> Store {
+    Store::new(true, |dir| format!("sqlite:{}", dir.join("locks.db").display()))
+}
+
+impl Store {
+    fn new(ttl: bool, url: impl FnOnce(&Path) -> String) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = url(dir.path());
+        Store { dir, url, ttl }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `leasehold …` on this store, in the directory of the test.
+    pub(crate) fn leasehold(&self, args: &[&str]) -> Command {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_URL", &self.url).current_dir(self.dir.path());
+        command
+    }
+
+    /// `leasehold run …` to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        ended(self.leasehold(&[&["run"], args].concat()))
+    }
+
+    /// `leasehold run …` in the background.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        Running::start(self.leasehold(&[&["run"], args].concat()))
+    }
+
+    /// Starts a holder of the name that holds it until it is dropped.
+    pub(crate) fn hold(&self, name: &str, options: &[&str]) -> Running {
+        let mark = self.path("held");
+        let _ = std::fs::remove_file(&mark);
+        let mark = mark.to_str().unwrap();
+        let script = "touch \"$0\"; exec sleep 600";
+        let holder = self.start(&[options, &[name, "--", "sh", "-c", script, mark]].concat());
+        appears(Path::new(mark));
+        holder
+    }
+
+    /// Takes a SQLite store away from everybody until this is dropped: nothing can be written, as on a
+    /// server that does not answer.
+    pub(crate) fn cut_off(&self) -> rusqlite::Connection {
+        let db =
+            rusqlite::Connection::open(self.url.strip_prefix("sqlite:").expect("a SQLite store")).unwrap();
+        db.busy_timeout(PATIENCE).unwrap();
+        db.execute_batch("BEGIN IMMEDIATE").unwrap();
+        db
+    }
+
+    /// What this store says of a name.
+    pub(crate) fn inspect(&self, name: &str) -> leasehold::backend::NameInfo {
+        leasehold::blocking::Locks::connect(&self.url).unwrap().inspect(name).unwrap()
+    }
+}
+
+/// The binary, in an environment that says nothing about stores, and dead when the test is.
+pub(crate) fn leasehold(args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_leasehold")])
+        .args(args)
+        .stdin(Stdio::null());
+    for name in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE", "LEASEHOLD_TTL", "NO_COLOR"] {
+        command.env_remove(name);
+    }
+    command.env("SHELL", "/bin/sh");
+    command
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    #[track_caller]
+    pub(crate) fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("ended by a signal: {self:?}"))
+    }
+
+    /// Exits with this code, and says exactly one line, which holds this.
+    #[track_caller]
+    pub(crate) fn says(&self, code: i32, what: &str) {
+        assert_eq!(self.code(), code, "{self:?}");
+        assert!(self.err.contains(what), "{self:?}");
+        assert!(self.err.starts_with("leasehold: ") && self.err.lines().count() == 1, "{self:?}");
+    }
+}
+
+pub(crate) fn ended(mut command: Command) -> Ended {
+    let Output { status, stdout, stderr } = command.output().expect("the binary starts");
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    Ended { status, out: text(stdout), err: text(stderr) }
+}
+
+/// A `leasehold` in the background, killed on drop.
+pub(crate) struct Running {
+    process: Option<Child>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running { process: Some(command.spawn().expect("the binary starts")) }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        pid(self.process.as_ref().unwrap().id())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn ended(mut self) -> Ended {
+        until("it ends", || self.has_ended());
+        let Output { status, stdout, stderr } = self.process.take().unwrap().wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+        Ended { status, out: text(stdout), err: text(stderr) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+pub(crate) fn pid(id: u32) -> Pid {
+    i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id")
+}
+
+/// Whether there is such a process that has not ended.
+pub(crate) fn lives(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let ended = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+    !ended && test_kill_process(pid).is_ok()
+}
+
+/// Waits until it is true.
+#[track_caller]
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a file is there.
+#[track_caller]
+pub(crate) fn appears(path: &Path) {
+    until(&format!("{} appears", path.display()), || path.exists());
+}
+
+/// Waits until a file holds a whole line, and reads it.
+#[track_caller]
+pub(crate) fn line_in(path: &Path) -> String {
+    let read = || std::fs::read_to_string(path).unwrap_or_default();
+    until(&format!("{} holds a line", path.display()), || read().ends_with('\n'));
+    read().trim().to_owned()
+}
+
+/// Waits until a file holds a process id, and reads it.
+#[track_caller]
+pub(crate) fn pid_in(path: &Path) -> Pid {
+    pid(line_in(path).parse().expect("a process id"))
+}

@@ -1,0 +1,281 @@
+//! The verbs for scripts, driven as a script does.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Ended, Running, Store, ended, file, sqlite, stores, ttl_stores, until};
+use testkit::pty::Terminal;
+
+fn call(store: &Store, args: &[&str]) -> Ended {
+    ended(store.leasehold(args))
+}
+
+fn json(store: &Store, args: &[&str]) -> Value {
+    let ended = call(store, &[args, &["--output", "json"]].concat());
+    assert_eq!(ended.code(), 0, "{args:?} {ended:?}");
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+#[test]
+fn a_script_takes_renews_and_gives_back_a_lease_by_eval() {
+    for store in ttl_stores() {
+        let script = "set -e
+            eval \"$($LH acquire \"it's mine\" --ttl 20s --export)\"
+            echo $LEASEHOLD_NAME; echo $LEASEHOLD_FENCE; echo $LEASEHOLD_TTL
+            $LH acquire -n \"it's mine\" >/dev/null 2>&1 || echo busy $?
+            $LH renew; $LH release; $LH release || echo gone $?";
+        let mut sh = Command::new("sh");
+        sh.args(["-c", script]).env("LH", env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_URL", &store.url);
+        let outcome = ended(sh);
+        let lines: Vec<&str> = outcome.out.lines().collect();
+        assert_eq!((lines[0], lines[2], lines[3]), ("it's mine", "20000ms", "busy 75"), "{outcome:?}");
+        assert_eq!(lines[1].len(), 15);
+        assert!(lines[4].starts_with("renewed, "), "{outcome:?}");
+        assert_eq!(lines[5..], ["released", "gone 79"]);
+        assert!(outcome.err.contains("leasehold: not released: the store has no such lease"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_lease_can_be_in_a_file_or_come_by_pipe_but_not_be_an_argument() {
+    for store in ttl_stores() {
+        let taken = call(&store, &["acquire", "x", "--owner", "me", "--metadata", "why not"]);
+        assert_eq!(taken.code(), 0, "{taken:?}");
+        let lease: Value = serde_json::from_str(&taken.out).unwrap();
+        assert_eq!(
+            (&lease["name"], &lease["owner"], &lease["ttl_ms"]),
+            (&"x".into(), &"me".into(), &30000.into())
+        );
+        std::fs::write(store.path("lease.json"), &taken.out).unwrap();
+        let renewed = json(&store, &["renew", "--lease", "lease.json", "--ttl", "60s"]);
+        assert_eq!((&renewed["renewed"], &renewed["fence"]), (&true.into(), &lease["fence"]));
+        assert!(renewed["expires_in_ms"].as_u64().unwrap() > 50_000);
+        std::fs::write(store.path("id"), lease["lease_id"].as_str().unwrap()).unwrap();
+        assert_eq!(call(&store, &["renew", "--lease", "id"]).code(), 0);
+        let mut release = store.leasehold(&["release", "--lease", "-", "--output", "json"]);
+        release.stdin(std::fs::File::open(store.path("lease.json")).unwrap());
+        assert_eq!(
+            serde_json::from_str::<Value>(&ended(release).out).unwrap(),
+            serde_json::json!({"released": true})
+        );
+        let gone = call(&store, &["renew", "--lease", "lease.json", "--output", "json"]);
+        assert_eq!(gone.code(), 79);
+        assert_eq!(serde_json::from_str::<Value>(&gone.out).unwrap()["renewed"], false);
+        assert_eq!(call(&store, &["renew"]).code(), 64);
+        assert!(call(&store, &["renew"]).err.contains("which lease?"));
+        assert_eq!(call(&store, &["renew", "--lease", "none"]).code(), 64);
+        std::fs::write(store.path("id"), "nonsense").unwrap();
+        assert_eq!(call(&store, &["renew", "--lease", "id"]).code(), 64);
+    }
+}
+
+#[test]
+fn leases_that_end_with_the_process_are_not_for_scripts() {
+    let store = file();
+    for args in [&["acquire", "x"][..], &["revoke", "x", "--yes"]] {
+        let outcome = call(&store, args);
+        outcome.says(64, "use `leasehold run`, or a store with a ttl");
+    }
+}
+
+#[test]
+fn a_lease_nobody_could_be_told_of_is_given_back() {
+    for store in ttl_stores() {
+        let mut acquire = store.leasehold(&["acquire", "x"]);
+        acquire.stdout(std::fs::File::create("/dev/full").unwrap());
+        assert_eq!(acquire.output().unwrap().status.code(), Some(74));
+        assert!(store.inspect("x").holders.is_empty());
+    }
+}
+
+#[test]
+fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
+    for store in stores() {
+        assert_eq!(json(&store, &["list"]), serde_json::json!([]));
+        let _holder = store.hold("jobs/a", &["--owner", "holder\x1b[2J"]);
+        let _other = store.hold("other", &["-s"]);
+        let waiter = store.start(&["--owner", "waiter", "jobs/a", "true"]);
+        if store.ttl {
+            until("it waits", || store.inspect("jobs/a").queue_length == 1);
+        }
+        let names = json(&store, &["list", "jobs/"]);
+        assert_eq!(names.as_array().unwrap().len(), 1);
+        assert_eq!(names[0]["name"], "jobs/a");
+        assert_eq!(names[0]["holders"][0]["mode"], "exclusive");
+        let table = call(&store, &["list"]).out;
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("NAME ") && lines.len() == 3, "{table}");
+        assert!(!table.contains('\x1b'), "no colour, and no tricks by others, in a pipe: {table:?}");
+        let shown = call(&store, &["show", "jobs/a"]).out;
+        assert!(
+            shown.starts_with(&format!(
+                "jobs/a on {}: held\n  held by holder\u{fffd}[2J (exclusive)",
+                store.url
+            )),
+            "{shown}"
+        );
+        assert_eq!(shown.contains("1. in the queue: waiter"), store.ttl, "{shown}");
+        let raw = call(&store, &["show", "jobs/a", "--output", "json"]).out;
+        let info = store.inspect("jobs/a");
+        assert!(!raw.contains(info.holders[0].id.expose()) && !shown.contains(info.holders[0].id.expose()));
+        assert_eq!(json(&store, &["show", "free"])["held"], false);
+        drop(waiter);
+    }
+}
+
+#[test]
+fn tables_fit_the_terminal_and_colour_is_for_terminals_alone() {
+    let store = sqlite();
+    let long = "a-name-that-is-rather-long-".repeat(4);
+    let _holder = store.hold(&long, &[]);
+    let run = |no_colour: &str| {
+        let mut list = store.leasehold(&["list"]);
+        list.env("TERM", "xterm").env("NO_COLOR", no_colour);
+        let terminal = Terminal::start(&list, 72);
+        terminal.sees("WAITING");
+        until("the row is there", || terminal.shown().contains("exclusive"));
+        terminal.sees("\r\n") + &terminal.sees("\r\n")
+    };
+    let shown = run("1");
+    assert!(shown.lines().all(|line| line.chars().count() <= 72) && shown.contains('…'), "{shown}");
+    assert!(!shown.contains('\x1b'), "{shown:?}");
+    assert!(run("").contains("\x1b[0m"));
+}
+
+#[test]
+fn wait_ends_when_nobody_holds_it_or_its_time_is_over() {
+    for store in stores() {
+        assert_eq!(call(&store, &["wait", "x"]).code(), 0);
+        let holder = store.hold("x", &[]);
+        let start = Instant::now();
+        call(&store, &["wait", "-w", "0.3", "x"]).says(75, "still held");
+        assert!(start.elapsed() >= Duration::from_millis(300));
+        let mut waiting = Running::start(store.leasehold(&["wait", "x"]));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!waiting.has_ended());
+        holder.signal(rustix::process::Signal::TERM);
+        assert_eq!(waiting.ended().code(), 0);
+    }
+}
+
+#[test]
+fn watch_tells_of_what_comes_and_goes() {
+    for store in stores() {
+        let log = store.path("watched");
+        let mut watch = store.leasehold(&["watch", "--interval", "20ms", "--output", "json"]);
+        let mut watch = watch.stdout(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+        let told = |change: &str| {
+            until(&format!("{change} is told"), || {
+                let text = std::fs::read_to_string(&log).unwrap();
+                text.lines().any(|line| {
+                    serde_json::from_str::<Value>(line).is_ok_and(|told| told["change"] == change)
+                })
+            });
+        };
+        let holder = store.hold("x", &["--owner", "me"]);
+        told("held");
+        holder.signal(rustix::process::Signal::TERM);
+        told("free");
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!((&first["name"], &first["owner"]), (&"x".into(), &"me".into()));
+    }
+}
+
+#[test]
+fn revoke_asks_first_and_takes_the_lock_away() {
+    for store in ttl_stores() {
+        let lease = call(&store, &["acquire", "x", "--owner", "me"]);
+        std::fs::write(store.path("lease.json"), &lease.out).unwrap();
+        call(&store, &["revoke", "x"]).says(64, "say --yes");
+        let mut terminal = Terminal::start(&store.leasehold(&["revoke", "x"]), 100);
+        terminal.sees("Revoke \"x\", held by me? [y/N] ");
+        terminal.type_in("n\n");
+        terminal.sees("not revoked");
+        assert_eq!(call(&store, &["renew", "--lease", "lease.json"]).code(), 0);
+        let mut terminal = Terminal::start(&store.leasehold(&["revoke", "x"]), 100);
+        terminal.sees("[y/N] ");
+        terminal.type_in("y\n");
+        terminal.sees("1 revoked; it is free when the ttl has passed");
+        let refused = call(&store, &["renew", "--lease", "lease.json"]);
+        refused.says(79, "it was revoked");
+        assert_eq!(call(&store, &["acquire", "-n", "x"]).code(), 75);
+        assert_eq!(json(&store, &["revoke", "x", "--now", "--yes"])["leases"], 1);
+        assert_eq!(call(&store, &["acquire", "-n", "x"]).code(), 0);
+        assert_eq!(call(&store, &["revoke", "nobody", "-y"]).out, "nobody held it\n");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let outcome = ended(support::leasehold(&["completions", shell]));
+        assert_eq!(outcome.code(), 0);
+        assert!(
+            outcome.out.contains("acquire")
+                && outcome.out.contains("max-hold")
+                && !outcome.out.contains("__become"),
+            "{shell}"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(ended(support::leasehold(&["man", "--dir", dir.path().to_str().unwrap()])).code(), 0);
+    let page = std::fs::read_to_string(dir.path().join("leasehold-run.1")).unwrap();
+    assert!(page.contains("kill\\-after") && page.contains("Examples"), "{page}");
+    assert!(ended(support::leasehold(&["man"])).out.contains("leasehold"));
+}
+
+#[test]
+fn doctor_finds_nothing_wrong_with_a_store_as_it_is_made_and_leaves_nothing_behind() {
+    for store in stores() {
+        let found = json(&store, &["doctor"]);
+        assert_eq!(found["safe"], true, "{found}");
+        let what: String =
+            found["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
+        for looked_at in [
+            "a look takes",
+            "keeps another client out, and fences rise",
+            "free when its",
+            "file system",
+            "with mode 0",
+        ] {
+            assert!(
+                what.contains(looked_at) || what.contains("overlay") || what.contains("tmpfs"),
+                "{looked_at}: {what}"
+            );
+        }
+        assert_eq!(json(&store, &["list"]), serde_json::json!([]));
+        let text = call(&store, &["doctor"]);
+        assert!(
+            text.out.starts_with("ok    ") && text.out.ends_with("No risk to safety was found.\n"),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn doctor_exits_1_on_a_risk_and_says_how_to_fix_it_and_69_if_there_is_no_store() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let store = sqlite();
+    assert_eq!(call(&store, &["doctor"]).code(), 0);
+    let database = store.path("locks.db");
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let found = ended(support::leasehold(&["doctor", &store.url]));
+    assert_eq!(found.code(), 1, "{found:?}");
+    let fix = format!(
+        "RISK  the database has mode 0644\n      risks: who can read it has the lease ids, and can release every lock\n      fix: chmod 600 {}\n",
+        database.display()
+    );
+    assert!(found.out.contains(&fix), "{found:?}");
+    let away = store.cut_off();
+    assert_eq!(call(&store, &["doctor"]).code(), 69);
+    drop(away);
+    assert_eq!(ended(support::leasehold(&["doctor", "memory:"])).code(), 64);
+}

@@ -1,0 +1,103 @@
+//! A pseudo-terminal with a program on it, to be typed at.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+/// Long enough for the slowest machine; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A terminal with a program on it, which is killed on drop, and when the test is.
+#[derive(Debug)]
+pub struct Terminal {
+    master: File,
+    process: Child,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    /// Starts a program as the leader of a session of its own, on a terminal of its own.
+    ///
+    /// # Panics
+    /// If there is no terminal to be had, or the program cannot be started.
+    pub fn start(program: &Command, columns: u16) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).expect("a pseudo-terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("a pseudo-terminal of our own");
+        tcsetwinsize(&master, Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
+            .expect("a size");
+        let slave = ioctl_tiocgptpeer(&master, flags).expect("the other end");
+        let other = || File::from(slave.try_clone().expect("a descriptor"));
+        // Making it the controlling terminal takes a call that only the new process can make.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "setsid", "--ctty", "--wait"]);
+        command.arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = program.get_current_dir() {
+            command.current_dir(dir);
+        }
+        let process =
+            command.stdin(other()).stdout(other()).stderr(other()).spawn().expect("setpriv and setsid");
+        let shown = Arc::new(Mutex::new(String::new()));
+        let (mut from, to) = (File::from(master.try_clone().expect("a descriptor")), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It fails when nobody has the other end open any more.
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                to.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+            }
+        });
+        Terminal { master: master.into(), process, shown }
+    }
+
+    /// Types; `\x03` is Ctrl-C, `\x1a` is Ctrl-Z.
+    ///
+    /// # Panics
+    /// If nobody is there any more.
+    pub fn type_in(&mut self, text: &str) {
+        self.master.write_all(text.as_bytes()).expect("somebody is at the terminal");
+    }
+
+    /// Everything it has shown since the last time something was seen.
+    pub fn shown(&self) -> String {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until it shows this, forgets everything up to there, and returns that.
+    ///
+    /// # Panics
+    /// If it does not within a minute.
+    pub fn sees(&self, what: &str) -> String {
+        let start = Instant::now();
+        loop {
+            {
+                let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(at) = shown.find(what) {
+                    let rest = shown.split_off(at + what.len());
+                    return std::mem::replace(&mut *shown, rest);
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "never saw {what:?} in {:?}", self.shown());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Those on the terminal get a hang-up when the other end is closed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -149,9 +149,7 @@ async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> R
         Outcome::Granted(grant) => {
             room.taken(claim.id, claim.ttl);
             told.granted(grant.fence, grant.waited);
-            if waits {
-                app.metrics.waited(grant.waited);
-            }
+            app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
             acquired(&claim, &grant)
         }
         Outcome::Busy(busy) => {

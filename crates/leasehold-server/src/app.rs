@@ -1,7 +1,7 @@
 //! One store with its settings, and the routes over it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::{acquire, dashboard, gate, looking, metrics, openapi, verbs};
 
 /// How long one call to the store may take.
-pub(crate) const CALL: Duration = Duration::from_secs(5);
+const CALL: Duration = Duration::from_secs(5);
 
 /// A store, as a server has it.
 #[derive(Debug)]
@@ -75,6 +75,20 @@ impl App {
         self.settings.max_ttl.min(self.info.max_ttl)
     }
 
+    /// A call to the store that ends in time, and is measured.
+    pub(crate) async fn ask<T>(
+        &self,
+        op: &'static str,
+        call: impl Future<Output = leasehold::Result<T>>,
+    ) -> leasehold::Result<T> {
+        let began = Instant::now();
+        let answer = tokio::time::timeout(CALL, call).await;
+        self.metrics.asked_store(op, began.elapsed());
+        answer.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))
+        })
+    }
+
     /// A ttl in a body.
     pub(crate) fn ttl(&self, field: &str, ms: u64) -> Result<Duration, Refusal> {
         let most = leasehold::wire::floor_ms(self.max_ttl());
@@ -83,13 +97,6 @@ impl App {
         }
         Ok(Duration::from_millis(ms))
     }
-}
-
-/// A call to the store that ends in time.
-pub(crate) async fn in_time<T>(call: impl Future<Output = leasehold::Result<T>>) -> leasehold::Result<T> {
-    tokio::time::timeout(CALL, call)
-        .await
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
 }
 
 /// The routes of a server; with `/metrics` and the dashboard, unless they have an address of their own.

@@ -9,7 +9,7 @@ use leasehold::backend::{HolderInfo, NameInfo, Query, TimeAuthority, WaiterInfo}
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{LeaseId, Name};
 
-use crate::app::{App, in_time};
+use crate::app::App;
 use crate::gate::Caller;
 use crate::problem::{Refusal, json};
 use crate::reading;
@@ -30,7 +30,7 @@ pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>
     let answer = async {
         let name = reading::name(&app, &uri)?;
         caller.may(Verb::Read, name.as_str())?;
-        let page = in_time(app.backend.inspect(&Query::Name(name.clone()))).await?;
+        let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await?;
         let info = page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name));
         Ok(json(StatusCode::OK, &shown(&info)))
     };
@@ -62,7 +62,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
             None => None,
         };
         let root = Name::stored_prefix(namespace, "")?.len();
-        let page = in_time(app.backend.inspect(&Query::Prefix { stored, limit, cursor })).await?;
+        let page = app.ask("inspect", app.backend.inspect(&Query::Prefix { stored, limit, cursor })).await?;
         let next_cursor = page.next.map(|stored| stored.get(root..).unwrap_or_default().to_owned());
         let body = wire::Listed { locks: page.items.iter().map(shown).collect(), next_cursor };
         Ok(json(StatusCode::OK, &body))
@@ -79,7 +79,7 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
             let detail = "the store cannot find a lease by its id";
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "UNSUPPORTED", detail));
         }
-        let page = in_time(app.backend.inspect(&Query::LeaseId(id))).await?;
+        let page = app.ask("inspect", app.backend.inspect(&Query::LeaseId(id))).await?;
         let mine = |info: &NameInfo| {
             *info.name.namespace() == *app.settings.namespace
                 && caller.may(Verb::Read, info.name.as_str()).is_ok()
@@ -178,7 +178,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
     }
     let answer = async {
         let name = app.name("leasehold readiness")?;
-        in_time(app.backend.inspect(&Query::Name(name))).await?;
+        app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
         Ok(json(StatusCode::OK, &serde_json::json!({ "status": "ready" })))
     };
     respond(answer.await)

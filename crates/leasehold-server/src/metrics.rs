@@ -1,5 +1,7 @@
 //! The figures of `/metrics`. No lock name, owner or token is ever a label.
 
+mod spans;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,6 +11,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Response, header};
 use leasehold::backend::Swept;
+use leasehold::{LeaseId, Name};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +23,8 @@ use prometheus_client::registry::Registry;
 use crate::app::App;
 use crate::gate::Told;
 
+use spans::Spans;
+
 type Labels = [(&'static str, &'static str); 1];
 
 /// Everything that is counted.
@@ -30,6 +35,10 @@ pub(crate) struct Metrics {
     releases: Family<Labels, Counter>,
     latency: Family<Labels, Histogram>,
     store_busy: Family<Labels, Counter>,
+    store: Family<Labels, Histogram>,
+    spans: Spans,
+    holds: Histogram,
+    handovers: Histogram,
     held: Gauge,
     queued: Gauge,
     expired: Counter,
@@ -59,6 +68,10 @@ impl Metrics {
             renewals: Family::default(),
             releases: Family::default(),
             latency,
+            store: Family::new_with_constructor(milliseconds as fn() -> Histogram),
+            spans: Spans::default(),
+            holds: Histogram::new(exponential_buckets(0.001, 2.0, 22)),
+            handovers: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
             store_busy: Family::default(),
             held: Gauge::default(),
             queued: Gauge::default(),
@@ -99,6 +112,17 @@ impl Metrics {
             "Requests refused for host, origin, token or rate",
             self.refused.clone(),
         );
+        r.register("lock_store_latency_ms", "How long the store took for a call", self.store.clone());
+        r.register(
+            "lock_hold_seconds",
+            "From grant to release, both through this server",
+            self.holds.clone(),
+        );
+        r.register(
+            "lock_handover_seconds",
+            "From a release to the grant of one who waited",
+            self.handovers.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("store", store)]);
         r.register("leasehold_build", "What this server is", build);
     }
@@ -128,8 +152,32 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn waited(&self, waited: Duration) {
-        self.waits.observe(waited.as_secs_f64());
+    pub(crate) fn asked_store(&self, op: &'static str, took: Duration) {
+        self.store.get_or_create(&[("op", op)]).observe(took.as_secs_f64() * 1e3);
+    }
+
+    /// A lease was granted; with how long it was waited for, if it was.
+    pub(crate) fn granted(&self, name: &Name, id: LeaseId, waited: Option<Duration>) {
+        let handover = self.spans.granted(name, id);
+        if let Some(waited) = waited {
+            self.waits.observe(waited.as_secs_f64());
+            handover.into_iter().for_each(|handover| self.handovers.observe(handover.as_secs_f64()));
+        }
+    }
+
+    pub(crate) fn releasing(&self, name: &Name) {
+        if self.waiting.get() > 0 {
+            self.spans.releasing(name);
+        }
+    }
+
+    pub(crate) fn released(&self, name: &Name, id: LeaseId, done: bool) {
+        if done {
+            let held = self.spans.released(id);
+            held.into_iter().for_each(|held| self.holds.observe(held.as_secs_f64()));
+        } else {
+            self.spans.not_released(name);
+        }
     }
 
     pub(crate) fn swept(&self, swept: &Swept) {

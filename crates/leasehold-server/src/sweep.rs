@@ -6,7 +6,7 @@ use std::time::Instant;
 use leasehold::backend::Swept;
 use serde::Serialize;
 
-use crate::app::{App, in_time};
+use crate::app::App;
 
 #[derive(Serialize)]
 struct Line {
@@ -21,7 +21,7 @@ struct Line {
 }
 
 pub(crate) async fn once(app: &App) -> leasehold::Result<Swept> {
-    let swept = in_time(app.backend.sweep()).await?;
+    let swept = app.ask("sweep", app.backend.sweep()).await?;
     app.metrics.swept(&swept);
     Ok(swept)
 }

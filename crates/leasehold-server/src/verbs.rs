@@ -9,7 +9,7 @@ use leasehold::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{Error, ErrorKind, Fence, Name};
 
-use crate::app::{App, CALL, in_time};
+use crate::app::App;
 use crate::gate::{Caller, Told};
 use crate::problem::{Refusal, json};
 use crate::reading;
@@ -64,13 +64,9 @@ fn no_answer() -> Error {
 }
 
 async fn renew_all(app: &App, leases: &[Renewal]) -> Vec<leasehold::Result<Renewed>> {
-    match tokio::time::timeout(CALL, app.backend.renew(leases)).await {
-        Ok(answers) => answers,
-        Err(_) => leases
-            .iter()
-            .map(|_| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
-            .collect(),
-    }
+    let late = || Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+    let answers = app.ask("renew", async { Ok(app.backend.renew(leases).await) }).await;
+    answers.unwrap_or_else(|_| leases.iter().map(|_| Err(late())).collect())
 }
 
 fn renewal(app: &App, name: Name, body: wire::Renew) -> Result<Renewal, Refusal> {
@@ -207,7 +203,10 @@ async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> 
         None => None,
     };
     release.nonce = body.attempt;
-    let released = in_time(app.backend.release(&release)).await?;
+    app.metrics.releasing(&name);
+    let answer = app.ask("release", app.backend.release(&release)).await;
+    app.metrics.released(&name, id, matches!(answer, Ok(Released::Done)));
+    let released = answer?;
     let gone = match released {
         Released::Done => None,
         Released::Gone(gone) => Some(gone),
@@ -240,7 +239,7 @@ async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> A
     told.name(&name);
     caller.may(Verb::Admin, name.as_str())?;
     let body: wire::Revoke = reading::body(app, request).await?;
-    let revoked = in_time(app.backend.revoke(&name, body.now)).await?;
+    let revoked = app.ask("revoke", app.backend.revoke(&name, body.now)).await?;
     let body = wire::Revoked { revoked: revoked.leases, lock_name: name.as_str().into() };
     Ok(json(StatusCode::OK, &body))
 }

@@ -1,5 +1,7 @@
 //! The promises of the contract, shown over HTTP: the remote backend before a server on each store.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
 use std::sync::Arc;
 
 use leasehold::Locks;
@@ -36,6 +38,12 @@ async fn a_server_on_memory_keeps_every_promise() {
 async fn a_server_on_sqlite_keeps_every_promise() {
     let directory = tempfile::tempdir().unwrap();
     keeps_every_promise(&format!("sqlite:{}", directory.path().join("locks.db").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_redis_keeps_every_promise() {
+    let redis = testkit::redis::Server::start();
+    keeps_every_promise(&redis.url()).await;
 }
 
 /// Two servers before one store are as one.

@@ -7,7 +7,7 @@ use leasehold::backend::{Attempt, Busy, Gone, Grant, Release, Wake};
 use leasehold::{Cancel, Error, ErrorKind, Poll};
 
 use super::Asked;
-use crate::app::{App, in_time};
+use crate::app::App;
 
 /// How long a wait puts up with a store that does not answer: as long as its place is kept.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ impl Taking {
     async fn take(&mut self) -> Outcome {
         loop {
             let sent = Instant::now();
-            let busy = match in_time(self.app.backend.try_acquire(&self.asked.claim)).await {
+            let busy = match self.app.ask("acquire", self.app.backend.try_acquire(&self.asked.claim)).await {
                 Ok(Attempt::Granted(grant)) => return self.granted(sent, grant),
                 Ok(Attempt::Gone(_)) if self.probing => {
                     // The id has a lease or a place from an earlier request, or is spent: the next call tells.
@@ -142,9 +142,12 @@ impl Taking {
         let began = Instant::now();
         let poll = Poll::default();
         let look = if self.app.info.push { busy.retry_in.unwrap_or(poll.max) } else { poll.delay(u32::MAX) };
-        // A place in the queue is kept by coming back in time.
-        let refresh = self.asked.claim.queue.map_or(Duration::MAX, |ticket| ticket / 3);
-        let look = look.min(refresh).min(left);
+        // A place in the queue is kept by coming back in time, unless the store does that while we wait.
+        let look = match self.asked.claim.queue {
+            Some(_) if self.app.info.keeps_places => left,
+            Some(ticket) => look.min(ticket / 3).min(left),
+            None => look.min(left),
+        };
         let wake = {
             let wait = self.app.backend.wait(&self.asked.claim);
             tokio::select! {
@@ -214,7 +217,7 @@ async fn give_back_to(app: Arc<App>, release: Release) {
     let pauses = Poll::new(Duration::from_millis(20), Duration::from_secs(1));
     let began = Instant::now();
     for tries in 0.. {
-        match in_time(app.backend.release(&release)).await {
+        match app.ask("release", app.backend.release(&release)).await {
             Err(error) if error.is_retryable() && began.elapsed() < GIVE_BACK => {
                 tokio::time::sleep(pauses.delay(tries)).await;
             }

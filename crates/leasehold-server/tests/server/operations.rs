@@ -69,6 +69,8 @@ async fn the_metrics_really_count() {
         "lock_op_latency_ms_count{op=\"acquire\"} 4",
         "lock_op_latency_ms_bucket{le=\"2048.0\",op=\"renew\"} 2",
         "lock_db_busy_total{op=\"acquire\"} 0",
+        "lock_hold_seconds_count 1",
+        "lock_store_latency_ms_count{op=\"release\"} 2",
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
@@ -76,6 +78,24 @@ async fn the_metrics_really_count() {
         !text.contains("lasting-name") && !text.contains("\"me\""),
         "names and owners are no labels: {text}"
     );
+}
+
+#[tokio::test]
+async fn waits_and_hand_overs_are_measured() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
+    let (granted, _) = tokio::join!(server.verb("a", "acquire", waits), async {
+        server.until("a", |lock| lock["queue_length"] == 1).await;
+        let text = server.get("/metrics").await.text;
+        assert!(text.contains("\nlock_waiting_requests 1\n"), "{text}");
+        server.verb("a", "release", json!({"lease_id": lease})).await
+    });
+    assert_eq!(granted.status, 200);
+    let text = server.get("/metrics").await.text;
+    for line in ["lock_waiting_requests 0", "lock_wait_seconds_count 1", "lock_handover_seconds_count 1"] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+    }
 }
 
 /// Where a log can be read back.

@@ -33,9 +33,6 @@ pub(crate) const INFO: Info = {
     info
 };
 
-/// When to look again without having been told: after any long poll has ended.
-const LOOK: Duration = Duration::from_secs(30);
-
 /// Bytes of renewals in one request: well below the 64 KiB that a server reads.
 const BATCH_BYTES: usize = 40 * 1024;
 
@@ -162,11 +159,7 @@ impl Backend for Http {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let answer = self.pool.post(&path(&claim.name, "/acquire")?, &acquire(claim, Duration::ZERO)).await?;
-        match reading::attempt(answer)? {
-            // The long poll tells; this is only for when it does not.
-            Attempt::Busy(busy) => Ok(Attempt::Busy(crate::backend::Busy { retry_in: Some(LOOK), ..busy })),
-            other => Ok(other),
-        }
+        reading::attempt(answer)
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::acquire::TICKET_TTL;
 use crate::backend::{Attempt, Claim, Grant, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
@@ -18,13 +19,17 @@ pub(super) struct Polls(Arc<Mutex<HashMap<LeaseId, Pending>>>);
 
 #[derive(Debug)]
 struct Pending {
-    poll: Poll,
+    sent: Instant,
+    end: Arc<End>,
     ttl: Duration,
     task: AbortHandle,
 }
 
-/// One long poll.
-#[derive(Debug, Clone)]
+/// Where a poll tells what it brought; whoever waits listens.
+type End = watch::Sender<Option<Arc<Result<Attempt>>>>;
+
+/// One who waits for a long poll.
+#[derive(Debug)]
 pub(super) struct Poll {
     sent: Instant,
     end: watch::Receiver<Option<Arc<Result<Attempt>>>>,
@@ -46,31 +51,47 @@ impl Polls {
     {
         let mut polls = lock(&self.0);
         if let Some(pending) = polls.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
-            return Ok(pending.poll.clone());
+            return Ok(Poll { sent: pending.sent, end: pending.end.subscribe() });
         }
         let (runtime, work) = start()?;
         let (tell, end) = watch::channel(None);
-        let (all, id) = (Arc::downgrade(&self.0), claim.id);
-        let poll = Poll { sent: Instant::now(), end };
-        let receiver = poll.end.clone();
+        let (tell, sent) = (Arc::new(tell), Instant::now());
+        let (all, id, mine) = (Arc::downgrade(&self.0), claim.id, Arc::clone(&tell));
+        let patience = claim.queue.unwrap_or(TICKET_TTL) / 2;
         let task = runtime.spawn(async move {
-            let answer = work.await;
+            let answer = tokio::select! {
+                answer = work => Some(answer),
+                // The connection closes, and the server gives up the place.
+                () = nobody_waits(&mine, patience) => None,
+            };
             // Forgotten before it is told: who waits again gets a new one.
             if let Some(all) = all.upgrade() {
                 let mut polls = lock(&all);
-                if polls.get(&id).is_some_and(|pending| pending.poll.end.same_channel(&receiver)) {
+                if polls.get(&id).is_some_and(|pending| Arc::ptr_eq(&pending.end, &mine)) {
                     polls.remove(&id);
                 }
             }
-            tell.send_replace(Some(Arc::new(answer)));
+            mine.send_replace(answer.map(Arc::new));
         });
-        polls.insert(claim.id, Pending { poll: poll.clone(), ttl: claim.ttl, task: task.abort_handle() });
-        Ok(poll)
+        let task = task.abort_handle();
+        polls.insert(claim.id, Pending { sent, end: tell, ttl: claim.ttl, task });
+        Ok(Poll { sent, end })
     }
 
     /// The ttl of a claim whose poll has not ended.
     pub(super) fn ttl_of_pending(&self, id: &LeaseId) -> Option<Duration> {
         lock(&self.0).get(id).map(|pending| pending.ttl)
+    }
+}
+
+/// Resolves when nobody has waited for so long: a claim whose `wait` was dropped for good keeps no place.
+async fn nobody_waits(end: &End, patience: Duration) {
+    loop {
+        end.closed().await;
+        tokio::time::sleep(patience).await;
+        if end.receiver_count() == 0 {
+            return;
+        }
     }
 }
 
@@ -90,7 +111,7 @@ impl Poll {
     /// What it brings.
     pub(super) async fn answer(mut self) -> Result<Wake> {
         let began = Instant::now();
-        let broken = |_| Error::new(ErrorKind::Unavailable, "the client's runtime has ended");
+        let broken = |_| Error::new(ErrorKind::Unavailable, "the long poll was given up");
         let answer = self.end.wait_for(Option::is_some).await.map_err(broken)?.clone();
         match answer.as_deref() {
             Some(Ok(Attempt::Granted(grant))) => {

@@ -7,4 +7,5 @@ mod conformance;
 mod faults;
 mod keys;
 mod model;
+mod proxied;
 mod support;

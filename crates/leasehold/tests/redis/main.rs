@@ -8,4 +8,5 @@ mod faults;
 mod keys;
 mod model;
 mod proxied;
+mod refusals;
 mod support;

@@ -117,7 +117,7 @@ async fn hand_over_after(server: &Server, on: &str, trouble: fn(&Proxy), after: 
 
 #[tokio::test]
 async fn a_hand_over_is_delayed_by_a_second_at_most_whatever_happens_to_the_subscriber_and_the_next_is_pushed()
-{
+ {
     let server = Server::start();
     let troubles: [(&str, fn(&Proxy)); 4] = [
         ("silence", |proxy| proxy.blackhole()),
@@ -330,7 +330,8 @@ async fn on_a_slow_way_a_guard_never_believes_longer_than_the_store() {
 }
 
 #[tokio::test]
-async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holders_and_then_all_works_again() {
+async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holders_and_then_all_works_again()
+{
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());

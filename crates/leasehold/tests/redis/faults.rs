@@ -7,23 +7,7 @@ use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Gone, Locks};
 use testkit::redis::{Sentinels, Server, with_replica};
 
-use crate::support::{LONG, TICKET, busy, claim, granted, look, name};
-
-/// Tries until it works, as the loops above a store do.
-async fn granted_at_last(store: &dyn Backend, claim: &Claim) -> leasehold::backend::Grant {
-    let started = Instant::now();
-    loop {
-        match store.try_acquire(claim).await {
-            Ok(Attempt::Granted(grant)) => return grant,
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => {
-                assert!(error.is_retryable(), "{error:?}");
-                assert!(started.elapsed() < Duration::from_secs(60), "{error:?}");
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
+use crate::support::{LONG, TICKET, busy, claim, granted, granted_at_last, look, name};
 
 #[tokio::test]
 async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {

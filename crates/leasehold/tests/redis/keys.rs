@@ -248,3 +248,40 @@ async fn a_lease_is_found_by_its_id_until_it_ends() {
         server.cli(&["--scan", "--pattern", "leasehold-id:*"]).is_empty()
     });
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_names_are_listed_page_by_page_each_once_and_in_order() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let all: Vec<String> = (0..100_000).map(|i| format!("many/{i:06}")).collect();
+    // Copies of one lease: to be granted so many would take longer.
+    granted(&store, &claim("seed", Duration::from_secs(3600))).await;
+    let copy = "for i = 0, 99999 do \
+                redis.call('COPY', KEYS[1], string.format('leasehold:{/many/%06d}', i)) end";
+    server.cli(&["EVAL", copy, "1", "leasehold:{/seed}"]);
+    let page = async |prefix: &str, limit, cursor: Option<String>| {
+        let query = Query::Prefix { stored: format!("/{prefix}"), limit, cursor };
+        let started = std::time::Instant::now();
+        let page = store.inspect(&query).await.unwrap();
+        // Generous: it is for people, who wait.
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+        page
+    };
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = page("many/", 30_000, cursor).await;
+        assert!(page.items.len() <= 30_000);
+        seen.extend(page.items.into_iter().map(|info| info.name.as_str().to_owned()));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), all.len());
+    assert!(seen == all);
+    let some = page("many/0420", 1000, None).await;
+    assert_eq!((some.items.len(), some.next), (100, None));
+    let few = page("", 3, Some("/many/099997".into())).await;
+    let few: Vec<_> = few.items.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(few, ["many/099998", "many/099999", "seed"]);
+}

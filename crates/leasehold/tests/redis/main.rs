@@ -7,4 +7,6 @@ mod conformance;
 mod faults;
 mod keys;
 mod model;
+mod proxied;
+mod refusals;
 mod support;

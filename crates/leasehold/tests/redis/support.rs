@@ -1,6 +1,6 @@
 //! What these tests share.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::Name;
 use leasehold::backend::{Attempt, Backend, Busy, Claim, Grant, Mode, NameInfo, Query};
@@ -36,4 +36,20 @@ pub(crate) async fn busy(store: &dyn Backend, claim: &Claim) -> Busy {
 
 pub(crate) async fn look(store: &dyn Backend, on: &str) -> NameInfo {
     store.inspect(&Query::Name(name(on))).await.unwrap().items.remove(0)
+}
+
+/// Tries until it works, as the loops above a store do.
+pub(crate) async fn granted_at_last(store: &dyn Backend, claim: &Claim) -> Grant {
+    let started = Instant::now();
+    loop {
+        match store.try_acquire(claim).await {
+            Ok(Attempt::Granted(grant)) => return grant,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                assert!(started.elapsed() < Duration::from_secs(60), "{error:?}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

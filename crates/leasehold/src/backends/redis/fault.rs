@@ -51,7 +51,11 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
         Reported::AuthenticationFailed => (AuthFailed, "Redis refused the user name or password"),
         Reported::InvalidClientConfig => (InvalidArgument, "the address or its options cannot be used"),
         Reported::MasterNameNotFoundBySentinel => (Unavailable, "no sentinel knows a primary of this name"),
-        Reported::Parse | Reported::UnexpectedReturnType => {
+        // The driver says so of an answer that the end of its connection has cut off.
+        Reported::Parse => {
+            (Unavailable, "the answer of Redis broke off; the call may or may not have taken effect")
+        }
+        Reported::UnexpectedReturnType => {
             (Internal, "Redis answered something that leasehold does not understand")
         }
         _ => match code(fault).as_deref().unwrap_or_default() {
@@ -91,6 +95,13 @@ mod tests {
 
     fn said(text: &str) -> RedisError {
         redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn half_an_answer_is_a_fault_of_the_connection() {
+        let half = redis::parse_redis_value(b"*3\r\n:1\r\n$5\r\nab").unwrap_err();
+        assert!(breaks_connection(&half));
+        assert_eq!(error(&half).kind(), ErrorKind::Unavailable);
     }
 
     #[test]

@@ -50,7 +50,7 @@ enum Channel {
     Unused,
     Connecting,
     Up,
-    /// The last try to get it failed.
+    /// The last try to get it failed, or takes long.
     Down,
 }
 
@@ -179,14 +179,15 @@ impl Wakes {
     pub(super) async fn listen(self: Arc<Self>, links: impl Fn() -> Vec<Arc<Link>>) {
         loop {
             self.awaited().await;
-            let mut up = None;
-            // In a cluster a message reaches all nodes: any will do.
-            for link in links() {
-                if let Ok(Ok(channel)) = timeout(link.address.connect_timeout, self.subscribe(&link)).await {
-                    up = Some(channel);
-                    break;
+            let mut connecting = std::pin::pin!(self.subscribe_to_any(links()));
+            let up = match timeout(CHECK_LIMIT, connecting.as_mut()).await {
+                Ok(up) => up,
+                // It may take longer, but nobody waits for what cannot come: meanwhile they look for themselves.
+                Err(_) => {
+                    self.change(Channel::Down);
+                    connecting.await
                 }
-            }
+            };
             match up {
                 Some((sink, stream)) => {
                     self.change(Channel::Up);
@@ -199,6 +200,16 @@ impl Wakes {
                 }
             }
         }
+    }
+
+    /// In a cluster a message reaches all nodes: any will do.
+    async fn subscribe_to_any(&self, links: Vec<Arc<Link>>) -> Option<(PubSubSink, PubSubStream)> {
+        for link in links {
+            if let Ok(Ok(channel)) = timeout(link.address.connect_timeout, self.subscribe(&link)).await {
+                return Some(channel);
+            }
+        }
+        None
     }
 
     async fn subscribe(&self, link: &Link) -> Result<(PubSubSink, PubSubStream)> {

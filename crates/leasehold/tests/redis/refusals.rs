@@ -1,0 +1,235 @@
+//! A server that is there and says no: the right kind of error for each reason, never contention, and nothing
+//! granted; and when the reason is gone all works again.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Attempt, Backend as _, Release, Released, Renewal, Renewed};
+use leasehold::backends::redis::Redis;
+use leasehold::{Error, ErrorKind, Locks};
+use testkit::redis::{Cluster, Server};
+
+use crate::support::{LONG, TICKET, claim, granted, granted_at_last, look, name};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until an attempt is refused with these words, and demands that nothing else is said meanwhile.
+async fn refused(store: &Redis, on: &str, kind: ErrorKind, words: &str) {
+    let started = Instant::now();
+    loop {
+        let error = match store.try_acquire(&claim(on, LONG)).await {
+            Err(error) => error,
+            Ok(attempt) => panic!("{attempt:?}"),
+        };
+        assert!(error.is_retryable(), "{error:?}");
+        if error.message().contains(words) {
+            assert_eq!(error.kind(), kind, "{error:?}");
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// All verbs that change something are refused alike.
+async fn all_refused(store: &Redis, held: &leasehold::backend::Claim, words: &str) {
+    let said = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.message().contains(words), "{error:?}");
+    };
+    said(store.try_acquire(&claim("new", LONG)).await.unwrap_err());
+    said(store.try_acquire(&claim(held.name.as_str(), LONG).queued(TICKET)).await.unwrap_err());
+    said(store.renew(&[Renewal::new(held.name.clone(), held.id, LONG)]).await.remove(0).unwrap_err());
+    said(store.release(&Release::new(held.name.clone(), held.id)).await.unwrap_err());
+    // The lock says the same, at once.
+    let locks = Locks::new(store.clone()).with_namespace("");
+    said(locks.mutex("new").try_lock().await.unwrap_err());
+}
+
+/// What was held before still is, and all works again.
+async fn works_again(store: &Redis, held: &leasehold::backend::Claim) {
+    let renewal = Renewal::new(held.name.clone(), held.id, LONG);
+    assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Held(_)));
+    let seen = look(store, held.name.as_str()).await;
+    assert_eq!((seen.holders.len(), seen.queue_length), (1, 0));
+    assert!(look(store, "new").await.holders.is_empty(), "nothing was granted");
+    granted(store, &claim("new", LONG)).await;
+    let release = Release::new(held.name.clone(), held.id);
+    assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_busy_and_then_has_it() {
+    // Loading is slowed down, and looks up often enough to say no.
+    let mut server =
+        Server::with(&["--key-load-delay", "150", "--loading-process-events-interval-bytes", "1024"]);
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    let before = granted(&store, &held).await;
+    server.cli(&["DEBUG", "POPULATE", "10000"]);
+    assert_eq!(server.cli(&["SAVE"]), "OK");
+    let restarted = tokio::task::spawn_blocking(move || {
+        server.restart();
+        server
+    });
+    let mut loading = 0;
+    let started = Instant::now();
+    let grant = loop {
+        let mut again = held.clone();
+        (again.repeat, again.first) = (true, false);
+        match store.try_acquire(&again).await {
+            Ok(Attempt::Granted(grant)) if loading > 0 => break grant,
+            // Before it was killed.
+            Ok(Attempt::Granted(_)) => {}
+            Ok(attempt) => panic!("{attempt:?}"),
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                assert!(error.message().contains("loading"), "{error:?}");
+                loading += 1;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+        }
+        assert!(started.elapsed() < PATIENCE, "{loading}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(grant.fence, before.fence);
+    drop(restarted.await.unwrap());
+}
+
+/// Ends what it started.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_runs_somebody_elses_script_is_busy_until_it_ends() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    let endless = Command::new("redis-cli")
+        .args(["-p", &server.port().to_string(), "EVAL", "while true do end", "0"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let endless = Running(endless);
+    let started = Instant::now();
+    loop {
+        // Until it has begun.
+        match store.try_acquire(&claim("x", LONG)).await {
+            Ok(attempt) => assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+                assert!(error.message().contains("script"), "{error:?}");
+                break;
+            }
+        }
+        assert!(started.elapsed() < PATIENCE);
+    }
+    refused(&store, "new", ErrorKind::Busy, "script").await;
+    let waiting = tokio::spawn({
+        let mutex = Locks::new(store.clone()).with_namespace("").mutex("free");
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!waiting.is_finished(), "a lock waits until the store is back");
+    assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    works_again(&store, &held).await;
+    drop(endless);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_unavailable_until_it_can() {
+    let server = Server::with(&["--enable-protected-configs", "yes"]);
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    // Nobody can write there, whoever runs the server.
+    let dir = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
+    assert_eq!(server.cli(&["CONFIG", "SET", "dir", "/proc"]), "OK");
+    assert_eq!(server.cli(&["CONFIG", "SET", "save", "3600 1"]), "OK");
+    let saves = async |status: &str| {
+        server.cli(&["BGSAVE"]);
+        let started = Instant::now();
+        while !server.cli(&["INFO", "persistence"]).contains(&format!("rdb_last_bgsave_status:{status}")) {
+            assert!(started.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    saves("err").await;
+    all_refused(&store, &held, "cannot save to disk").await;
+    server.cli(&["CONFIG", "SET", "dir", &dir]);
+    saves("ok").await;
+    works_again(&store, &held).await;
+}
+
+#[tokio::test]
+async fn a_server_that_misses_its_replicas_is_unavailable_until_it_has_them() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    all_refused(&store, &held, "too few replicas").await;
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    works_again(&store, &held).await;
+}
+
+#[tokio::test]
+async fn a_server_that_became_the_replica_of_nobody_is_unavailable_until_it_is_a_primary_again() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    server.cli(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    // Nobody listens there.
+    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    let error = store.try_acquire(&claim("new", LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.message().contains("lost its primary"), "{error:?}");
+    // The connection is made anew, in case that the primary is elsewhere.
+    refused(&store, "new", ErrorKind::Unavailable, "is a replica").await;
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    works_again(&store, &held).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_misses_a_node_is_unavailable_until_it_is_back() {
+    let mut cluster = Cluster::start();
+    let store = Redis::connect(&cluster.url()).await.unwrap();
+    let last = cluster.nodes[2].port();
+    let mut there = None;
+    for i in 0.. {
+        let slot = cluster.nodes[0].cli(&["CLUSTER", "KEYSLOT", &format!("leasehold:{{/n{i}}}")]);
+        if cluster.serving(slot.parse().unwrap()).port() != last {
+            there = Some(format!("n{i}"));
+            break;
+        }
+    }
+    let on = there.unwrap();
+    let held = claim(&on, LONG * 10);
+    granted(&store, &held).await;
+    cluster.nodes[2].kill();
+    let started = Instant::now();
+    while !cluster.nodes[..2].iter().all(|node| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:fail"))
+    {
+        assert!(started.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    refused(&store, &on, ErrorKind::Unavailable, "the cluster is down").await;
+    let error = store.renew(&[Renewal::new(name(&on), held.id, LONG)]).await.remove(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    cluster.nodes[2].restart();
+    let mut again = held.clone();
+    (again.repeat, again.first) = (true, false);
+    granted_at_last(&store, &again).await;
+    for i in 0..20 {
+        granted_at_last(&store, &claim(&format!("after{i}"), LONG)).await;
+    }
+}

@@ -22,9 +22,12 @@ async fn a_pooler_in_transaction_mode_is_refused_whatever_its_size() {
     for connections in [1, 2, 20] {
         let pooler = PgBouncer::start(&server, PoolMode::Transaction, connections);
         for _ in 0..5 {
-            let error = refused(&advisory(&pooler.url())).await;
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-            assert!(error.message().contains("pool_mode"), "{error}");
+            // Also if somebody said that it is in session mode.
+            for options in ["", "?pooler=session"] {
+                let error = refused(&(advisory(&pooler.url()) + options)).await;
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+                assert!(error.message().contains("pool_mode"), "{error}");
+            }
         }
         assert_eq!(advisory_locks(&stranger(&server).await).await, 0);
     }
@@ -46,16 +49,21 @@ async fn a_busy_pooler_in_transaction_mode_is_refused_too() {
         }));
     }
     for _ in 0..20 {
-        assert_eq!(refused(&advisory(&pooler.url())).await.kind(), ErrorKind::Unsupported);
+        for options in ["", "?pooler=session"] {
+            assert_eq!(refused(&(advisory(&pooler.url()) + options)).await.kind(), ErrorKind::Unsupported);
+        }
     }
     others.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_session_mode_is_as_good_as_the_server() {
+async fn a_pooler_in_session_mode_is_as_good_as_the_server_if_it_was_told_of() {
     let server = Postgres::start();
     let pooler = PgBouncer::start(&server, PoolMode::Session, 20);
-    let locks = Locks::connect(&advisory(&pooler.url())).await.unwrap();
+    let error = refused(&advisory(&pooler.url())).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    assert!(error.message().contains("pooler=session"), "{error}");
+    let locks = Locks::connect(&(advisory(&pooler.url()) + "?pooler=session")).await.unwrap();
     let direct = Locks::connect(&url(&server, "")).await.unwrap();
     let held = locks.mutex("x").lock().await.unwrap();
     assert!(direct.mutex("x").try_lock().await.unwrap().is_none());
@@ -124,6 +132,7 @@ async fn who_is_not_let_in_is_told_why_and_no_password_is_repeated() {
         ("postgres+advisory://u:hunter2@/db?nonsense=1".into(), ErrorKind::InvalidArgument),
         (at("postgres", "postgres") + "?keepalive=0", ErrorKind::InvalidArgument),
         (at("postgres", "postgres") + "?schema=", ErrorKind::InvalidArgument),
+        (at("postgres", "postgres") + "?pooler=transaction", ErrorKind::InvalidArgument),
     ] {
         let error = refused(&url).await;
         assert_eq!(error.kind(), kind, "{url}: {error:?}");

@@ -3,6 +3,7 @@
 pub mod advisory;
 mod config;
 mod fault;
+mod pooler;
 mod tables;
 mod tls;
 mod tls_stream;

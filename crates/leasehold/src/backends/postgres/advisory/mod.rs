@@ -48,7 +48,7 @@ const CONNECTIONS: usize = 32;
 const SCHEMA: &str = "leasehold";
 
 /// Options of a URL that are this store's.
-const OPTIONS: &[&str] = &["connections", "fences", "hashing", "keepalive", "schema"];
+const OPTIONS: &[&str] = &["connections", "fences", "hashing", "keepalive", "pooler", "schema"];
 
 /// Session locks of a PostgreSQL server. Clones are the same client.
 ///
@@ -79,6 +79,7 @@ pub struct AdvisoryBuilder {
     fences: bool,
     hashing: bool,
     keepalive: Duration,
+    pooled: bool,
     connections: usize,
 }
 
@@ -121,14 +122,23 @@ impl AdvisoryBuilder {
         self
     }
 
+    /// Says that there may be a pooler before the server that keeps one connection for each client for as long as
+    /// the client stays (PgBouncer's `pool_mode = session`). Unless this is said, every pooler is refused. In a URL:
+    /// `pooler=session`.
+    #[must_use]
+    pub fn session_pooler(mut self) -> Self {
+        self.pooled = true;
+        self
+    }
+
     /// Connects, and makes the table of fences unless it is there.
     ///
     /// # Cancel safety
     /// Dropped, nothing is left but perhaps the table.
     ///
     /// # Errors
-    /// `Unsupported` behind a pooler in transaction mode; `InvalidArgument` for settings out of range; faults of the
-    /// server.
+    /// `Unsupported` behind a pooler, unless it is in session mode and [that was said](Self::session_pooler);
+    /// `InvalidArgument` for settings out of range; faults of the server.
     pub async fn connect(self) -> Result<Advisory> {
         if self.keepalive < Duration::from_millis(100) || !(2..=10_000).contains(&self.connections) {
             return Err(Error::invalid("keepalive must be at least 100 ms, connections from 2 to 10000"));
@@ -136,9 +146,11 @@ impl AdvisoryBuilder {
         if self.schema.is_empty() || self.schema.len() > 63 || self.schema.contains('\0') {
             return Err(Error::invalid("a PostgreSQL schema has a name of 1 to 63 bytes"));
         }
-        let pool = Pool::new(self.address, self.keepalive, self.connections);
+        let pool = Pool::new(self.address, self.keepalive, self.pooled, self.connections);
         let first = pool.shared(&[]).await?;
-        open::check_direct(&pool, first.session()).await?;
+        if self.pooled {
+            open::check_session_mode(&pool, first.session()).await?;
+        }
         let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
         drop(first);
         let store = Store {
@@ -178,6 +190,7 @@ impl Advisory {
         }
         builder.fences = own.choice("fences", &switch)?.unwrap_or(builder.fences);
         builder.hashing = own.choice("hashing", &switch)?.unwrap_or(builder.hashing);
+        builder.pooled = own.choice("pooler", &[("session", true)])?.unwrap_or(builder.pooled);
         if let Some(seconds) = own.number("keepalive", 1, 3600)? {
             builder.keepalive = Duration::from_secs(seconds);
         }
@@ -195,6 +208,7 @@ impl Advisory {
             fences: true,
             hashing: true,
             keepalive: KEEPALIVE,
+            pooled: false,
             connections: CONNECTIONS,
         }
     }

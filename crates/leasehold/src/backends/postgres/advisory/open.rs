@@ -9,18 +9,18 @@ use crate::lease_id::LeaseId;
 
 use super::super::fault;
 use super::pool::Pool;
-use super::session::{Session, pooled};
+use super::session::{Session, in_transaction_mode};
 use super::sql::{body, quoted};
 
 /// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
 /// about every third time.
 const PROBES: usize = 20;
 
-/// Refuses a pooler that gives each transaction whatever session is free.
+/// Refuses a pooler that was said to be in session mode, but gives each transaction whatever session is free.
 ///
 /// Through one, a second connection finds the first one's session, or, while it keeps that busy, the first finds
 /// itself on another.
-pub(super) async fn check_direct(pool: &Pool, first: &Session) -> Result<()> {
+pub(super) async fn check_session_mode(pool: &Pool, first: &Session) -> Result<()> {
     let Some(second) = pool.open().await? else {
         return Err(Error::invalid("the URL's option connections must be at least 2"));
     };
@@ -38,7 +38,7 @@ pub(super) async fn check_direct(pool: &Pool, first: &Session) -> Result<()> {
         };
         let ended = second.client().batch_execute("ROLLBACK").await.map_err(fault::statement);
         if shared? || moved? {
-            return Err(pooled());
+            return Err(in_transaction_mode());
         }
         ended?;
     }

@@ -21,6 +21,7 @@ pub(super) struct Pool {
     /// Where connections live.
     pub(super) home: Handle,
     keepalive: Duration,
+    pooled: bool,
     room: Arc<Semaphore>,
     inside: Mutex<Inside>,
     /// Held while a shared session is made, so that those who need one at the same time get the same.
@@ -37,11 +38,12 @@ struct Inside {
 }
 
 impl Pool {
-    pub(super) fn new(address: Address, keepalive: Duration, connections: usize) -> Arc<Self> {
+    pub(super) fn new(address: Address, keepalive: Duration, pooled: bool, connections: usize) -> Arc<Self> {
         Arc::new_cyclic(|me| Pool {
             address,
             home: Handle::current(),
             keepalive,
+            pooled,
             room: Arc::new(Semaphore::new(connections)),
             inside: Mutex::default(),
             opening: tokio::sync::Mutex::new(()),
@@ -112,7 +114,7 @@ impl Pool {
     /// A new session, if there is room for one.
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
-        Session::open(&self.address, &self.home, self.keepalive, room).await.map(Some)
+        Session::open(&self.address, &self.home, self.keepalive, self.pooled, room).await.map(Some)
     }
 
     fn loan(&self, session: Arc<Session>) -> Loan {

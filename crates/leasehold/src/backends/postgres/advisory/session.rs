@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
 use super::super::config::{Address, Connection};
-use super::super::fault;
+use super::super::{fault, pooler};
 use super::key::AdvisoryKey;
 use super::sql::{Sql, body};
 
@@ -39,11 +39,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A new one. Its I/O and its keepalive run on `home`.
+    /// A new one. Its I/O and its keepalive run on `home`. `pooled`: there may be a pooler in session mode between.
     pub(super) async fn open(
         address: &Address,
         home: &Handle,
         keepalive: Duration,
+        pooled: bool,
         room: OwnedSemaphorePermit,
     ) -> Result<Arc<Self>> {
         let (client, connection) = address.connect().await?;
@@ -61,9 +62,13 @@ impl Session {
                 "the PostgreSQL server is a standby, whose locks the primary does not know; connect to the primary",
             ));
         }
+        let pid = row.try_get(1).map_err(fault::statement)?;
+        if !pooled && !pooler::is_direct(&client, pid).await {
+            return Err(behind_a_pooler());
+        }
         let session = Arc::new(Session {
             client,
-            pid: row.try_get(1).map_err(fault::statement)?,
+            pid,
             waiting: AtomicBool::new(false),
             statements: Mutex::default(),
             end,
@@ -121,7 +126,7 @@ impl Session {
         if row.try_get::<_, i32>(1).map_err(fault::statement)? != self.pid {
             // What was granted is on a connection that is not ours to keep.
             self.kill();
-            return Err(pooled());
+            return Err(in_transaction_mode());
         }
         if !sql.fenced {
             let granted: bool = row.try_get(0).map_err(fault::statement)?;
@@ -228,8 +233,18 @@ async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, ever
     }
 }
 
+/// The error of a pooler that nobody has vouched for.
+fn behind_a_pooler() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "there is a pooler before the PostgreSQL server, and in transaction mode it would leave session locks on \
+         connections of others: connect to the server's own port, or use the store postgres://, which works behind \
+         it, or say pooler=session in the URL if the pooler's pool_mode is session",
+    )
+}
+
 /// The error of a pooler that gives each transaction another connection.
-pub(super) fn pooled() -> Error {
+pub(super) fn in_transaction_mode() -> Error {
     Error::new(
         ErrorKind::Unsupported,
         "there is a pooler in transaction mode before the PostgreSQL server, and session locks would be left on \

@@ -7,9 +7,10 @@ use futures_util::future::BoxFuture;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use super::super::pooler;
 use super::bell::Bell;
 use super::pool::{self, Lender, Lent, Pool, Source};
-use super::{Inner, Postgres, answers, pooler, schema};
+use super::{Inner, Postgres, answers, schema};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
 use crate::error::{Error, ErrorKind, Result};
@@ -202,7 +203,7 @@ impl PostgresBuilder {
         let direct = match self.pooler {
             Pooler::None => true,
             Pooler::Transaction => false,
-            Pooler::Auto => pooler::told_pid(client).await == Some(answers::get(row, 4)?),
+            Pooler::Auto => pooler::is_direct(client, answers::get(row, 4)?).await,
         };
         // On connections of ours it is set.
         if (!direct || self.lender.is_some()) && answers::get::<&str>(row, 2)? != "read committed" {

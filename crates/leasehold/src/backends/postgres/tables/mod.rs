@@ -5,7 +5,6 @@ mod answers;
 mod bell;
 mod builder;
 mod pool;
-mod pooler;
 mod schema;
 mod text;
 mod verbs;

@@ -12,9 +12,14 @@ use tokio::io::{
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
+/// Whether the server process that answers, by its own word, is the one that the login told of. No I/O.
+pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
+    told_pid(client).await == Some(answers)
+}
+
 /// The process that the login told of. The driver keeps it for cancelling, so this lets it write a request to cancel
 /// into a pipe and reads it there.
-pub(super) async fn told_pid(client: &Client) -> Option<i32> {
+async fn told_pid(client: &Client) -> Option<i32> {
     let (theirs, mut ours) = duplex(64);
     // The answer to a question for TLS, if it asks one.
     ours.write_all(b"S").await.ok()?;

@@ -403,8 +403,20 @@ impl Sentinels {
     /// # Panics
     /// If they cannot be started.
     pub fn start() -> Self {
-        let servers = with_replica();
-        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(servers[0].port)).collect();
+        Sentinels::watching(with_replica(), None)
+    }
+
+    /// As [`start`](Sentinels::start), with a password for the servers and another for the sentinels.
+    ///
+    /// # Panics
+    /// If they cannot be started.
+    pub fn with_passwords(servers: &str, sentinels: &str) -> Self {
+        let options = ["--requirepass", servers, "--masterauth", servers];
+        Sentinels::watching(with_replica_and(&options), Some(sentinels))
+    }
+
+    fn watching(servers: Vec<Server>, password: Option<&str>) -> Self {
+        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(&servers[0], password)).collect();
         until("the sentinels know each other", || {
             sentinels.iter().all(|sentinel| {
                 let seen = sentinel.cli(&["SENTINEL", "MASTER", "main"]);
@@ -437,28 +449,39 @@ impl Sentinels {
 /// # Panics
 /// If they cannot be started.
 pub fn with_replica() -> Vec<Server> {
-    let primary = Server::with(&["--repl-diskless-sync-delay", "0"]);
-    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+    with_replica_and(&[])
+}
+
+fn with_replica_and(options: &[&str]) -> Vec<Server> {
+    let primary = Server::with(&[options, &["--repl-diskless-sync-delay", "0"]].concat());
+    let replica = Server::with(&[options, &["--replicaof", &format!("127.0.0.1 {}", primary.port)]].concat());
     until("the replica catches up", || {
         replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
     });
     vec![primary, replica]
 }
 
-fn sentinel(primary: u16) -> Server {
+fn sentinel(primary: &Server, password: Option<&str>) -> Server {
     for _ in 0..TRIES {
         let (dir, port) = (Dir::new(), free_port());
-        let config = format!(
-            "port {port}\nsentinel monitor main 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds main 500\n\
-             sentinel failover-timeout main 3000\n"
+        let mut config = format!(
+            "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\n\
+             sentinel failover-timeout main 3000\n",
+            primary.port
         );
+        if let Some(password) = &primary.password {
+            config += &format!("sentinel auth-pass main {password}\n");
+        }
+        if let Some(password) = password {
+            config += &format!("requirepass {password}\n");
+        }
         std::fs::write(dir.0.join("sentinel.conf"), config).expect("a file can be written");
         let mut server = Server {
             process: None,
             port,
             dir,
             options: Vec::new(),
-            password: None,
+            password: password.map(str::to_owned),
             tls: false,
             sentinel: true,
         };

@@ -104,19 +104,7 @@ impl Server {
     pub fn with_tls() -> Self {
         Server::launch(&[], true, |dir, port| {
             certificates(dir);
-            let file = |name: &str| dir.join(name).display().to_string();
-            let port = port.to_string();
-            ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]
-                .map(str::to_owned)
-                .into_iter()
-                .chain([
-                    "--tls-cert-file".into(),
-                    file("server.pem"),
-                    "--tls-key-file".into(),
-                    file("server.key"),
-                ])
-                .chain(["--tls-ca-cert-file".into(), file("ca.pem")])
-                .collect()
+            tls_only(dir, port)
         })
     }
 
@@ -288,6 +276,18 @@ impl Drop for Server {
     }
 }
 
+/// Options for a server that speaks TLS on this port, with the certificates in this directory.
+fn tls_only(dir: &Path, port: u16) -> Vec<String> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    let port = port.to_string();
+    ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(["--tls-cert-file".into(), file("server.pem"), "--tls-key-file".into(), file("server.key")])
+        .chain(["--tls-ca-cert-file".into(), file("ca.pem")])
+        .collect()
+}
+
 /// An authority, and a certificate for localhost that it has signed.
 fn certificates(dir: &Path) {
     let openssl = |args: &[&str]| {
@@ -341,9 +341,33 @@ impl Cluster {
     /// # Panics
     /// If it cannot be started.
     pub fn start() -> Self {
+        Cluster::launch(None)
+    }
+
+    /// As [`start`](Cluster::start), with nodes that speak TLS only, also with each other.
+    ///
+    /// # Panics
+    /// If the certificates cannot be made, or it cannot be started.
+    pub fn with_tls() -> Self {
+        let authority = Dir::new();
+        certificates(&authority.0);
+        Cluster::launch(Some(&authority.0))
+    }
+
+    fn launch(authority: Option<&Path>) -> Self {
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
         let node = || {
-            Server::launch(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"], false, |_, _| {
-                vec!["--cluster-port".into(), free_port().to_string()]
+            Server::launch(&options, authority.is_some(), |dir, port| {
+                let mut more = Vec::new();
+                if let Some(authority) = authority {
+                    for file in ["ca.pem", "server.pem", "server.key"] {
+                        std::fs::copy(authority.join(file), dir.join(file)).expect("a file can be copied");
+                    }
+                    more.extend(tls_only(dir, port));
+                    more.extend(["--tls-cluster".into(), "yes".into()]);
+                }
+                more.extend(["--cluster-port".into(), free_port().to_string()]);
+                more
             })
         };
         let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
@@ -368,7 +392,11 @@ impl Cluster {
 
     /// `redis-cluster://…`, naming one node.
     pub fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port)
+        let url = format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port);
+        match &self.nodes[0] {
+            node if node.tls => format!("{url}?tls=1&cacert={}", node.ca().display()),
+            _ => url,
+        }
     }
 
     /// The node that serves a slot.

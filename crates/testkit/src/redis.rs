@@ -104,19 +104,7 @@ impl Server {
     pub fn with_tls() -> Self {
         Server::launch(&[], true, |dir, port| {
             certificates(dir);
-            let file = |name: &str| dir.join(name).display().to_string();
-            let port = port.to_string();
-            ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]
-                .map(str::to_owned)
-                .into_iter()
-                .chain([
-                    "--tls-cert-file".into(),
-                    file("server.pem"),
-                    "--tls-key-file".into(),
-                    file("server.key"),
-                ])
-                .chain(["--tls-ca-cert-file".into(), file("ca.pem")])
-                .collect()
+            tls_only(dir, port)
         })
     }
 
@@ -288,6 +276,18 @@ impl Drop for Server {
     }
 }
 
+/// Options for a server that speaks TLS on this port, with the certificates in this directory.
+fn tls_only(dir: &Path, port: u16) -> Vec<String> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    let port = port.to_string();
+    ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(["--tls-cert-file".into(), file("server.pem"), "--tls-key-file".into(), file("server.key")])
+        .chain(["--tls-ca-cert-file".into(), file("ca.pem")])
+        .collect()
+}
+
 /// An authority, and a certificate for localhost that it has signed.
 fn certificates(dir: &Path) {
     let openssl = |args: &[&str]| {
@@ -341,9 +341,33 @@ impl Cluster {
     /// # Panics
     /// If it cannot be started.
     pub fn start() -> Self {
+        Cluster::launch(None)
+    }
+
+    /// As [`start`](Cluster::start), with nodes that speak TLS only, also with each other.
+    ///
+    /// # Panics
+    /// If the certificates cannot be made, or it cannot be started.
+    pub fn with_tls() -> Self {
+        let authority = Dir::new();
+        certificates(&authority.0);
+        Cluster::launch(Some(&authority.0))
+    }
+
+    fn launch(authority: Option<&Path>) -> Self {
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
         let node = || {
-            Server::launch(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"], false, |_, _| {
-                vec!["--cluster-port".into(), free_port().to_string()]
+            Server::launch(&options, authority.is_some(), |dir, port| {
+                let mut more = Vec::new();
+                if let Some(authority) = authority {
+                    for file in ["ca.pem", "server.pem", "server.key"] {
+                        std::fs::copy(authority.join(file), dir.join(file)).expect("a file can be copied");
+                    }
+                    more.extend(tls_only(dir, port));
+                    more.extend(["--tls-cluster".into(), "yes".into()]);
+                }
+                more.extend(["--cluster-port".into(), free_port().to_string()]);
+                more
             })
         };
         let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
@@ -368,7 +392,11 @@ impl Cluster {
 
     /// `redis-cluster://…`, naming one node.
     pub fn url(&self) -> String {
-        format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port)
+        let url = format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port);
+        match &self.nodes[0] {
+            node if node.tls => format!("{url}?tls=1&cacert={}", node.ca().display()),
+            _ => url,
+        }
     }
 
     /// The node that serves a slot.
@@ -403,8 +431,20 @@ impl Sentinels {
     /// # Panics
     /// If they cannot be started.
     pub fn start() -> Self {
-        let servers = with_replica();
-        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(servers[0].port)).collect();
+        Sentinels::watching(with_replica(), None)
+    }
+
+    /// As [`start`](Sentinels::start), with a password for the servers and another for the sentinels.
+    ///
+    /// # Panics
+    /// If they cannot be started.
+    pub fn with_passwords(servers: &str, sentinels: &str) -> Self {
+        let options = ["--requirepass", servers, "--masterauth", servers];
+        Sentinels::watching(with_replica_and(&options), Some(sentinels))
+    }
+
+    fn watching(servers: Vec<Server>, password: Option<&str>) -> Self {
+        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(&servers[0], password)).collect();
         until("the sentinels know each other", || {
             sentinels.iter().all(|sentinel| {
                 let seen = sentinel.cli(&["SENTINEL", "MASTER", "main"]);
@@ -437,28 +477,39 @@ impl Sentinels {
 /// # Panics
 /// If they cannot be started.
 pub fn with_replica() -> Vec<Server> {
-    let primary = Server::with(&["--repl-diskless-sync-delay", "0"]);
-    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", primary.port)]);
+    with_replica_and(&[])
+}
+
+fn with_replica_and(options: &[&str]) -> Vec<Server> {
+    let primary = Server::with(&[options, &["--repl-diskless-sync-delay", "0"]].concat());
+    let replica = Server::with(&[options, &["--replicaof", &format!("127.0.0.1 {}", primary.port)]].concat());
     until("the replica catches up", || {
         replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
     });
     vec![primary, replica]
 }
 
-fn sentinel(primary: u16) -> Server {
+fn sentinel(primary: &Server, password: Option<&str>) -> Server {
     for _ in 0..TRIES {
         let (dir, port) = (Dir::new(), free_port());
-        let config = format!(
-            "port {port}\nsentinel monitor main 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds main 500\n\
-             sentinel failover-timeout main 3000\n"
+        let mut config = format!(
+            "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\n\
+             sentinel failover-timeout main 3000\n",
+            primary.port
         );
+        if let Some(password) = &primary.password {
+            config += &format!("sentinel auth-pass main {password}\n");
+        }
+        if let Some(password) = password {
+            config += &format!("requirepass {password}\n");
+        }
         std::fs::write(dir.0.join("sentinel.conf"), config).expect("a file can be written");
         let mut server = Server {
             process: None,
             port,
             dir,
             options: Vec::new(),
-            password: None,
+            password: password.map(str::to_owned),
             tls: false,
             sentinel: true,
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Backend as _, Renewal, Renewed};
+use leasehold::backend::{Backend as _, Release, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Locks};
 use testkit::redis::Cluster;
@@ -102,6 +102,35 @@ async fn a_name_that_is_half_here_and_half_there_is_tried_again_until_it_has_mov
         node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
     }
     assert!(matches!(call.await.unwrap().unwrap(), Renewed::Held(_)));
+}
+
+#[tokio::test]
+async fn every_node_is_reached_over_tls() {
+    let cluster = Cluster::with_tls();
+    let store = Redis::connect(&cluster.url()).await.unwrap();
+    let mut on_nodes = Vec::new();
+    for i in 0..12 {
+        let on = format!("n{i}");
+        let held = claim(&on, LONG);
+        granted(&store, &held).await;
+        let slot = cluster.nodes[0].cli(&["CLUSTER", "KEYSLOT", &format!("leasehold:{{/{on}}}")]);
+        on_nodes.push(cluster.serving(slot.parse().unwrap()).port());
+        // The channel comes up, and then a release is pushed.
+        let waiting = claim(&on, LONG).queued(TICKET);
+        busy(&store, &waiting).await;
+        if i == 0 {
+            store.wait(&waiting).await.unwrap();
+            busy(&store, &waiting).await;
+        }
+        store.release(&Release::new(name(&on), held.id)).await.unwrap();
+        tokio::time::timeout(LONG, store.wait(&waiting)).await.unwrap().unwrap();
+        granted(&store, &waiting).await;
+    }
+    on_nodes.sort_unstable();
+    on_nodes.dedup();
+    assert_eq!(on_nodes.len(), 3);
+    let strangers = Redis::connect(cluster.url().split('&').next().unwrap()).await.unwrap_err();
+    assert_eq!(strangers.kind(), ErrorKind::Unavailable, "an unknown authority is not trusted");
 }
 
 #[tokio::test]

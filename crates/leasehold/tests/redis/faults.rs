@@ -306,6 +306,28 @@ async fn a_failover_is_followed_through_the_sentinels() {
 }
 
 #[tokio::test]
+async fn servers_and_sentinels_have_passwords_of_their_own() {
+    let group = Sentinels::with_passwords("for-servers", "for-sentinels");
+    let without = group.url();
+    let servers = without.replace("://", "://:for-servers@");
+    let both = format!("{servers}?sentinel_password=for%2Dsentinels");
+    let wrong = format!("{servers}?sentinel_password=for-nobody");
+    for url in [&without, &servers, &wrong, &format!("{without}?sentinel_password=for-sentinels")] {
+        let error = Redis::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error:?}");
+        assert!(!format!("{error:?}").contains("for-"), "{error:?}");
+    }
+    let store = Redis::connect(&both).await.unwrap();
+    assert!(!format!("{store:?}").contains("for-"));
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    let builder = Redis::builder(&servers).unwrap().sentinel_login(Some("default"), "for-sentinels");
+    assert!(!format!("{builder:?}").contains("for-"));
+    let other = builder.connect().await.unwrap();
+    busy(&other, &claim("x", LONG)).await;
+}
+
+#[tokio::test]
 async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
     let server = Server::start();
     let client = redis::Client::open(server.url()).unwrap();

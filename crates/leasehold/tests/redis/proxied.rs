@@ -24,9 +24,10 @@ fn before(server: &Server) -> Proxy {
     Proxy::before((Ipv4Addr::LOCALHOST, server.port()).into()).unwrap()
 }
 
-/// Through the proxy, with an answer that has to come soon.
-async fn through(proxy: &Proxy) -> Redis {
-    Redis::connect(&format!("redis://{}/?response_timeout_ms=500", proxy.address())).await.unwrap()
+/// Through the proxy, with an answer that has to come so soon.
+async fn through(proxy: &Proxy, patience: Duration) -> Redis {
+    let store = Redis::builder(&format!("redis://{}", proxy.address())).unwrap();
+    store.response_timeout(patience).connect().await.unwrap()
 }
 
 /// A store that has sent its scripts: from here on a verb is one request.
@@ -169,7 +170,7 @@ async fn who_waits_before_there_was_a_channel_is_served_within_a_second_too() {
 async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_for_again() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let mutex = Locks::new(store).with_namespace("").mutex("x");
     for round in 0..3 {
@@ -200,7 +201,7 @@ async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_fo
 async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(2000)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     proxy.swallow_answer(&about("x"));
     let started = Instant::now();
@@ -228,7 +229,7 @@ async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
 async fn an_attempt_that_arrives_after_its_caller_gave_up_makes_no_ghost_holder() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let locks = Locks::new(store).with_namespace("");
     for (on, still_held, waits) in
@@ -270,7 +271,7 @@ async fn an_attempt_that_arrives_after_its_caller_gave_up_makes_no_ghost_holder(
 async fn a_release_or_renewal_that_arrives_late_touches_nobody_elses_lease() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     for (on, releases) in [("a", true), ("b", false)] {
         let first = claim(on, ms(1500));
@@ -308,11 +309,11 @@ async fn on_a_slow_way_a_guard_never_believes_longer_than_the_store() {
     let server = Server::start();
     let proxy = before(&server);
     let direct = Redis::connect(&server.url()).await.unwrap();
-    let store = Redis::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let store = through(&proxy, ms(2000)).await;
     warm(&store).await;
     proxy.delay(Direction::ToServer, ms(300));
     proxy.delay(Direction::ToClient, ms(300));
-    let guard = Locks::new(store).with_namespace("").mutex("x").ttl(ms(4000)).lock().await.unwrap();
+    let guard = Locks::new(store).with_namespace("").mutex("x").ttl(ms(8000)).lock().await.unwrap();
     let mut renewals = 0;
     let started = Instant::now();
     while renewals < 2 {
@@ -334,7 +335,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
 {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let locks = Locks::new(store).with_namespace("");
     let guard = locks.mutex("x").ttl(ms(3000)).lock().await.unwrap();
@@ -354,7 +355,8 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
         tokio::time::sleep(ms(2)).await;
     }
     assert_eq!(guard.state(), State::Lost, "when another has it");
-    assert_eq!(states, [State::Held, State::AtRisk, State::Lost]);
+    states.retain(|state| *state != State::Lost);
+    assert_eq!(states, [State::Held, State::AtRisk]);
     timeout(PATIENCE, guard.lost()).await.unwrap();
     // The renewals that were held back arrive now.
     proxy.pass();
@@ -378,7 +380,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
 async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_lease() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let mut cut = 0;
     for (way, bytes) in [(Direction::ToClient, 1..75), (Direction::ToServer, 1..400)] {
@@ -387,7 +389,7 @@ async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_
             proxy.cut_after(way, bytes);
             match store.try_acquire(&one).await {
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+                    assert!(error.is_retryable(), "{error:?}");
                     cut += 1;
                 }
                 // The cut comes later, in the next answer.
@@ -411,7 +413,7 @@ async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_
 async fn renewals_whose_answers_were_cut_off_in_the_middle_are_faults_and_not_losses() {
     let server = Server::start();
     let proxy = before(&server);
-    let store = through(&proxy).await;
+    let store = through(&proxy, ms(500)).await;
     warm(&store).await;
     let mut renewals = Vec::new();
     for i in 0..20 {

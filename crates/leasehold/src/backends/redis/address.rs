@@ -39,6 +39,8 @@ pub(super) struct Address {
     pub(super) hosts: Vec<ConnectionAddr>,
     /// User, password and database.
     login: RedisConnectionInfo,
+    /// User and password for the sentinels, if they want any.
+    sentinel_login: RedisConnectionInfo,
     tls: bool,
     certificates: TlsCertificates,
     pub(super) connect_timeout: Duration,
@@ -108,6 +110,7 @@ impl Address {
             layout,
             hosts: Vec::new(),
             login,
+            sentinel_login: RedisConnectionInfo::default(),
             tls: scheme == "rediss",
             certificates: TlsCertificates { client_tls: None, root_cert: None },
             connect_timeout: CONNECT,
@@ -150,6 +153,8 @@ impl Address {
                 "connect_timeout_ms" => self.connect_timeout = time()?,
                 "wait_replicas" => replicas = Some(number()?),
                 "wait_timeout_ms" => confirm = time()?,
+                "sentinel_user" => self.set_sentinel_user(&decode(value)?),
+                "sentinel_password" => self.set_sentinel_password(&decode(value)?),
                 "tls" => self.tls |= matches!(value, "1" | "true" | ""),
                 "cacert" => self.certificates.root_cert = Some(read(&decode(value)?)?),
                 "cert" => cert = Some(read(&decode(value)?)?),
@@ -157,7 +162,7 @@ impl Address {
                 _ => {
                     return Err(bad(
                         "unknown option in the Redis URL; there are response_timeout_ms, connect_timeout_ms, \
-                                    wait_replicas, wait_timeout_ms, tls, cacert, cert, key",
+                                    wait_replicas, wait_timeout_ms, sentinel_user, sentinel_password, tls, cacert, cert, key",
                     ));
                 }
             }
@@ -171,6 +176,14 @@ impl Address {
             _ => return Err(bad("cert and key of a Redis URL belong together")),
         }
         Ok(())
+    }
+
+    pub(super) fn set_sentinel_user(&mut self, user: &str) {
+        self.sentinel_login = self.sentinel_login.clone().set_username(user);
+    }
+
+    pub(super) fn set_sentinel_password(&mut self, password: &str) {
+        self.sentinel_login = self.sentinel_login.clone().set_password(password);
     }
 
     pub(super) fn set_root_certificate(&mut self, pem: Vec<u8>) {
@@ -206,12 +219,13 @@ impl Address {
     }
 
     /// A client of one server.
-    pub(super) fn client(&self, addr: ConnectionAddr, login: bool) -> Result<Client> {
+    pub(super) fn client(&self, addr: ConnectionAddr) -> Result<Client> {
+        self.client_as(addr, &self.login)
+    }
+
+    fn client_as(&self, addr: ConnectionAddr, login: &RedisConnectionInfo) -> Result<Client> {
         let open = || {
-            let mut info: ConnectionInfo = addr.into_connection_info()?;
-            if login {
-                info = info.set_redis_settings(self.login.clone());
-            }
+            let info: ConnectionInfo = addr.into_connection_info()?.set_redis_settings(login.clone());
             if self.tls {
                 Client::build_with_tls(info, self.certificates.clone())
             } else {
@@ -230,7 +244,7 @@ impl Address {
         let mut last = Error::new(ErrorKind::Unavailable, "no sentinel answers");
         for sentinel in &self.hosts {
             match tokio::time::timeout(self.connect_timeout, self.ask_sentinel(sentinel, service)).await {
-                Ok(Ok(Some((host, port)))) => return self.client(self.at(host, port), true),
+                Ok(Ok(Some((host, port)))) => return self.client(self.at(host, port)),
                 Ok(Ok(None)) => {
                     last = Error::new(ErrorKind::Unavailable, "the sentinels know no service of this name");
                 }
@@ -243,7 +257,7 @@ impl Address {
 
     async fn ask_sentinel(&self, sentinel: &ConnectionAddr, service: &str) -> Result<Option<(String, u16)>> {
         let ask = async {
-            let client = self.client(sentinel.clone(), false).map_err(Asked::Ours)?;
+            let client = self.client_as(sentinel.clone(), &self.sentinel_login).map_err(Asked::Ours)?;
             let mut connection = client.get_multiplexed_async_connection().await.map_err(Asked::Theirs)?;
             redis::cmd("SENTINEL")
                 .arg("get-master-addr-by-name")

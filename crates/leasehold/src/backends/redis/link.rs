@@ -125,7 +125,7 @@ impl Link {
     /// A client of the server this link leads to at present.
     pub(super) async fn client(&self) -> Result<Client> {
         match (&self.server, &self.address.layout) {
-            (Some(server), _) => self.address.client(server.clone(), true),
+            (Some(server), _) => self.address.client(server.clone()),
             (None, Layout::Sentinel(service)) => self.address.primary(service).await,
             (None, _) => Err(Error::new(ErrorKind::Internal, "there is no server to connect to")),
         }

@@ -117,6 +117,16 @@ impl RedisBuilder {
         self
     }
 
+    /// Logs in to the sentinels with this password, and this user if there is one; otherwise they are asked without.
+    #[must_use]
+    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
+        if let Some(user) = user {
+            self.address.set_sentinel_user(user);
+        }
+        self.address.set_sentinel_password(password);
+        self
+    }
+
     /// Trusts the certificates that this authority, in PEM, has signed, and no others.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {

@@ -1,15 +1,18 @@
 //! Waiting in the server's queue: hand-over, order, limits, and nothing left when it is called off.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, Locks};
+use leasehold::backends::postgres::AdvisoryKey;
+use leasehold::{ErrorKind, Guard, Locks};
 use testkit::postgres::Postgres;
+use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
 
-/// Tries of each race.
-const TRIES: u64 = 2_000;
+/// Tries of each race: so many, on so many locks side by side.
+const TRIES: (u64, i64) = (2_000, 4);
 
 async fn waiters(client: &Client) -> i64 {
     let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
@@ -91,32 +94,51 @@ async fn a_downgrade_lets_readers_in_and_no_waiting_writer_between() {
 }
 
 /// Releases at about the moment at which a waiter gives up, in one way or another, again and again.
-async fn race<F: Future<Output = Option<leasehold::Guard>>>(
-    server: &Postgres,
-    give_up: impl Fn(Locks, Duration) -> F,
+async fn race<F: Future<Output = Option<Guard>> + Send>(
+    give_up: impl Fn(Locks, String, Duration) -> F + Copy + Send + 'static,
 ) {
-    let options = "fences=off";
+    let server = Arc::new(Postgres::builder().without_fsync().start());
+    let mut races = JoinSet::new();
+    for key in 0..TRIES.1 {
+        let server = Arc::clone(&server);
+        races.spawn(async move { race_on(&server, key, give_up).await });
+    }
+    races.join_all().await;
+    let look = stranger(&server).await;
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+}
+
+async fn race_on<F: Future<Output = Option<Guard>> + Send>(
+    server: &Postgres,
+    key: i64,
+    give_up: impl Fn(Locks, String, Duration) -> F,
+) {
+    let tries = TRIES.0 / TRIES.1.unsigned_abs();
     let open = || async {
-        let builder = Locks::connect_builder(&url(server, options)).await.unwrap();
+        let builder = Locks::connect_builder(&url(server, "fences=off")).await.unwrap();
         builder.allow_unfenced(true).build()
     };
     let (holder, waiter, look) = (open().await, open().await, stranger(server).await);
+    let name = AdvisoryKey::Bigint(key).to_string();
+    let granted_now = format!(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = {key}"
+    );
     let (mut granted, mut given_up) = (0, 0);
     // The moment moves to where both happen about as often.
     let mut limit = Duration::from_micros(1500);
-    for _ in 0..TRIES {
-        let held = holder.mutex("x").lock().await.unwrap();
+    for _ in 0..tries {
+        let held = holder.mutex(&name).lock().await.unwrap();
         let release = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             held.release().await.unwrap();
         };
-        let (guard, ()) = tokio::join!(give_up(waiter.clone(), limit), release);
+        let (guard, ()) = tokio::join!(give_up(waiter.clone(), name.clone(), limit), release);
         match guard {
             Some(guard) => {
                 granted += 1;
                 limit -= limit / 20;
-                // One that gave up before may not be out of the queue yet.
-                assert_eq!(advisory_locks(&look).await - waiters(&look).await, 1, "the call says granted");
+                let holders: i64 = look.query_one(&granted_now, &[]).await.unwrap().get(0);
+                assert_eq!(holders, 1, "the call says granted");
                 guard.release().await.unwrap();
             }
             None => {
@@ -125,19 +147,17 @@ async fn race<F: Future<Output = Option<leasehold::Guard>>>(
             }
         }
         // A lock that was left would make this wait for ever.
-        let next = tokio::time::timeout(PATIENCE, holder.mutex("x").lock()).await;
+        let next = tokio::time::timeout(PATIENCE, holder.mutex(&name).lock()).await;
         next.expect("what was given up is free again").unwrap().release().await.unwrap();
     }
     println!("{granted} granted, {given_up} given up");
-    assert!(granted > TRIES / 10 && given_up > TRIES / 10, "it was no race: {granted} and {given_up}");
-    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+    assert!(granted > tries / 10 && given_up > tries / 10, "it was no race: {granted} and {given_up}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
-    let server = Postgres::builder().without_fsync().start();
-    race(&server, |locks, limit| async move {
-        match locks.mutex("x").try_lock_for(limit).await {
+    race(|locks, name, limit| async move {
+        match locks.mutex(&name).try_lock_for(limit).await {
             Ok(granted) => granted,
             // Not even the first attempt was answered within the limit.
             Err(error) if error.kind() == ErrorKind::NetworkTimeout => None,
@@ -149,9 +169,8 @@ async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_cancel_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
-    let server = Postgres::builder().without_fsync().start();
-    race(&server, |locks, limit| async move {
-        tokio::time::timeout(limit, async { locks.mutex("x").lock().await.unwrap() }).await.ok()
+    race(|locks, name, limit| async move {
+        tokio::time::timeout(limit, async { locks.mutex(&name).lock().await.unwrap() }).await.ok()
     })
     .await;
 }

@@ -63,6 +63,52 @@ async fn a_renewal_and_a_takeover_at_the_moment_of_expiry_never_both_succeed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_waited_for_the_row_past_the_end_of_its_lease_says_gone_and_the_next_claim_is_granted()
+{
+    let place = place();
+    let url = format!("{}&application_name={}", place.url, place.schema);
+    let store = Store::connect(&url).await.unwrap();
+    let (mut keeper, connection) =
+        tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let queued = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
+        place.schema
+    );
+    let live = "SELECT count(*) FROM leasehold.leases WHERE expires > clock_timestamp()";
+    // Longer and longer until the machine is quick enough to queue both before the end.
+    let mut ttl = Duration::from_millis(200);
+    loop {
+        assert!(ttl < Duration::from_secs(3), "both never queued in time");
+        let (first, second) = (claim("late", ttl), claim("late", LONG));
+        granted(&store, &first).await;
+        let transaction = keeper.transaction().await.unwrap();
+        let lock = format!("SELECT 1 FROM {}.names FOR UPDATE", place.schema);
+        transaction.execute(&lock, &[]).await.unwrap();
+        let renewal = {
+            let (store, renewal) = (store.clone(), Renewal::new(name("late"), first.id, LONG));
+            tokio::spawn(async move { store.renew(&[renewal]).await.remove(0).unwrap() })
+        };
+        let attempt = {
+            let (store, second) = (store.clone(), second.clone());
+            tokio::spawn(async move { store.try_acquire(&second).await.unwrap() })
+        };
+        until("both wait for the row", async || server().sql(&queued) == "2").await;
+        let in_time = place.sql(live) == "1";
+        until("the lease has ended", async || place.sql(live) == "0").await;
+        transaction.commit().await.unwrap();
+        let (renewed, attempt) = (renewal.await.unwrap(), attempt.await.unwrap());
+        if in_time {
+            assert!(matches!(renewed, Renewed::Gone(_)), "renewed after its end: {renewed:?}");
+            assert!(matches!(attempt, Attempt::Granted(_)), "an ended lease in the way: {attempt:?}");
+            return;
+        }
+        store.revoke(&name("late"), true).await.unwrap();
+        ttl *= 2;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(12).open().await.unwrap();

@@ -6,16 +6,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::locks::Locks;
-use crate::name::{Name, hash_name};
+use crate::name::Name;
 
 /// A lease with nothing secret in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// [`hash_name`] of the name.
+    /// [`hash_name`](crate::hash_name) of the name.
     pub name_hash: String,
-    /// [`hash_name`] of the lease id.
+    /// [`LeaseId::hash`] of the lease id.
     pub lease_id_hash: String,
     /// The fencing token; `None` where the store has none.
     pub fence: Option<Fence>,
@@ -30,7 +30,7 @@ impl LeaseInfo {
         let grant = &holder.grant;
         LeaseInfo {
             name_hash: name.hash(),
-            lease_id_hash: hash_name(holder.id.expose()),
+            lease_id_hash: holder.id.hash(),
             fence: Some(grant.fence).filter(|fence| !fence.is_unfenced()),
             acquired_at_ms: grant.acquired_at_ms,
             expires_at_ms: grant.expires_at_ms,

@@ -43,7 +43,7 @@ fn expect(
     let event = events.recv_timeout(LONG).expect("an event");
     assert_eq!((event.kind, event.reason, event.ok), (kind, reason, reason.is_none()), "{event:?}");
     assert_eq!(event.name_hash, name.map(hash_name));
-    assert_eq!(event.lease_id_hash, id.map(|id| hash_name(id.expose())));
+    assert_eq!(event.lease_id_hash, id.map(|id| id.hash()));
     assert_eq!(event.scheme, "memory");
     assert_eq!((&event.name, event.lease_id), (&None, None), "raw only by opt-in");
     event
@@ -88,7 +88,7 @@ fn every_kind_of_operation_is_told_of_with_the_reason_when_it_does_not() {
     assert!(locks.mutex("x").try_lock().unwrap().is_none());
     let event = events.recv_timeout(LONG).unwrap();
     assert_eq!((event.kind, event.reason), (EventKind::Acquire, Some(Reason::Locked)));
-    assert_ne!(event.lease_id_hash, Some(hash_name(lease.id.expose())), "the id of the one who tried");
+    assert_ne!(event.lease_id_hash, Some(lease.id.hash()), "the id of the one who tried");
 
     thread::sleep(ms(320));
     locks.renew(&lease).unwrap();
@@ -197,7 +197,7 @@ fn what_guards_do_in_the_background_is_seen() {
     drop(guard);
     loop {
         let event = events.recv_timeout(LONG).unwrap();
-        assert_eq!(event.lease_id_hash, id.map(|id| hash_name(id.expose())));
+        assert_eq!(event.lease_id_hash, id.map(|id| id.hash()));
         if event.kind == EventKind::Release {
             assert!(event.ok);
             break;
@@ -218,7 +218,7 @@ fn a_grant_that_ends_a_wait_is_an_acquire_with_the_time_it_waited() {
     thread::sleep(ms(50));
     held.release().unwrap();
     let next = waiting.join().unwrap();
-    let id = hash_name(next.lease_id().expose());
+    let id = next.lease_id().hash();
     drop(locks);
     next.release().unwrap();
     let theirs: Vec<_> = events.iter().filter(|event| event.lease_id_hash.as_deref() == Some(&id)).collect();

@@ -15,7 +15,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
-use crate::name::{Name, hash_name};
+use crate::name::Name;
 
 /// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;
@@ -99,9 +99,9 @@ pub struct Event {
     pub reason: Option<Reason>,
     /// [`Info::scheme`] of the store.
     pub scheme: &'static str,
-    /// [`hash_name`] of the name, where the operation is about one.
+    /// [`hash_name`](crate::hash_name) of the name, where the operation is about one.
     pub name_hash: Option<String>,
-    /// [`hash_name`] of the lease id, where the operation is about one.
+    /// [`LeaseId::hash`] of the lease id, where the operation is about one.
     pub lease_id_hash: Option<String>,
     /// How long the call took, for a queued acquire with the time it waited.
     pub latency: Duration,
@@ -279,7 +279,7 @@ impl Answered {
             reason,
             scheme,
             name_hash: name.as_ref().map(Name::hash),
-            lease_id_hash: id.map(|id| hash_name(id.expose())),
+            lease_id_hash: id.map(|id| id.hash()),
             latency,
             name: name.filter(|_| include),
             lease_id: id.filter(|_| include),

@@ -88,8 +88,11 @@ async fn a_release_is_pushed(store: &Redis, on: &str) {
     store.release(&Release::new(name(on), queued.id)).await.unwrap();
 }
 
+/// What happens to a connection.
+type Trouble = fn(&Proxy);
+
 /// How long a hand-over takes that begins so long after something happened to the subscriber.
-async fn hand_over_after(server: &Server, on: &str, trouble: fn(&Proxy), after: Duration) -> Duration {
+async fn hand_over_after(server: &Server, on: &str, trouble: Trouble, after: Duration) -> Duration {
     let proxy = before(server);
     let store = listening_through(&proxy, server).await;
     let other = Redis::connect(&server.url()).await.unwrap();
@@ -120,7 +123,7 @@ async fn hand_over_after(server: &Server, on: &str, trouble: fn(&Proxy), after: 
 async fn a_hand_over_is_delayed_by_a_second_at_most_whatever_happens_to_the_subscriber_and_the_next_is_pushed()
  {
     let server = Server::start();
-    let troubles: [(&str, fn(&Proxy)); 4] = [
+    let troubles: [(&str, Trouble); 4] = [
         ("silence", |proxy| proxy.blackhole()),
         ("no-answer", |proxy| proxy.blackhole_one_way(Direction::ToClient)),
         ("reset", |proxy| proxy.reset()),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::backends::postgres::AdvisoryKey;
 use leasehold::{ErrorKind, Locks, State};
 use testkit::postgres::{Postgres, Stop};
-use testkit::proxy::Proxy;
+use testkit::proxy::{Direction, Proxy};
 
 use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
 
@@ -179,4 +180,68 @@ async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen
     proxy.pass();
     other.release().await.unwrap();
     locks.mutex("other").lock().await.unwrap().release().await.unwrap();
+}
+
+/// A proxy before a server, and a store with a quick keepalive behind it.
+async fn through_a_proxy(server: &Postgres) -> (Proxy, Locks) {
+    let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
+    let url = format!("postgres+advisory://postgres@{}/postgres", proxy.address());
+    let builder = leasehold::backends::postgres::Advisory::parse(&url).unwrap();
+    let store = builder.keepalive(Duration::from_secs(1)).connect().await.unwrap();
+    (proxy, Locks::new(store))
+}
+
+/// A key that can be found among the bytes of a request.
+const KEY: i64 = 0x0123_4567_89AB_CDEF;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_whose_grant_was_never_answered_is_freed_with_its_session_and_can_be_had_again() {
+    let server = Postgres::start();
+    let (proxy, locks) = through_a_proxy(&server).await;
+    let look = stranger(&server).await;
+    let name = AdvisoryKey::Bigint(KEY).to_string();
+    locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
+    for _ in 0..3 {
+        proxy.blackhole_one_way(Direction::ToClient);
+        let lock = {
+            let (locks, name) = (locks.clone(), name.clone());
+            tokio::spawn(async move { locks.mutex(&name).lock().await })
+        };
+        until("it is granted", || async { advisory_locks(&look).await == 1 }).await;
+        proxy.reset();
+        proxy.pass();
+        // Told or made again: but never twice, and never nobody's.
+        match tokio::time::timeout(PATIENCE, lock).await.unwrap().unwrap() {
+            Ok(guard) => {
+                assert_eq!(advisory_locks(&look).await, 1);
+                guard.release().await.unwrap();
+            }
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        until("it is free", || async { advisory_locks(&look).await == 0 }).await;
+    }
+    locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_is_delivered_after_its_session_was_given_up_leaves_no_lock() {
+    let server = Postgres::start();
+    let (proxy, locks) = through_a_proxy(&server).await;
+    let (direct, look) = (connect(&server).await, stranger(&server).await);
+    let name = AdvisoryKey::Bigint(KEY).to_string();
+    locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
+    let mut held = proxy.hold_request(&KEY.to_be_bytes());
+    let began = Instant::now();
+    let error = locks.mutex(&name).try_lock().await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    assert!(began.elapsed() < Duration::from_secs(5), "twice the keepalive: {:?}", began.elapsed());
+    held.caught().await;
+    let passed = proxy.counts().to_server;
+    held.deliver();
+    until("it arrives", || async { proxy.counts().to_server > passed }).await;
+    let guard = tokio::time::timeout(PATIENCE, direct.mutex(&name).lock()).await.unwrap().unwrap();
+    until("nobody else has it", || async { advisory_locks(&look).await == 1 }).await;
+    guard.release().await.unwrap();
+    locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
+    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
 }

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod model;
+mod network;
 mod races;
 mod setup;
 mod support;

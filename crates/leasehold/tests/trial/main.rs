@@ -42,3 +42,34 @@ fn sixteen_processes_on_one_quorum_lock_keep_every_invariant() {
     let outcome = trial.run("sixteen_processes_on_one_quorum_lock_keep_every_invariant");
     println!("{outcome:?}");
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn sixteen_processes_on_one_postgres_lock_keep_every_invariant() {
+    if play() {
+        return;
+    }
+    let server = testkit::postgres::Postgres::start();
+    let outcome = Trial::of(server.url()).run("sixteen_processes_on_one_postgres_lock_keep_every_invariant");
+    println!("{outcome:?}");
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn sixteen_processes_on_one_session_lock_keep_every_invariant() {
+    if play() {
+        return;
+    }
+    let server = testkit::postgres::Postgres::start();
+    let mut trial = Trial::of(server.url().replacen("postgres:", "postgres+advisory:", 1));
+    trial.session = true;
+    let outcome = trial.run("sixteen_processes_on_one_session_lock_keep_every_invariant");
+    println!("{outcome:?}");
+    // What the killed ones held and waited for is gone with them, also in the queue.
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    let started = std::time::Instant::now();
+    while server.sql(locks) != "0" {
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "locks are left");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::record::{Kind, Record};
+use super::record::{Kind, Record, SESSION};
 
 /// An invariant that was broken, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,11 @@ impl Lease {
 
     /// The store cannot have given it to another before this.
     fn earliest_end(&self) -> u64 {
-        self.release_called.unwrap_or(u64::MAX).min(self.deadline)
+        match self.release_called {
+            // Its process was killed, at some time after it last looked.
+            None if self.deadline == SESSION => self.believed,
+            called => called.unwrap_or(u64::MAX).min(self.deadline),
+        }
     }
 }
 

@@ -66,9 +66,12 @@ pub struct Record {
     pub lease: u64,
     /// Its fence.
     pub fence: u64,
-    /// Until when the lease may be relied on at least; 0 where that is not known.
+    /// Until when the lease may be relied on at least; 0 where that is not known, [`SESSION`] for a session lock.
     pub deadline: u64,
 }
+
+/// The deadline of a lock that its holder keeps until it lets go or is killed.
+pub const SESSION: u64 = u64::MAX;
 
 impl Record {
     /// As it is written.

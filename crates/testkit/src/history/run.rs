@@ -24,6 +24,8 @@ pub struct Trial {
     pub tasks: u32,
     /// How long leases last.
     pub ttl: Duration,
+    /// Whether locks last as long as their session: who is stopped keeps its lock, and nobody may lose one.
+    pub session: bool,
     /// How long it goes on at least.
     pub time: Duration,
     /// What it must have seen to show anything; it goes on until it has.
@@ -73,6 +75,7 @@ impl Trial {
             mortal: 6,
             tasks: 3,
             ttl: Duration::from_millis(400),
+            session: false,
             time: Duration::from_secs(10),
             demands: Demands { grants: 150, handovers: 50, killed_holders: 3, stopped_holders: 3 },
         }
@@ -190,7 +193,7 @@ impl Trial {
         let shows = summary.grants >= grants
             && summary.handovers >= handovers
             && summary.shared > 0
-            && summary.lost > 0;
+            && (summary.lost == 0) == self.session;
         assert!(shows, "this trial shows nothing: {outcome:?}");
         outcome
     }

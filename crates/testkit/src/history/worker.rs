@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock as _, SystemClock};
 use leasehold::{Guard, Locks, LostReason, Result, State};
 
-use super::record::{Kind, Log, Record};
+use super::record::{Kind, Log, Record, SESSION};
 
 /// What a process is told.
 #[derive(Debug, Clone)]
@@ -111,8 +111,7 @@ impl Turn<'_> {
         let at = now();
         match taken {
             Ok(Some(guard)) => {
-                let deadline = at + guard.valid_for().unwrap_or_default().as_nanos() as u64;
-                self.write(Kind::Granted, at, Some(&guard), deadline);
+                self.write(Kind::Granted, at, Some(&guard), deadline(&guard, at));
                 self.hold(guard, task).await;
             }
             Ok(None) => self.write(Kind::Busy, at, None, 0),
@@ -139,10 +138,10 @@ impl Turn<'_> {
     fn look(&self, guard: &Guard) -> bool {
         // Read before looking: what is seen is true of this moment and a little later.
         let at = now();
-        let valid = guard.valid_for().unwrap_or_default();
+        let deadline = deadline(guard, at);
         let lost = guard.lost().now();
         match lost {
-            None if !valid.is_zero() => self.write(Kind::Held, at, Some(guard), at + valid.as_nanos() as u64),
+            None if deadline > at => self.write(Kind::Held, at, Some(guard), deadline),
             // Between the two it was lost; the next look tells why.
             None => {}
             Some(LostReason::Refused(_)) => self.write(Kind::LostByRefusal, now(), Some(guard), 0),
@@ -177,6 +176,11 @@ impl Turn<'_> {
         };
         self.write(kind, now(), None, 0);
     }
+}
+
+/// Until when it may be relied on.
+fn deadline(guard: &Guard, now: u64) -> u64 {
+    guard.valid_for().map_or(SESSION, |valid| now + valid.as_nanos() as u64)
 }
 
 /// A lease id is a secret: only this is written.

@@ -67,6 +67,19 @@ fn one_who_was_killed_is_followed_after_its_deadline() {
 }
 
 #[test]
+fn a_session_lock_is_followed_after_a_kill_or_a_release_and_never_lost() {
+    let first = || Story::default().grant(0, 1, (10, 20), 5, SESSION).held(0, 1, 50, SESSION);
+    first().grant(1, 1, (15, 51), 6, SESSION).passes();
+    first().release(0, 1, 60).grant(1, 1, (15, 61), 6, SESSION).passes();
+    first().grant(1, 1, (15, 49), 6, SESSION).breaks("I2");
+    first().release(0, 1, 60).grant(1, 1, (15, 59), 6, SESSION).breaks("I2");
+    // One that was stopped and went on.
+    first().held(0, 1, 90, SESSION).grant(1, 1, (15, 61), 6, SESSION).held(1, 1, 70, SESSION).breaks("I1");
+    first().add(0, Kind::LostByRefusal, 1, 60, 0, 0).breaks("I5");
+    first().add(0, Kind::ReleaseCall, 1, 60, 0, 0).add(0, Kind::ReleasedNothing, 1, 61, 0, 0).breaks("I5");
+}
+
+#[test]
 fn an_acquire_without_an_answer_accuses_nobody() {
     let story = first().add(2, Kind::AcquireCall, 1, 1, 0, 0).release(0, 1, 60).grant(1, 1, (15, 61), 6, 200);
     assert_eq!(story.passes().unknown, 1);

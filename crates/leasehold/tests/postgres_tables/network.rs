@@ -1,0 +1,99 @@
+//! A network that goes silent, loses an answer, or delivers a request when nobody expects it any more.
+
+use std::time::{Duration, Instant};
+
+use leasehold::backend::Query;
+use leasehold::{Locks, LocksBuilder, State};
+use testkit::proxy::Proxy;
+
+use crate::support::{PATIENCE, Place, place, server, until};
+
+/// What one request may take at the client's level, and a little for a slow machine.
+const REQUEST: Duration = Duration::from_secs(5 + 3);
+
+/// A test's own tables, a proxy before them, and a client that comes through it.
+async fn through_a_proxy() -> (Place, Proxy, LocksBuilder) {
+    let place = place();
+    let proxy = Proxy::before(([127, 0, 0, 1], server().port()).into()).unwrap();
+    let url = format!("postgres://postgres@{}/postgres?schema={}", proxy.address(), place.schema);
+    let builder = Locks::connect_builder(&url).await.unwrap();
+    (place, proxy, builder)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_network_that_went_silent_calls_fail_in_time_guards_are_lost_in_time_and_all_goes_on_after_it()
+ {
+    let (place, proxy, builder) = through_a_proxy().await;
+    let ttl = Duration::from_secs(6);
+    let (locks, direct) = (builder.ttl(ttl).build(), Locks::connect(&place.url).await.unwrap());
+    let guard = locks.mutex("mine").lock().await.unwrap();
+    // It waits at the server, which knows nothing of the silence.
+    let next = tokio::spawn(async move { direct.mutex("mine").lock().await.unwrap() });
+    let began = Instant::now();
+    proxy.blackhole();
+    let call = {
+        let locks = locks.clone();
+        tokio::spawn(async move { (locks.mutex("other").try_lock().await, Instant::now()) })
+    };
+    until("the lease is at risk", async || guard.state() != State::Held).await;
+    assert_eq!(guard.state(), State::AtRisk, "a renewal without an answer is no loss yet");
+    tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+    assert!(began.elapsed() < ttl + Duration::from_secs(1), "{:?}", began.elapsed());
+    let next = tokio::time::timeout(PATIENCE, next).await.unwrap().unwrap();
+    assert_eq!(guard.state(), State::Lost, "lost before another has it");
+    assert!(next.fence() > guard.fence());
+    let (answer, at) = call.await.unwrap();
+    let error = answer.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    assert!(at - began < REQUEST, "{:?}", at - began);
+    // The same client goes on, and what arrives late takes nothing from anybody.
+    proxy.pass();
+    let other = tokio::time::timeout(PATIENCE, locks.mutex("other").lock()).await.unwrap().unwrap();
+    assert!(locks.mutex("mine").try_lock().await.unwrap().is_none());
+    next.check().unwrap();
+    next.release().await.unwrap();
+    let again = tokio::time::timeout(PATIENCE, locks.mutex("mine").lock()).await.unwrap().unwrap();
+    again.release().await.unwrap();
+    other.release().await.unwrap();
+    until("nothing is left", async || place.sql("SELECT count(*) FROM leasehold.leases") == "0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_answer_was_lost_is_made_again_with_its_id_and_gets_the_same_grant() {
+    let (_place, proxy, builder) = through_a_proxy().await;
+    let locks = builder.build();
+    // So that the next request of an acquire is the call itself.
+    locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+    proxy.swallow_answer(b"lost-answer");
+    let guard = tokio::time::timeout(PATIENCE, locks.mutex("lost-answer").lock()).await.unwrap().unwrap();
+    assert_eq!(proxy.counts().swallowed, 1);
+    let query = Query::Name(guard.name().clone());
+    let seen = locks.backend().inspect(&query).await.unwrap().items.remove(0);
+    assert_eq!(seen.holders.len(), 1);
+    assert_eq!((seen.holders[0].id, seen.holders[0].grant.fence), (guard.lease_id(), guard.fence()));
+    assert_eq!(seen.last_fence, guard.fence(), "granted once");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_delivered_after_it_was_called_off_makes_no_ghost_holder() {
+    let (place, proxy, builder) = through_a_proxy().await;
+    let locks = builder.build();
+    locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+    let mut held = proxy.hold_request(b"ghost");
+    {
+        let mutex = locks.mutex("ghost");
+        tokio::select! {
+            taken = mutex.lock() => panic!("{taken:?}"),
+            () = held.caught() => {}
+        }
+    }
+    // The give-back goes its own way, and says that a claim may still come.
+    until("the id is refused", async || place.sql("SELECT count(*) FROM leasehold.spent") == "1").await;
+    let answered = proxy.counts().to_client;
+    held.deliver();
+    until("the claim is answered", async || proxy.counts().to_client > answered).await;
+    assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), "0");
+    let direct = Locks::connect(&place.url).await.unwrap();
+    direct.mutex("ghost").try_lock().await.unwrap().expect("it is free").release().await.unwrap();
+}

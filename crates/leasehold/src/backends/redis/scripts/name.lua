@@ -1,7 +1,7 @@
 -- What the verbs share: how the name is settled, walked, and written back.
 
 local SPENT_FOR = 60000000         -- promise 8, microseconds
-local SLACK = 3600000              -- and up to this much longer, so that not every grant sets the expiry
+local SLACK = 3600000              -- the name is kept up to this much longer, so that not every grant sets its expiry
 local WAKE_LIMIT = 128             -- tickets walked at most
 local BATCH = 500                  -- arguments of one call: Lua's stack has room for some thousands
 

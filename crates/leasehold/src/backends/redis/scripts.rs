@@ -46,20 +46,19 @@ impl Call {
     }
 }
 
-macro_rules! verbs {
-    ($($verb:ident $file:literal),*) => {
-        $(pub(super) static $verb: LazyLock<Script> =
-            LazyLock::new(|| Script::new(concat!(include_str!("scripts/name.lua"), include_str!($file))));)*
+macro_rules! script {
+    ($($file:literal)*) => {
+        LazyLock::new(|| Script::new(concat!(include_str!("scripts/head.lua"), $(include_str!($file)),*)))
     };
 }
 
-verbs! {
-    ACQUIRE "scripts/acquire.lua",
-    RENEW "scripts/renew.lua",
-    RELEASE "scripts/release.lua",
-    REVOKE "scripts/revoke.lua",
-    SWEEP "scripts/sweep.lua"
-}
+pub(super) static ACQUIRE: LazyLock<Script> =
+    script!("scripts/acquire_free.lua" "scripts/name.lua" "scripts/acquire.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("scripts/name.lua" "scripts/renew.lua");
+pub(super) static RELEASE: LazyLock<Script> =
+    script!("scripts/release_alone.lua" "scripts/name.lua" "scripts/release.lua");
+pub(super) static REVOKE: LazyLock<Script> = script!("scripts/name.lua" "scripts/revoke.lua");
+pub(super) static SWEEP: LazyLock<Script> = script!("scripts/name.lua" "scripts/sweep.lua");
 
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));

@@ -7,8 +7,6 @@
 --       5 waits for another mode · 6 the fence is at its limit; last of all the time
 
 local FRONT_LOOK, LAPSE_LOOK = 1000000, 250000   -- as in state.rs
-local MAX_FENCE = 900000000000000
-
 local mode, ttl, label, patience = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local repeated, nonce, first = ARGV[6] == '1', ARGV[7], ARGV[8] == '1'
 

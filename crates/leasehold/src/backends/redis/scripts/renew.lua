@@ -5,8 +5,6 @@
 -- gives 1 held: fence, mode, left, renewals, granted at · 3 gone: why · 4 the mode cannot be changed so ·
 --       5 the fence cannot be raised so far; last of all the time
 
-local MAX_FENCE = 900000000000000
-
 local ttl, wanted_fence, wanted_owner, shorten = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local mode, raised = ARGV[6], tonumber(ARGV[7])
 

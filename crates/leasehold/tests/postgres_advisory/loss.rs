@@ -200,8 +200,9 @@ async fn a_lock_whose_grant_was_never_answered_is_freed_with_its_session_and_can
     let (proxy, locks) = through_a_proxy(&server).await;
     let look = stranger(&server).await;
     let name = AdvisoryKey::Bigint(KEY).to_string();
-    locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
     for _ in 0..3 {
+        // A session to ask on: one cannot be made while no answers come.
+        locks.mutex(&name).lock().await.unwrap().release().await.unwrap();
         proxy.blackhole_one_way(Direction::ToClient);
         let lock = {
             let (locks, name) = (locks.clone(), name.clone());

@@ -132,7 +132,8 @@ impl Store {
 pub(crate) fn leasehold(args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command
-        .args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_leasehold")])
+        // Whoever runs the tests may ignore signals, as nohup does, and that is inherited.
+        .args(["--pdeathsig", "KILL", "--", "env", "--default-signal", env!("CARGO_BIN_EXE_leasehold")])
         .args(args)
         .stdin(Stdio::null());
     for name in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE", "LEASEHOLD_TTL", "NO_COLOR"] {

@@ -50,8 +50,8 @@ fn the_command_runs_with_its_arguments_its_streams_and_what_it_should_know() {
 #[test]
 fn a_command_starts_as_if_it_had_been_started_directly() {
     let store = file();
-    let plain = std::process::Command::new("sh")
-        .args(["-c", "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status"])
+    let plain = std::process::Command::new("env")
+        .args(["--default-signal", "sh", "-c", "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status"])
         .output()
         .unwrap();
     let under = store.run(&["x", "--", "sh", "-c", "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status"]);

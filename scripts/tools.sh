@@ -75,7 +75,10 @@ has_postgres() {
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v redis-sentinel >/dev/null || packages+=(redis-sentinel)
-command -v openssl >/dev/null || packages+=(openssl)
+# Certificates for them; a client that is not ours; a program that behaves like a person at a terminal.
+for tool in openssl curl python3; do
+  command -v "$tool" >/dev/null || packages+=("$tool")
+done
 has_postgres || packages+=(postgresql)
 command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || packages+=(pgbouncer)
 ((${#packages[@]} == 0)) || apt_install "${packages[@]}"

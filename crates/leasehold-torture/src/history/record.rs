@@ -1,0 +1,367 @@
+//! What a process writes down: records of one size, each by one plain write, there after a SIGKILL.
+//!
+//! A record that tells of a call is written before the call is made, one that tells of an answer after it came; so
+//! whatever happened, happened between the two, and a call without an answer is *unknown*: its process was
+//! killed, or its future dropped, before it knew.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+/// Bytes of one record.
+pub const SIZE: usize = 96;
+
+/// The deadline of a lease that lasts as long as its session.
+pub const SESSION: u64 = u64::MAX;
+
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// All of them, each in the place of its number.
+            pub const ALL: &[$name] = &[$($name::$variant),+];
+        }
+    };
+}
+
+numbered! {
+    /// What happened. What the fields of a [`Record`] mean beside it is said here; those not named are 0.
+    Kind {
+        /// An acquire is about to be called. `value`: how long it may wait in nanoseconds, 0 for a try, `u64::MAX`
+        /// without a limit. `lease`: the id, if the caller chose it (a plain lease), also for a repeat.
+        AcquireCall,
+        /// It returned a lease: `lease`, `fence`, `deadline`. `value`: 1 if it was a repeat of an acquire.
+        Granted,
+        /// It returned because somebody else holds the lock, or its time to wait was over.
+        Busy,
+        /// It returned an error. It may have been granted all the same; what became of it is given back.
+        AcquireFailed,
+        /// Its future was dropped before it returned; what became of it is given back.
+        AcquireDropped,
+        /// The holder looked and may rely on its lease, at the moment `at` and until `deadline` if nothing happens.
+        Held,
+        /// The holder's lost signal had come when it looked. `value`: a [`Loss`].
+        Lost,
+        /// A renewal is about to be called for. `value`: the ttl in nanoseconds.
+        RenewCall,
+        /// It was renewed until `deadline`.
+        Renewed,
+        /// The store said that there is no such lease.
+        RenewRefused,
+        /// The renewal failed: it may have been made or not.
+        RenewFailed,
+        /// A release is about to be called, or the guard to be dropped. `value`: 1 if it is dropped, and nobody
+        /// awaits the answer.
+        ReleaseCall,
+        /// The store said that the release ended the lease.
+        Released,
+        /// The store said that there was nothing to release.
+        ReleasedNothing,
+        /// The release failed: it may have been made or not.
+        ReleaseFailed,
+        /// The future of the release was dropped before it returned.
+        ReleaseDropped,
+        /// A revoke of the name is about to be called. `value`: 1 if it ends leases at once.
+        RevokeCall,
+        /// It returned. `value`: 1 if it failed.
+        Revoked,
+        /// The holder is about to write to the protected resource, with `fence`. `value`: the number of the write.
+        WriteCall,
+        /// The fenced table took the write (`value`).
+        WriteTaken,
+        /// The fenced table rejected the write (`value`) as stale.
+        WriteRejected,
+        /// By the resource: a write came to the fenced table with `fence`. `value`: the highest fence before it.
+        /// `fault` is 1 if it was taken.
+        FencedWrite,
+        /// By the resource: a holder entered the unfenced table (`value`: 1) or left it (`value`: 0).
+        UnfencedWrite,
+        /// By the supervisor: a fault begins. `fault`: which. `value`: its target, a worker's number for faults of workers.
+        FaultBegin,
+        /// By the supervisor: that fault is over. `deadline`: 1 if it landed on somebody who held a lock.
+        FaultEnd,
+        /// By the supervisor: the machine stood still from `value` until `at`.
+        Stall,
+        /// By a worker: the history of a process begins. `value`: its process id.
+        Begin,
+        /// By a worker: it ends in peace, all it held is released.
+        End,
+        /// By the supervisor, at rest: something is left in the store for the name. `value`: a [`Leftover`].
+        Left,
+    }
+}
+
+numbered! {
+    /// How a lock is claimed.
+    Mode {
+        /// By one.
+        Exclusive,
+        /// By all who read.
+        Shared,
+        /// One of the name's permits.
+        Permit,
+    }
+}
+
+numbered! {
+    /// Why a lease was lost, as the guard said.
+    Loss {
+        /// Its deadline passed.
+        Deadline,
+        /// The store refused it.
+        Refused,
+        /// Any other reason.
+        Other,
+    }
+}
+
+numbered! {
+    /// What can be left in a store when nobody uses it.
+    Leftover {
+        /// Somebody holds the lock.
+        Holder,
+        /// Somebody waits for it.
+        Waiter,
+        /// Anything else that should have gone.
+        Other,
+    }
+}
+
+numbered! {
+    /// A fault.
+    Fault {
+        /// None: records of workers.
+        None,
+        /// SIGKILL of a worker.
+        Kill,
+        /// SIGSTOP of a worker.
+        Pause,
+        /// Packets are late.
+        Delay,
+        /// Connections are reset.
+        Reset,
+        /// Connections stay open and nothing comes through.
+        Blackhole,
+        /// A connection ends after so many bytes.
+        Cut,
+        /// One answer does not come.
+        Swallow,
+        /// One request comes late.
+        Hold,
+        /// SIGKILL of the store, which is started again.
+        RestartStore,
+        /// SIGSTOP of the store.
+        PauseStore,
+        /// The wall clock of workers steps.
+        ClockWorker,
+        /// The wall clock of the store steps.
+        ClockStore,
+        /// The disk is full.
+        DiskFull,
+        /// There are no more descriptors.
+        Descriptors,
+        /// The store's memory is full.
+        Memory,
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// What.
+    pub kind: Kind,
+    /// How the lock is claimed.
+    pub mode: Mode,
+    /// Which fault, for the records of the supervisor; else [`Fault::None`] but where a kind says otherwise.
+    pub fault: Fault,
+    /// Which lock: its place in the [setting](super::setting::Setting)'s names.
+    pub name: u16,
+    /// Which task of the process.
+    pub task: u16,
+    /// Which process; none has the number of another, also none that was started in another's place.
+    pub worker: u32,
+    /// Which acquire of that process: everything that comes of it has its number.
+    pub claim: u64,
+    /// When, in nanoseconds of the system's boot-time clock, which all processes share: for calls before they are
+    /// made, for answers after they came, for looks before looking.
+    pub at: u64,
+    /// A hash of the lease id, which is a secret; 0 as long as it is not known.
+    pub lease: u64,
+    /// Its fence; 0 as long as it is not known.
+    pub fence: u64,
+    /// Until when the lease may be relied on if nothing happens, or [`SESSION`]; 0 where it is not known.
+    pub deadline: u64,
+    /// What the kind says.
+    pub value: u64,
+}
+
+impl Record {
+    /// A record with everything else 0.
+    pub const fn new(kind: Kind, worker: u32, at: u64) -> Self {
+        Record {
+            kind,
+            mode: Mode::Exclusive,
+            fault: Fault::None,
+            name: 0,
+            task: 0,
+            worker,
+            claim: 0,
+            at,
+            lease: 0,
+            fence: 0,
+            deadline: 0,
+            value: 0,
+        }
+    }
+
+    /// As it is written.
+    pub fn to_bytes(self) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        bytes[..3].copy_from_slice(&[self.kind as u8, self.mode as u8, self.fault as u8]);
+        bytes[4..6].copy_from_slice(&self.name.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.task.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.worker.to_le_bytes());
+        let words = [self.claim, self.at, self.lease, self.fence, self.deadline, self.value];
+        for (place, word) in words.into_iter().enumerate() {
+            bytes[16 + 8 * place..24 + 8 * place].copy_from_slice(&word.to_le_bytes());
+        }
+        let sum = checksum(&bytes);
+        bytes[SIZE - 8..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// From what was written; `None` if nobody can have written that.
+    pub fn from_bytes(bytes: &[u8; SIZE]) -> Option<Self> {
+        let word = |place: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[place..place + 8]);
+            u64::from_le_bytes(word)
+        };
+        if word(SIZE - 8) != checksum(bytes) {
+            return None;
+        }
+        Some(Record {
+            kind: *Kind::ALL.get(usize::from(bytes[0]))?,
+            mode: *Mode::ALL.get(usize::from(bytes[1]))?,
+            fault: *Fault::ALL.get(usize::from(bytes[2]))?,
+            name: u16::from_le_bytes([bytes[4], bytes[5]]),
+            task: u16::from_le_bytes([bytes[6], bytes[7]]),
+            worker: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
+            claim: word(16),
+            at: word(24),
+            lease: word(32),
+            fence: word(40),
+            deadline: word(48),
+            value: word(56),
+        })
+    }
+}
+
+/// Over all but itself.
+fn checksum(bytes: &[u8; SIZE]) -> u64 {
+    hash(&bytes[..SIZE - 8])
+}
+
+/// A hash of bytes (FNV-1a), for checksums, and for lease ids, which are secrets.
+pub fn hash(bytes: &[u8]) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    bytes.iter().fold(start, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A file of records.
+#[derive(Debug)]
+pub struct Log(File);
+
+impl Log {
+    /// Opens it to append.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn append(path: &Path) -> io::Result<Self> {
+        File::options().append(true).create(true).open(path).map(Log)
+    }
+
+    /// Writes one record. When this returns it survives the end of the process.
+    ///
+    /// # Errors
+    /// Those of the system. A history with holes shows nothing: who gets one must end.
+    pub fn write(&self, record: Record) -> io::Result<()> {
+        let written = (&self.0).write(&record.to_bytes())?;
+        if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+}
+
+/// All whole records of a file; none if there is no file yet.
+///
+/// # Errors
+/// Those of the system; `InvalidData` for what nobody can have written.
+pub fn read(path: &Path) -> io::Result<Vec<Record>> {
+    read_last(path, u64::MAX)
+}
+
+/// The last whole records of a file, at most so many.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_last(path: &Path, most: u64) -> io::Result<Vec<Record>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let records = file.metadata()?.len() / SIZE as u64;
+    file.seek(io::SeekFrom::Start(records.saturating_sub(most) * SIZE as u64))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let (whole, _) = bytes.as_chunks::<SIZE>();
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "a record of the history is broken");
+    whole.iter().map(|bytes| Record::from_bytes(bytes).ok_or_else(bad)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_as_bytes_and_a_broken_one_is_noticed() {
+        for kind in Kind::ALL {
+            let record = Record {
+                mode: Mode::Permit,
+                fault: Fault::Memory,
+                name: 7,
+                task: u16::MAX,
+                claim: u64::MAX,
+                lease: 2,
+                fence: 3,
+                deadline: SESSION,
+                value: 5,
+                ..Record::new(*kind, 8, 1)
+            };
+            let bytes = record.to_bytes();
+            assert_eq!(Record::from_bytes(&bytes), Some(record));
+            for place in 0..SIZE {
+                let mut bytes = bytes;
+                bytes[place] ^= 0x10;
+                assert_eq!(Record::from_bytes(&bytes), None, "byte {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_records_are_read_and_half_a_record_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        assert_eq!(read(&path).expect("no file is no records"), []);
+        let log = Log::append(&path).expect("a log");
+        let records: Vec<_> = (0..5).map(|at| Record::new(Kind::Held, 1, at)).collect();
+        for record in &records {
+            log.write(*record).expect("it is written");
+        }
+        (&log.0).write_all(&[0; SIZE / 2]).expect("half of one");
+        assert_eq!(read(&path).expect("it is read"), records);
+        assert_eq!(read_last(&path, 2).expect("it is read"), records[3..]);
+    }
+}

@@ -1,0 +1,75 @@
+//! In what setting a history was made: what a judge must know that no record says.
+
+use std::path::Path;
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+
+/// The name of its file in the directory of a run.
+pub const FILE: &str = "setting.json";
+
+/// One run: what was asked of which store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The plan follows from this.
+    pub seed: u64,
+    /// The profile of faults.
+    pub profile: String,
+    /// The scheme of the store.
+    pub store: String,
+    /// How the store was configured, for people.
+    pub configuration: String,
+    /// What the store promises.
+    pub promises: Promises,
+    /// The names of the locks; records give their place in this list.
+    pub names: Vec<Name>,
+    /// The time of the records at the start and the end of the work, in nanoseconds.
+    pub span: (u64, u64),
+}
+
+/// One lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name {
+    /// As the API was given it.
+    pub name: String,
+    /// How many permits; 0: a mutex or reader-writer lock.
+    pub limit: u32,
+}
+
+/// What the store says of itself, as far as a judge needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promises {
+    /// Leases end with their session, not with a ttl: deadlines are [`SESSION`](super::record::SESSION).
+    pub session: bool,
+    /// For a session store: how long after the store is gone a holder may still believe, in nanoseconds.
+    pub notices_within: u64,
+    /// Grants carry fences.
+    pub fenced: bool,
+    /// First come, first served.
+    pub fifo: bool,
+    /// Waiters are woken.
+    pub push: bool,
+    /// How long a dead waiter's place can hold up the others, in nanoseconds.
+    pub ticket: u64,
+    /// What was answered survives a SIGKILL of the store.
+    pub durable: bool,
+}
+
+impl Setting {
+    /// Writes it into the directory of a run.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(directory.join(FILE), text + "\n")
+    }
+
+    /// Reads it from the directory of a run.
+    ///
+    /// # Errors
+    /// Those of the system; `InvalidData` for what is no setting.
+    pub fn read(directory: &Path) -> io::Result<Self> {
+        Ok(serde_json::from_slice(&fs::read(directory.join(FILE))?)?)
+    }
+}

@@ -1,11 +1,10 @@
 //! What the workspace's tests share: faulty backends, child processes, terminals, throw-away servers, a TCP proxy.
 
-mod daemon;
 pub mod faulty;
 pub mod history;
 pub mod paused;
-pub mod postgres;
 pub mod process;
-pub mod proxy;
 pub mod pty;
-pub mod redis;
+
+pub use leasehold_torture::proxy;
+pub use leasehold_torture::servers::{postgres, redis};

@@ -1,10 +1,10 @@
 //! Throw-away Redis servers: single ones, clusters, sentinels. On free ports, in directories of their own, gone when
-//! dropped and when the test process is.
+//! dropped and when the process that started them is.
 //!
-//! The kernel ends a server when the **thread** that started it ends, so start them on the test's own thread.
+//! The kernel ends a server when the **thread** that started it ends, so start them on one that lasts: a test's own.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Long enough for the slowest machine; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::daemon::{self, PATIENCE};
+use super::{failed, last_lines, or_panic};
 
 /// How often a port may turn out to be taken.
 const TRIES: usize = 10;
@@ -23,8 +23,7 @@ const TRIES: usize = 10;
 /// # Panics
 /// If there is none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("a listener has an address").port()
+    or_panic(daemon::free_port())
 }
 
 /// Waits until something is true.
@@ -44,12 +43,12 @@ pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
 struct Dir(PathBuf);
 
 impl Dir {
-    fn new() -> Self {
+    fn new() -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("leasehold-redis-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory can be made");
-        Dir(path)
+        std::fs::create_dir_all(&path)?;
+        Ok(Dir(path))
     }
 }
 
@@ -66,6 +65,7 @@ pub struct Server {
     port: u16,
     dir: Dir,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     password: Option<String>,
     tls: bool,
     sentinel: bool,
@@ -86,7 +86,15 @@ impl Server {
     /// # Panics
     /// If it cannot be started.
     pub fn with(options: &[&str]) -> Self {
-        Server::launch(options, false, |_, _| Vec::new())
+        or_panic(Server::try_with(options, &[]))
+    }
+
+    /// As [`with`](Server::with), with these variables in its environment.
+    ///
+    /// # Errors
+    /// If it cannot be started; the message says what to do.
+    pub fn try_with(options: &[&str], environment: &[(String, String)]) -> io::Result<Self> {
+        Server::launch(options, environment, false, |_, _| Ok(Vec::new()))
     }
 
     /// A server that writes everything to disk before it answers.
@@ -102,33 +110,52 @@ impl Server {
     /// # Panics
     /// If the certificates cannot be made, or it cannot be started.
     pub fn with_tls() -> Self {
-        Server::launch(&[], true, |dir, port| {
+        or_panic(Server::launch(&[], &[], true, |dir, port| {
             certificates(dir);
-            tls_only(dir, port)
-        })
+            Ok(tls_only(dir, port))
+        }))
     }
 
-    fn launch(options: &[&str], tls: bool, more: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+    fn launch(
+        options: &[&str],
+        environment: &[(String, String)],
+        tls: bool,
+        more: impl Fn(&Path, u16) -> io::Result<Vec<String>>,
+    ) -> io::Result<Self> {
+        let mut log = String::new();
         for _ in 0..TRIES {
-            let dir = Dir::new();
-            let port = free_port();
+            let dir = Dir::new()?;
+            let port = daemon::free_port()?;
             let mut all = vec!["--port".to_owned(), port.to_string()];
             all.extend(options.iter().map(|option| (*option).to_owned()));
-            all.extend(more(&dir.0, port));
+            all.extend(more(&dir.0, port)?);
             let password = options.iter().skip_while(|option| **option != "--requirepass").nth(1);
             let password = password.map(|password| (*password).to_owned());
-            let mut server =
-                Server { process: None, port, dir, options: all, password, tls, sentinel: false };
-            if server.run() {
-                return server;
+            let mut server = Server {
+                process: None,
+                port,
+                dir,
+                options: all,
+                environment: environment.to_vec(),
+                password,
+                tls,
+                sentinel: false,
+            };
+            if server.run()? {
+                return Ok(server);
             }
+            log = server.log();
         }
-        panic!("redis-server could not be started; it comes with the package redis-server");
+        Err(failed(format!(
+            "redis-server cannot be started; it comes with the package redis-server\n{}",
+            last_lines(&log)
+        )))
     }
 
     /// Starts it; whether it came up.
-    fn run(&mut self) -> bool {
+    fn run(&mut self) -> io::Result<bool> {
         let mut command = Command::new("setpriv");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.args(["--pdeathsig", "KILL", "redis-server"]);
         if self.sentinel {
             command.arg(self.dir.0.join("sentinel.conf")).arg("--sentinel");
@@ -144,19 +171,23 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("setpriv can be started; it comes with the package util-linux");
+            .map_err(|error| {
+                failed(format!("setpriv, of the package util-linux, cannot be started: {error}"))
+            })?;
         self.process = Some(process);
         let started = Instant::now();
         loop {
             let ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
             if ended {
                 self.process = None;
-                return false;
+                return Ok(false);
             }
             if self.answers() {
-                return true;
+                return Ok(true);
             }
-            assert!(started.elapsed() < PATIENCE, "redis-server does not answer: {}", self.log());
+            if started.elapsed() > PATIENCE {
+                return Err(failed(format!("redis-server does not answer:\n{}", last_lines(&self.log()))));
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -249,13 +280,25 @@ impl Server {
     /// # Panics
     /// If it cannot be started.
     pub fn restart(&mut self) {
+        or_panic(self.try_restart());
+    }
+
+    /// As [`restart`](Server::restart).
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn try_restart(&mut self) -> io::Result<()> {
         self.kill();
         let started = Instant::now();
         // Somebody may have taken the port for a moment.
-        while !self.run() {
-            assert!(started.elapsed() < PATIENCE, "redis-server does not start again: {}", self.log());
+        while !self.run()? {
+            if started.elapsed() > PATIENCE {
+                let log = self.log();
+                return Err(failed(format!("redis-server does not start again:\n{}", last_lines(&log))));
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
+        Ok(())
     }
 
     /// As [`restart`](Server::restart), with nothing on disk.
@@ -349,7 +392,7 @@ impl Cluster {
     /// # Panics
     /// If the certificates cannot be made, or it cannot be started.
     pub fn with_tls() -> Self {
-        let authority = Dir::new();
+        let authority = or_panic(Dir::new());
         certificates(&authority.0);
         Cluster::launch(Some(&authority.0))
     }
@@ -357,18 +400,18 @@ impl Cluster {
     fn launch(authority: Option<&Path>) -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
         let node = || {
-            Server::launch(&options, authority.is_some(), |dir, port| {
+            or_panic(Server::launch(&options, &[], authority.is_some(), |dir, port| {
                 let mut more = Vec::new();
                 if let Some(authority) = authority {
                     for file in ["ca.pem", "server.pem", "server.key"] {
-                        std::fs::copy(authority.join(file), dir.join(file)).expect("a file can be copied");
+                        std::fs::copy(authority.join(file), dir.join(file))?;
                     }
                     more.extend(tls_only(dir, port));
                     more.extend(["--tls-cluster".into(), "yes".into()]);
                 }
-                more.extend(["--cluster-port".into(), free_port().to_string()]);
-                more
-            })
+                more.extend(["--cluster-port".into(), daemon::free_port()?.to_string()]);
+                Ok(more)
+            }))
         };
         let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
         let bus = |node: &Server| node.options.last().cloned().unwrap_or_default();
@@ -491,7 +534,7 @@ fn with_replica_and(options: &[&str]) -> Vec<Server> {
 
 fn sentinel(primary: &Server, password: Option<&str>) -> Server {
     for _ in 0..TRIES {
-        let (dir, port) = (Dir::new(), free_port());
+        let (dir, port) = (or_panic(Dir::new()), free_port());
         let mut config = format!(
             "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\n\
              sentinel failover-timeout main 3000\n",
@@ -509,11 +552,12 @@ fn sentinel(primary: &Server, password: Option<&str>) -> Server {
             port,
             dir,
             options: Vec::new(),
+            environment: Vec::new(),
             password: password.map(str::to_owned),
             tls: false,
             sentinel: true,
         };
-        if server.run() {
+        if or_panic(server.run()) {
             return server;
         }
     }

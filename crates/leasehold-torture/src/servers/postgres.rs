@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
+use super::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
+use super::{failed, last_lines, or_panic};
 
 /// How often a server is started again because somebody else was quicker to take its port.
 const TRIES: usize = 5;
@@ -18,17 +20,19 @@ const TRIES: usize = 5;
 #[derive(Debug, Default)]
 pub struct PostgresBuilder {
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     access: String,
 }
 
-/// A running PostgreSQL server with the superuser `postgres`, who needs no password. Killed on drop and when the
-/// test process dies.
+/// A running PostgreSQL server with the superuser `postgres`, who needs no password. Killed on drop and when
+/// the process that started it dies.
 #[derive(Debug)]
 pub struct Postgres {
     daemon: Option<Daemon>,
     directory: Directory,
     port: u16,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
 }
 
 /// How a server is told to stop.
@@ -72,30 +76,46 @@ impl PostgresBuilder {
         self.setting("ssl", "on")
     }
 
+    /// Sets a variable of the server's environment.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
     /// Starts the server.
     ///
     /// # Panics
     /// If PostgreSQL is not installed or does not start.
     pub fn start(self) -> Postgres {
-        let directory = Directory::new("pg");
+        or_panic(self.try_start())
+    }
+
+    /// Starts the server.
+    ///
+    /// # Errors
+    /// If PostgreSQL is not installed or does not start; the message says what to do.
+    pub fn try_start(self) -> io::Result<Postgres> {
+        let directory = Directory::new("pg")?;
         run(Command::new("env")
-            .args(unprivileged(Path::new("cp")))
+            .args(unprivileged(Path::new("cp"), &[])?)
             .arg("-a")
-            .args([template().join("data"), directory.path().join("data")]));
+            .args([template()?.join("data"), directory.path().join("data")]))?;
         let hba = directory.path().join("data/pg_hba.conf");
-        let lines = std::fs::read_to_string(&hba).expect("initdb has made it");
-        std::fs::write(&hba, self.access + &lines).expect("it can be written");
+        let lines = std::fs::read_to_string(&hba)?;
+        std::fs::write(&hba, self.access + &lines)?;
         if self.settings.iter().any(|(name, _)| name == "ssl") {
-            make_certificates(directory.path());
+            make_certificates(directory.path())?;
         }
-        let mut server = Postgres { daemon: None, directory, port: 0, settings: self.settings };
+        let PostgresBuilder { settings, environment, .. } = self;
+        let mut server = Postgres { daemon: None, directory, port: 0, settings, environment };
         for _ in 0..TRIES {
-            server.port = free_port();
-            if server.try_start() {
-                return server;
+            server.port = free_port()?;
+            if server.come_up()? {
+                return Ok(server);
             }
         }
-        panic!("PostgreSQL does not start:\n{}", server.log());
+        Err(server.does_not_start())
     }
 }
 
@@ -143,9 +163,9 @@ impl Postgres {
     /// # Panics
     /// If it fails.
     pub fn sql(&self, sql: &str) -> String {
-        let mut psql = Command::new(program("psql"));
+        let mut psql = Command::new(or_panic(program("psql")));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url()).args(["-c", sql]);
-        run(&mut psql)
+        or_panic(run(&mut psql))
     }
 
     /// What it has written to its log.
@@ -158,7 +178,15 @@ impl Postgres {
     /// # Panics
     /// If it does not run, or does not stop.
     pub fn stop(&mut self, how: Stop) {
-        let daemon = self.daemon.take().expect("the server runs");
+        or_panic(self.try_stop(how));
+    }
+
+    /// Stops it, and waits until nothing of it runs.
+    ///
+    /// # Errors
+    /// If it does not run, or does not stop.
+    pub fn try_stop(&mut self, how: Stop) -> io::Result<()> {
+        let daemon = self.daemon.take().ok_or_else(|| failed("PostgreSQL does not run"))?;
         let children = daemon.children();
         match how {
             Stop::Fast => daemon.signal(Signal::INT),
@@ -170,7 +198,7 @@ impl Postgres {
                 }
             }
         }
-        daemon.wait(&children);
+        daemon.wait(&children)
     }
 
     /// Starts it again, on the same port.
@@ -178,7 +206,19 @@ impl Postgres {
     /// # Panics
     /// If it does not start.
     pub fn start_again(&mut self) {
-        assert!(self.daemon.is_none() && self.try_start(), "PostgreSQL does not start:\n{}", self.log());
+        or_panic(self.try_start_again());
+    }
+
+    /// Starts it again, on the same port.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn try_start_again(&mut self) -> io::Result<()> {
+        if self.daemon.is_none() && self.come_up()? { Ok(()) } else { Err(self.does_not_start()) }
+    }
+
+    fn does_not_start(&self) -> io::Error {
+        failed(format!("PostgreSQL does not start; the end of its log:\n{}", last_lines(&self.log())))
     }
 
     /// Stops and starts it.
@@ -229,7 +269,7 @@ impl Postgres {
     }
 
     /// Whether it has come up; not if the port was taken meanwhile.
-    fn try_start(&mut self) -> bool {
+    fn come_up(&mut self) -> io::Result<bool> {
         let (data, log) = (self.directory.path().join("data"), self.directory.path().join("log"));
         let mut args: Vec<String> = vec!["-D".into(), data.display().to_string()];
         let own = [
@@ -246,18 +286,20 @@ impl Postgres {
         }
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
         let _ = std::fs::remove_file(data.join("postmaster.pid"));
-        let daemon = Daemon::start(&self.directory, &log, &program("postgres"), &args);
+        let daemon = Daemon::start(&self.directory, &log, &program("postgres")?, &args, &self.environment)?;
         let started = Instant::now();
         while !is_ready(&data, daemon.pid()) {
             if daemon.has_ended() {
-                daemon.wait(&[]);
-                return false;
+                daemon.wait(&[])?;
+                return Ok(false);
             }
-            assert!(started.elapsed() < PATIENCE, "PostgreSQL does not come up:\n{}", self.log());
+            if started.elapsed() > PATIENCE {
+                return Err(self.does_not_start());
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
         self.daemon = Some(daemon);
-        true
+        Ok(true)
     }
 }
 
@@ -270,7 +312,7 @@ pub enum PoolMode {
     Transaction,
 }
 
-/// A PgBouncer before a server. Killed on drop and when the test process dies.
+/// A PgBouncer before a server. Killed on drop and when the process that started it dies.
 #[derive(Debug)]
 pub struct PgBouncer {
     /// Held for what happens when it is dropped.
@@ -286,15 +328,15 @@ impl PgBouncer {
     /// If PgBouncer is not installed or does not start.
     pub fn start(server: &Postgres, mode: PoolMode, connections: usize) -> Self {
         for _ in 0..TRIES {
-            if let Some(pooler) = PgBouncer::try_start(server, mode, connections) {
+            if let Some(pooler) = or_panic(PgBouncer::try_start(server, mode, connections)) {
                 return pooler;
             }
         }
         panic!("PgBouncer does not start");
     }
 
-    fn try_start(server: &Postgres, mode: PoolMode, connections: usize) -> Option<Self> {
-        let (directory, port) = (Directory::new("pgb"), free_port());
+    fn try_start(server: &Postgres, mode: PoolMode, connections: usize) -> io::Result<Option<Self>> {
+        let (directory, port) = (Directory::new("pgb")?, free_port()?);
         let log = directory.path().join("log");
         let mut ini = String::new();
         let mode = match mode {
@@ -309,19 +351,23 @@ impl PgBouncer {
             server.port
         );
         let file = directory.path().join("pgbouncer.ini");
-        std::fs::write(&file, ini).expect("its settings can be written");
+        std::fs::write(&file, ini)?;
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from).into_iter();
-        let program = program.into_iter().find(|path| path.is_file()).expect("pgbouncer is installed");
-        let daemon = Daemon::start(&directory, &log, &program, &[file.as_os_str()]);
+        let program = program.into_iter().find(|path| path.is_file());
+        let program =
+            program.ok_or_else(|| failed("PgBouncer is not installed: install the package pgbouncer"))?;
+        let daemon = Daemon::start(&directory, &log, &program, &[file.as_os_str()], &[])?;
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if daemon.has_ended() {
-                return None;
+                return Ok(None);
             }
-            assert!(started.elapsed() < PATIENCE, "PgBouncer does not come up");
+            if started.elapsed() > PATIENCE {
+                return Err(failed("PgBouncer does not come up"));
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Some(PgBouncer { _daemon: daemon, _directory: directory, port })
+        Ok(Some(PgBouncer { _daemon: daemon, _directory: directory, port }))
     }
 
     /// Where it listens on 127.0.0.1.
@@ -336,20 +382,23 @@ impl PgBouncer {
 }
 
 /// A new database, to be copied: that takes a fraction of the time of making one. Removed when this process ends.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<(Directory, Daemon)> = OnceLock::new();
-    let (directory, _) = TEMPLATE.get_or_init(|| {
-        let directory = Directory::new("pgt");
+fn template() -> io::Result<&'static Path> {
+    static TEMPLATE: OnceLock<Result<(Directory, Daemon), String>> = OnceLock::new();
+    let make = || -> io::Result<_> {
+        let directory = Directory::new("pgt")?;
         // Its keeper removes the directory, however this process ends.
         let log = directory.path().join("log");
-        let idler = Daemon::start(&directory, &log, Path::new("sleep"), &[OsStr::new("infinity")]);
+        let idler = Daemon::start(&directory, &log, Path::new("sleep"), &[OsStr::new("infinity")], &[])?;
         run(Command::new("env")
-            .args(unprivileged(&program("initdb")))
+            .args(unprivileged(&program("initdb")?, &[])?)
             .args(["-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8", "-D"])
-            .arg(directory.path().join("data")));
-        (directory, idler)
-    });
-    directory.path()
+            .arg(directory.path().join("data")))?;
+        Ok((directory, idler))
+    };
+    match TEMPLATE.get_or_init(|| make().map_err(|error| error.to_string())) {
+        Ok((directory, _)) => Ok(directory.path()),
+        Err(message) => Err(failed(message.clone())),
+    }
 }
 
 /// Whether the server says of itself, in its eighth line, that it takes connections.
@@ -361,20 +410,22 @@ fn is_ready(data: &Path, pid: Pid) -> bool {
 }
 
 /// A program of PostgreSQL: of the newest version that is installed.
-fn program(name: &str) -> PathBuf {
+fn program(name: &str) -> io::Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let version = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
     let newest =
         versions.map(|entry| entry.path()).filter(|path| version(path).is_some()).max_by_key(version);
     let found = newest.map(|path| path.join("bin").join(name)).filter(|path| path.is_file());
-    found.unwrap_or_else(|| {
-        let binaries = Command::new("pg_config").arg("--bindir").output().expect("PostgreSQL is installed");
-        PathBuf::from(String::from_utf8_lossy(&binaries.stdout).trim()).join(name)
-    })
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let missing = |_| failed("PostgreSQL is not installed: install the package postgresql");
+    let binaries = Command::new("pg_config").arg("--bindir").output().map_err(missing)?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&binaries.stdout).trim()).join(name))
 }
 
 /// An authority, and a certificate for `localhost` that it has signed. The server's key is for its user alone.
-fn make_certificates(dir: &Path) {
+fn make_certificates(dir: &Path) -> io::Result<()> {
     let script = r#"
 set -e; cd "$1"; umask 077
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
@@ -386,11 +437,15 @@ openssl x509 -req -in server.csr -CA authority.pem -CAkey authority.key -CAcreat
   -extfile extensions -out server.pem
 chmod 644 authority.pem
 "#;
-    run(Command::new("env").args(unprivileged(Path::new("sh"))).args(["-c", script, "sh"]).arg(dir));
+    let mut sh = Command::new("env");
+    run(sh.args(unprivileged(Path::new("sh"), &[])?).args(["-c", script, "sh"]).arg(dir)).map(drop)
 }
 
-fn run(command: &mut Command) -> String {
-    let done = command.current_dir("/").output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(done.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
+fn run(command: &mut Command) -> io::Result<String> {
+    let done = command.current_dir("/").output();
+    let done = done.map_err(|error| failed(format!("{command:?}: {error}")))?;
+    if !done.status.success() {
+        return Err(failed(format!("{command:?}:\n{}", String::from_utf8_lossy(&done.stderr))));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
 }

@@ -1,6 +1,6 @@
 //! A TCP proxy before a real server that delays, swallows, holds back, cuts, resets and refuses, on command.
 //!
-//! It runs on a thread of its own, so that tests may block their runtime or pause their time, and when it is
+//! It runs on a thread of its own, so that its users may block their runtime or pause their time, and when it is
 //! dropped everything is closed.
 
 use std::io;

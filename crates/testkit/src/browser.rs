@@ -100,6 +100,11 @@ impl Browser {
         }
     }
 
+    /// Where it keeps what it writes; gone with it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The size of the page, in CSS pixels.
     pub fn size(&mut self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });

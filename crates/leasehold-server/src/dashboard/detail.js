@@ -99,7 +99,8 @@ function fill(lock, events, heard) {
 
 at("close").addEventListener("click", () => at("detail").close());
 at("detail").addEventListener("click", (e) => { if (e.target === at("detail")) at("detail").close(); });
-at("detail").addEventListener("close", () => { open = opened = null; timers = []; });
+// It comes late: the next look may have begun already.
+at("detail").addEventListener("close", () => { if (!at("detail").open) { open = opened = null; timers = []; } });
 
 // Who revokes means the holder they saw. If another has it by now, they are told, and nothing is done.
 let meant = null;

@@ -119,7 +119,7 @@ function login(message) {
   at("token").focus();
 }
 // Without a token there is nothing to see behind the question.
-at("login").addEventListener("close", () => { if (!token) { at("login").showModal(); at("token").focus(); } });
+at("login").addEventListener("close", () => { if (!token && !at("login").open) { at("login").showModal(); at("token").focus(); } });
 at("login-form").addEventListener("submit", async (e) => {
   e.preventDefault();
   const tried = at("token").value.trim();

@@ -50,8 +50,15 @@ fn time_left_runs_down_by_itself_and_up_when_it_is_renewed() {
     page.until(&format!("{part} < first - 0.03"));
     assert!(page.said("#locks .left span").ends_with(" s"));
     // Between two answers of the server, too.
-    page.eval("window.seen = new Set(); setInterval(() => seen.add(document.querySelector('#locks .left span').innerText), 50)");
-    page.until("seen.size >= 12");
+    let looks = |page: &mut Page| page.requests().iter().filter(|url| url.contains("/v1/locks?")).count();
+    let before = looks(&mut page);
+    page.eval(
+        "window.seen = new Set(); \
+         setInterval(() => seen.add(document.querySelector('#locks .left span').innerText), 50)",
+    );
+    page.until("seen.size >= 16");
+    let looked = looks(&mut page) - before;
+    assert!(looked < 9, "16 times were shown, and {looked} answers came");
     page.eval(&format!("window.first = {part}"));
     server.verb("deploy", "renew", json!({ "lease_id": lease, "extend_by_ms": 40_000 }));
     page.until(&format!("{part} > first"));
@@ -97,6 +104,35 @@ fn a_server_that_is_silent_is_said_to_be_silent() {
     server.process.signal(Signal::CONT);
     page.until(LIVE);
     page.until("document.querySelector('#locks .left span').innerText.endsWith(' s')");
+}
+
+#[test]
+fn a_page_that_nobody_sees_asks_nothing_and_looks_at_once_when_it_is_seen_again() {
+    let server = Server::start();
+    let mut page = Page::open(&server);
+    let hide = |page: &mut Page, hidden: bool| {
+        page.eval(&format!(
+            "Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }}); \
+             document.dispatchEvent(new Event('visibilitychange'))"
+        ));
+    };
+    hide(&mut page, true);
+    // What was asked before is answered; then there is silence for the time of three looks.
+    let (mut quiet, mut last) = (Instant::now(), page.requests().len());
+    let began = Instant::now();
+    while quiet.elapsed() < Duration::from_secs(3) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it goes on asking");
+        let now = page.requests().len();
+        if now != last {
+            (quiet, last) = (Instant::now(), now);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(page.said("#status"), "Late");
+    server.take("deploy", "me", 60_000);
+    hide(&mut page, false);
+    page.sees("deploy");
+    page.until(LIVE);
 }
 
 #[test]

@@ -39,12 +39,23 @@ function modeOf(lock) {
   return first.mode === "shared" && lock.holders.length > 1 ? "shared × " + lock.holders.length : first.mode;
 }
 
+// A text that is too long for its place loses its middle: names and owners often differ at their ends only.
+const SHORT = 24, END = 10, letters = new Intl.Segmenter();
+function fit(element, text) {
+  if (element.textContent === text) return;
+  const parts = Array.from(letters.segment(text), (part) => part.segment), long = parts.length > SHORT;
+  element.classList.toggle("cut", long);
+  if (long) element.replaceChildren(make("span", "head", parts.slice(0, -END).join("")), make("span", "", parts.slice(-END).join("")));
+  else element.textContent = text;
+}
+
 function addRow(name) {
-  const row = make("tr"), open = make("button", "name", shown(name)), owner = make("span", "who"), mode = make("span", "badge");
+  const row = make("tr"), open = make("button", "name"), owner = make("span", "who"), mode = make("span", "badge");
   const fence = make("span", "mono"), queue = make("span", "queue"), left = timer();
   open.type = "button";
   open.dir = "auto";
   open.title = shown(name);
+  fit(open, shown(name));
   row.dataset.name = name;
   for (const part of [open, owner, mode, fence, left.box, queue]) {
     const cell = make("td");
@@ -61,7 +72,7 @@ function addRow(name) {
 function fillRow(made, lock, heard) {
   // The one that ends last: until then the lock is in use.
   const last = lock.holders.reduce((a, b) => (!a || (b.expires_in_ms ?? Infinity) > (a.expires_in_ms ?? Infinity) ? b : a), null);
-  put(made.owner, lock.holders.length ? shown(lock.holders[0].owner_id) + (lock.holders.length > 1 ? " + " + (lock.holders.length - 1) + " more" : "") : "nobody");
+  fit(made.owner, lock.holders.length ? shown(lock.holders[0].owner_id) + (lock.holders.length > 1 ? " + " + (lock.holders.length - 1) + " more" : "") : "nobody");
   made.owner.title = lock.holders.map((h) => shown(h.owner_id)).slice(0, 20).join("\n");
   const revoked = lock.holders.some((h) => h.revoked);
   const mode = modeOf(lock);

@@ -170,3 +170,26 @@ fn nothing_is_wider_than_a_phone_or_a_desktop_however_long_the_names() {
     }
     assert_eq!(page.complaints(), [""; 0]);
 }
+
+#[test]
+fn long_names_that_differ_at_their_ends_do_not_look_alike() {
+    let server = Server::start();
+    let names = ["one", "two"].map(|end| format!("{}{end}", "tenant/".repeat(60)));
+    names.iter().for_each(|name| drop(server.take(name, "me", 600_000)));
+    let mut page = Page::open(&server);
+    for width in [1280, 390] {
+        page.size(width, 844);
+        for name in &names {
+            page.sees(name);
+            let row = Page::row(name);
+            assert_eq!(page.eval(&format!("{row}.querySelector('.name').textContent")), *name);
+            // The end is inside of what is seen, and the whole is there for who asks.
+            let seen = format!(
+                "(() => {{ const name = {row}.querySelector('.name'), end = name.lastElementChild.getBoundingClientRect(); \
+                 return end.width > 0 && end.right <= name.parentElement.getBoundingClientRect().right; }})()"
+            );
+            assert_eq!(page.eval(&seen), true, "{width}");
+            assert_eq!(page.eval(&format!("{row}.querySelector('.name').title")), *name);
+        }
+    }
+}

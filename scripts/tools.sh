@@ -80,7 +80,10 @@ for tool in openssl curl python3; do
   command -v "$tool" >/dev/null || packages+=("$tool")
 done
 has_postgres || packages+=(postgresql)
+# The dashboard is tested in a real browser.
+command -v chromium >/dev/null || packages+=(chromium)
 command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || packages+=(pgbouncer)
 ((${#packages[@]} == 0)) || apt_install "${packages[@]}"
 redis-server --version
+chromium --version 2>/dev/null
 has_postgres || stop 'initdb of PostgreSQL is not to be found, neither on the PATH nor in /usr/lib/postgresql'

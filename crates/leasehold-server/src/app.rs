@@ -12,10 +12,11 @@ use axum::routing::{get, post};
 use leasehold::backend::{Backend, Info, Liveness};
 use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
 
+use crate::history::History;
 use crate::metrics::Metrics;
 use crate::problem::Refusal;
 use crate::settings::Settings;
-use crate::{acquire, dashboard, gate, looking, metrics, openapi, verbs};
+use crate::{acquire, dashboard, gate, history, looking, metrics, openapi, verbs};
 
 /// How long one call to the store may take.
 const CALL: Duration = Duration::from_secs(5);
@@ -27,6 +28,7 @@ pub struct App {
     pub(crate) info: Info,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
+    pub(crate) history: History,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// The store's connections live on its thread.
@@ -53,6 +55,7 @@ impl App {
             backend: Arc::clone(locks.backend()),
             info,
             metrics: Metrics::new(info.scheme),
+            history: History::default(),
             settings,
             draining: Cancel::new(),
             _locks: locks,
@@ -117,6 +120,7 @@ fn routes(app: Arc<App>, figures: bool) -> Router {
         .route("/v1/locks/{name}/renew", post(verbs::renew))
         .route("/v1/locks/{name}/release", post(verbs::release))
         .route("/v1/locks/{name}/revoke", post(verbs::revoke))
+        .route("/v1/locks/{name}/history", get(history::route))
         .route("/v1/locks/{name}", get(looking::lock))
         .route("/v1/locks", get(looking::list))
         .route("/v1/renew", post(verbs::renew_many))

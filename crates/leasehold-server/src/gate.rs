@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use leasehold::{Fence, LeaseId, Name, hash_name};
 
 use crate::app::App;
+use crate::history::{Event, History, What};
 use crate::log::Entry;
 use crate::problem::Refusal;
 use crate::token::{Place, Room, Token, Verb};
@@ -111,6 +112,21 @@ impl Told {
         self.result(if busy { "busy" } else { "fail" }, &refusal.detail);
     }
 
+    /// What changed a lock, or failed to because a lease was gone, belongs into its history.
+    fn remember(&self, history: &History, status: StatusCode) {
+        let Some(name) = &self.name else { return };
+        let what = match (self.op, self.result, status) {
+            ("acquire", "success", _) => What::Granted,
+            ("release", "success", _) => What::Released,
+            ("revoke", "success", _) => What::Revoked,
+            ("renew", "fail", StatusCode::GONE) => What::RenewalRefused,
+            ("release", "fail", StatusCode::OK) => What::ReleaseRefused,
+            _ => return,
+        };
+        let event = Event::new(what, self.lease).granted(self.owner.as_deref(), self.fence, self.waited);
+        history.note(name, event.because(self.why.as_deref()));
+    }
+
     pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
         response.extensions_mut().insert(self);
         response
@@ -140,6 +156,7 @@ pub(crate) async fn pass(
     let took = began.elapsed();
     if let Some(told) = response.extensions_mut().remove::<Told>() {
         app.metrics.operation(&told, took);
+        told.remember(&app.history, response.status());
         tell(&app, &told, &id, response.status(), took);
     } else if method != Method::GET {
         tell(&app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);

@@ -20,6 +20,7 @@ mod acquire;
 mod app;
 mod dashboard;
 mod gate;
+mod history;
 mod log;
 mod looking;
 mod metrics;

@@ -64,6 +64,14 @@ mod paths {
         ))]
     fn lock() {}
 
+    #[utoipa::path(get, path = "/v1/locks/{name}/history", tag = "looking",
+        params(("name" = String, Path, description = "The lock's name")),
+        responses(
+            (status = 200, description = "What lately happened to it through this server, the newest first", body = crate::history::Recent),
+            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
+    fn history() {}
+
     #[utoipa::path(get, path = "/v1/locks", tag = "looking",
         params(
             ("prefix" = Option<String>, Query, description = "The beginning of the names"),
@@ -124,6 +132,7 @@ mod paths {
         paths::release,
         paths::revoke,
         paths::lock,
+        paths::history,
         paths::list,
         paths::renew_many,
         paths::lookup,

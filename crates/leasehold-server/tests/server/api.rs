@@ -102,6 +102,34 @@ async fn an_expired_lease_is_free_for_others_and_gone_for_its_holder() {
 }
 
 #[tokio::test]
+async fn what_lately_happened_to_a_lock_is_told_the_newest_first_and_without_lease_ids() {
+    let server = Server::start().await;
+    let granted = server.acquire("deploy").await.body;
+    let lease = granted["lease_id"].as_str().unwrap();
+    server.acquire("deploy").await;
+    let renew = json!({"lease_id": lease, "extend_by_ms": 30_000});
+    server.verb("deploy", "renew", renew.clone()).await;
+    server.verb("deploy", "revoke", json!({"now": true})).await;
+    server.verb("deploy", "renew", renew).await;
+    server.verb("deploy", "release", json!({"lease_id": lease})).await;
+    let lease = server.acquire("deploy").await.body["lease_id"].clone();
+    server.verb("deploy", "release", json!({"lease_id": lease})).await;
+    let answer = server.get("/v1/locks/deploy/history").await;
+    assert_eq!((answer.status, &answer.body["lock_name"]), (200, &json!("deploy")));
+    let events = answer.body["events"].as_array().unwrap();
+    let what: Vec<_> = events.iter().map(|event| event["what"].as_str().unwrap()).collect();
+    let all = ["released", "granted", "release_refused", "renewal_refused", "revoked", "granted"];
+    assert_eq!(what, all, "{}", answer.text);
+    let first = &events[5];
+    assert_eq!((&first["owner_id"], &first["fencing_token"]), (&json!("me"), &granted["fencing_token"]));
+    let lost = &events[3];
+    assert_eq!((&lost["owner_id"], &lost["lease_digest"]), (&json!("me"), &first["lease_digest"]));
+    assert!(lost["reason"].is_string() && lost["at_ms"].as_u64() >= first["at_ms"].as_u64());
+    assert!(!answer.text.contains(granted["lease_id"].as_str().unwrap()));
+    assert_eq!(server.get("/v1/locks/other/history").await.body["events"], json!([]));
+}
+
+#[tokio::test]
 async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
     let server = Server::start().await;
     let unknown = server.get("/v1/locks/nobody").await;

@@ -86,6 +86,7 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
         if !name.is_empty() {
             t.call(1, "GET", &path, "").await.is_problem(403, "AUTH_FAILED");
+            t.call(1, "GET", &format!("{path}/history"), "").await.is_problem(403, "AUTH_FAILED");
         }
     }
     assert_eq!(t.acquire(1, "red/a").await.status, 200);

@@ -1,0 +1,235 @@
+//! What lately happened to a lock, as far as it came through this server: for people who look at it.
+//!
+//! Nothing depends on it. It is in memory only, bounded, and forgotten when the server ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response, StatusCode};
+use leasehold::wire::floor_ms;
+use leasehold::{Fence, LeaseId, Name};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gate::Caller;
+use crate::problem::{Refusal, json};
+use crate::reading;
+use crate::token::Verb;
+
+/// Events of one name: about a screen of them.
+const EVENTS: usize = 24;
+
+/// Names in one generation of a shard. With two generations and all shards 8192 names, a few MB at most.
+const NAMES: usize = 256;
+
+/// Operations on different names seldom wait for each other.
+const SHARDS: usize = 16;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum What {
+    Granted,
+    Released,
+    /// The holder came too late: its lease was gone.
+    RenewalRefused,
+    ReleaseRefused,
+    Revoked,
+}
+
+/// One event, as it is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    at: SystemTime,
+    what: What,
+    lease: Option<LeaseId>,
+    owner: Option<Arc<str>>,
+    fence: Option<Fence>,
+    waited: Option<Duration>,
+    why: Option<String>,
+}
+
+impl Event {
+    pub(crate) fn new(what: What, lease: Option<LeaseId>) -> Self {
+        Event { at: SystemTime::now(), what, lease, owner: None, fence: None, waited: None, why: None }
+    }
+
+    pub(crate) fn granted(
+        mut self,
+        owner: Option<&str>,
+        fence: Option<Fence>,
+        waited: Option<Duration>,
+    ) -> Self {
+        (self.owner, self.fence, self.waited) = (owner.map(Into::into), fence, waited);
+        self
+    }
+
+    pub(crate) fn because(mut self, why: Option<&str>) -> Self {
+        self.why = why.map(str::to_owned);
+        self
+    }
+}
+
+/// One event, as it is shown. Never a lease id.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Shown {
+    /// When this server answered, in milliseconds since 1970.
+    at_ms: u64,
+    what: What,
+    /// Whose lease it was, where this server granted it.
+    owner_id: Option<String>,
+    fencing_token: Option<u64>,
+    /// A digest by which events of one lease can be told from those of others.
+    lease_digest: Option<String>,
+    waited_ms: Option<u64>,
+    /// Why it was refused.
+    reason: Option<String>,
+}
+
+impl From<&Event> for Shown {
+    fn from(event: &Event) -> Self {
+        Shown {
+            at_ms: floor_ms(event.at.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            what: event.what,
+            owner_id: event.owner.as_deref().map(str::to_owned),
+            fencing_token: event.fence.map(Fence::get),
+            lease_digest: event.lease.map(|id| id.digest().expose().to_owned()),
+            waited_ms: event.waited.map(floor_ms),
+            reason: event.why.clone(),
+        }
+    }
+}
+
+/// What lately happened to a lock, the newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Recent {
+    lock_name: String,
+    events: Vec<Shown>,
+}
+
+/// Names with their events, in two generations: when the young ones are many, the old ones are forgotten.
+#[derive(Default)]
+struct Shard {
+    young: HashMap<Name, VecDeque<Event>>,
+    old: HashMap<Name, VecDeque<Event>>,
+}
+
+impl Shard {
+    fn of(&mut self, name: &Name) -> &mut VecDeque<Event> {
+        if !self.young.contains_key(name) {
+            if self.young.len() >= NAMES {
+                self.old = std::mem::take(&mut self.young);
+            }
+            let events = self.old.remove(name).unwrap_or_default();
+            self.young.insert(name.clone(), events);
+        }
+        self.young.entry(name.clone()).or_default()
+    }
+
+    fn note(&mut self, name: &Name, mut event: Event) {
+        let events = self.of(name);
+        let grant = event.lease.and_then(|id| {
+            events.iter().rev().find(|known| known.lease == Some(id) && known.what == What::Granted)
+        });
+        match (event.what, grant) {
+            // A repeat of a call whose answer was lost is answered with the same lease.
+            (What::Granted, Some(grant)) if grant.fence == event.fence => return,
+            (What::Granted, _) => {}
+            (_, Some(grant)) => (event.owner, event.fence) = (grant.owner.clone(), grant.fence),
+            (_, None) => {}
+        }
+        if events.len() >= EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+}
+
+/// What lately happened to every lock.
+#[derive(Default)]
+pub(crate) struct History {
+    hasher: std::hash::RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").finish_non_exhaustive()
+    }
+}
+
+impl History {
+    fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
+        let index = self.hasher.hash_one(name) as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, name: &Name, event: Event) {
+        self.shard(name).note(name, event);
+    }
+
+    fn recent(&self, name: &Name) -> Vec<Shown> {
+        let shard = self.shard(name);
+        let events = shard.young.get(name).or_else(|| shard.old.get(name));
+        events.into_iter().flatten().rev().map(Shown::from).collect()
+    }
+}
+
+/// `GET /v1/locks/{name}/history`
+pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let caller = Caller::of(&mut request);
+    let answer = || {
+        let name = reading::name(&app, request.uri())?;
+        caller.may(Verb::Read, name.as_str())?;
+        let body = Recent { lock_name: name.as_str().into(), events: app.history.recent(&name) };
+        Ok(json(StatusCode::OK, &body))
+    };
+    answer().unwrap_or_else(Refusal::response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(id: LeaseId, owner: &str, fence: u64) -> Event {
+        Event::new(What::Granted, Some(id)).granted(Some(owner), Some(Fence::new(fence)), None)
+    }
+
+    #[test]
+    fn an_end_is_told_with_the_owner_and_fence_of_its_grant_and_a_repeat_is_told_once() {
+        let (history, name, id) = (History::default(), Name::within("n", "x").unwrap(), LeaseId::random());
+        history.note(&name, granted(id, "me", 7));
+        history.note(&name, granted(id, "me", 7));
+        history.note(&name, Event::new(What::Released, Some(id)));
+        history.note(&name, Event::new(What::Released, Some(LeaseId::random())));
+        let seen: Vec<_> =
+            history.recent(&name).into_iter().map(|e| (e.what, e.owner_id, e.fencing_token)).collect();
+        let mine = |what| (what, Some("me".to_owned()), Some(7));
+        assert_eq!(seen, [(What::Released, None, None), mine(What::Released), mine(What::Granted)]);
+    }
+
+    #[test]
+    fn it_is_bounded_in_events_and_names_and_forgets_the_oldest() {
+        let history = History::default();
+        let busy = Name::within("n", "busy").unwrap();
+        for fence in 0..1000 {
+            history.note(&busy, granted(LeaseId::random(), "me", fence));
+        }
+        let fences: Vec<_> = history.recent(&busy).iter().filter_map(|event| event.fencing_token).collect();
+        assert_eq!(fences, (1000 - EVENTS as u64..1000).rev().collect::<Vec<_>>());
+        for number in 0..4 * SHARDS * NAMES {
+            let name = Name::within("n", &format!("{number}")).unwrap();
+            history.note(&name, granted(LeaseId::random(), "me", 1));
+        }
+        let names: usize =
+            history.shards.iter().map(|s| s.lock().unwrap()).map(|s| s.young.len() + s.old.len()).sum();
+        assert!(names <= 2 * SHARDS * NAMES, "{names} names are remembered");
+        assert!(history.recent(&busy).is_empty());
+    }
+}

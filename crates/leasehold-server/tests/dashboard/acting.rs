@@ -1,0 +1,172 @@
+//! Searching, looking closer, revoking.
+
+use serde_json::json;
+
+use crate::support::{Page, Server};
+
+#[test]
+fn search_finds_any_part_of_a_name_or_an_owner() {
+    let server = Server::start();
+    server.take("billing/nightly", "worker-7", 60_000);
+    server.take("deploy/api", "github", 60_000);
+    server.take("deploy/web", "github", 60_000);
+    let mut page = Page::open(&server);
+    page.sees("deploy/web");
+    page.search("NIGHT");
+    page.until("document.querySelectorAll('#locks tr').length === 1");
+    page.sees("billing/nightly");
+    page.search("github");
+    page.until("document.querySelectorAll('#locks tr').length === 2");
+    page.sees("deploy/api");
+    page.search("nothing like it");
+    page.says("#empty", "No name or owner has that in it");
+    page.key("Escape");
+    page.until("document.querySelectorAll('#locks tr').length === 3");
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
+    let server = Server::start();
+    let first = server.take("deploy", "alice", 60_000);
+    server.release("deploy", &first);
+    let body = json!({ "owner_id": "bob", "ttl_ms": 60_000, "metadata": "{\"run\": 7}" });
+    let lease = server.verb("deploy", "acquire", body);
+    server.queue("deploy", "carol");
+    server.queue("deploy", "dave");
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    assert_eq!((page.said("#detail-state"), page.said("#detail-name")), ("Held".into(), "deploy".into()));
+    let holder = page.said("#detail .holder");
+    for part in ["bob", "exclusive", &lease["fencing_token"].to_string(), "{\"run\": 7}"] {
+        assert!(holder.contains(part), "{part}: {holder}");
+    }
+    let queue = page.said("#detail .queued");
+    assert!(queue.find("carol").unwrap() < queue.find("dave").unwrap(), "{queue}");
+    let past = page.said("#detail .past");
+    let places = ["Granted to bob", "Released, alice", "Granted to alice"].map(|event| past.find(event));
+    assert!(places.is_sorted() && places[0].is_some(), "{past}");
+    // It goes on while it is looked at.
+    server.release("deploy", lease["lease_id"].as_str().unwrap());
+    page.says("#detail .past", "Released, bob");
+    page.says("#detail .holder", "carol");
+    page.until("document.querySelectorAll('#detail .queued li').length === 1");
+    page.click("#close");
+    page.until("!document.getElementById('detail').open");
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_lease_that_expired_is_not_told_as_released() {
+    let server = Server::start();
+    server.take("deploy", "alice", 5_000);
+    // Who waits keeps the name in the list.
+    server.queue("deploy", "bob");
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.says("#detail .past", "ended without a release");
+}
+
+#[test]
+fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
+    let server = Server::start();
+    let lease = server.take("deploy", "alice", 600_000);
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.until("!document.getElementById('revoke').disabled");
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    assert!(page.said("#confirm").contains("Held by alice"), "{}", page.said("#confirm"));
+    assert_eq!(page.eval("document.activeElement.id"), "revoke-no", "the harmless answer is the one at hand");
+    page.click("#revoke-no");
+    page.until("!document.getElementById('confirm').open");
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    page.click("#revoke-now");
+    page.key("Escape");
+    page.until("!document.getElementById('confirm').open");
+    assert_eq!(page.eval("document.getElementById('detail').open"), true, "only the question is closed");
+    let asked = |page: &mut Page| page.requests().iter().filter(|url| url.ends_with("/revoke")).count();
+    assert_eq!(asked(&mut page), 0);
+    assert_eq!(server.lock("deploy")["holders"][0]["revoked"], false);
+    // At its expiry: it is still held, and no longer renewed.
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    assert_eq!(page.eval("document.getElementById('revoke-soft').checked"), true, "a choice is not kept");
+    page.click("#revoke-yes");
+    page.says("#detail-state", "Revoked");
+    assert_eq!((asked(&mut page), &server.lock("deploy")["held"]), (1, &json!(true)));
+    let renewal = server.verb("deploy", "renew", json!({ "lease_id": lease, "extend_by_ms": 600_000 }));
+    assert_eq!(renewal["renewed"], false);
+    page.says("#detail .past", "Renewal refused, alice");
+    // Now.
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    page.click("#revoke-now");
+    page.click("#revoke-yes");
+    page.says("#detail-state", "Free");
+    assert_eq!(server.lock("deploy")["held"], false);
+    assert_eq!(
+        page.eval("document.getElementById('revoke').disabled"),
+        true,
+        "there is nothing left to revoke"
+    );
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+fn who_revokes_means_the_holder_they_saw_and_not_the_next() {
+    let server = Server::start();
+    let lease = server.take("deploy", "alice", 600_000);
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.until("!document.getElementById('revoke').disabled");
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    server.release("deploy", &lease);
+    server.take("deploy", "bob", 600_000);
+    page.click("#revoke-now");
+    page.click("#revoke-yes");
+    page.says("#confirm-error", "Somebody else holds it by now");
+    let lock = server.lock("deploy");
+    assert_eq!((&lock["owner_id"], &lock["holders"][0]["revoked"]), (&json!("bob"), &json!(false)));
+}
+
+#[test]
+fn names_owners_and_metadata_are_text_whatever_they_hold() {
+    let server = Server::start();
+    let (name, owner) = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>");
+    let body = json!({ "owner_id": owner, "ttl_ms": 60_000, "metadata": "<b onclick=alert(3)>m</b>" });
+    assert_eq!(server.verb(name, "acquire", body)["acquired"], true);
+    server.queue(name, "<svg onload=alert(4)>");
+    server.take("line\nbreak \u{202e}txt.exe", "me", 60_000);
+    let mut page = Page::open(&server);
+    page.sees(name);
+    assert_eq!(page.eval(&format!("{}.querySelector('.name').textContent", Page::row(name))), name);
+    assert_eq!(page.eval(&format!("{}.querySelector('.who').textContent", Page::row(name))), owner);
+    page.click("#locks tr:nth-child(1) button");
+    page.until("document.querySelector('#detail .past li')");
+    for (selector, text) in [
+        ("#detail-name", name),
+        ("#detail .holder .who", owner),
+        ("#detail .holder pre", "<b onclick=alert(3)>m</b>"),
+        ("#detail .queued .who", "<svg onload=alert(4)>"),
+    ] {
+        assert_eq!(page.said(selector), text, "{selector}");
+    }
+    page.click("#revoke");
+    page.until("document.getElementById('confirm').open");
+    assert_eq!(page.said("#confirm-name"), name);
+    assert_eq!(
+        page.count("main img, main script, dialog img, dialog script, dialog [onclick], dialog svg[onload]"),
+        0
+    );
+    // What cannot be seen is written out.
+    let odd = format!("{}.querySelector('.name').textContent", Page::row("line\nbreak \u{202e}txt.exe"));
+    assert_eq!(page.eval(&odd), "line\\u{a}break \\u{202e}txt.exe");
+    assert_eq!(page.complaints(), [""; 0]);
+}

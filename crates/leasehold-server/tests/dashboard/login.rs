@@ -1,0 +1,111 @@
+//! Where tokens are needed.
+
+use leasehold_server::{Limits, NewToken, Scope, Verb};
+use serde_json::json;
+
+use crate::support::{Page, Server};
+
+struct Guarded {
+    server: Server,
+    _file: tempfile::NamedTempFile,
+}
+
+/// A server that wants a token, and the token that its user has.
+fn guarded(scopes: Vec<Scope>) -> Guarded {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let token = NewToken::create("t", scopes, Limits::default()).unwrap();
+    std::fs::write(file.path(), &token.line).unwrap();
+    let mut server = Server::on(0, Some(file.path()));
+    server.token = Some(token.secret);
+    Guarded { server, _file: file }
+}
+
+fn scope(prefix: &str, allow: &[Verb]) -> Scope {
+    Scope { prefix: prefix.into(), allow: allow.into() }
+}
+
+fn enter(page: &mut Page, token: &str) {
+    page.until("document.getElementById('login').open && document.activeElement.id === 'token'");
+    page.eval("document.getElementById('token').select()");
+    page.text(token);
+    page.key("Enter");
+}
+
+#[test]
+fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
+    let guarded = guarded(vec![scope("", &[Verb::Read, Verb::Acquire])]);
+    let server = &guarded.server;
+    server.take("deploy", "me", 600_000);
+    let token = server.token.clone().unwrap();
+    let mut page = Page::at(server);
+    page.until("document.getElementById('login').open");
+    assert_eq!(page.complaints(), [""; 0], "it asks before it tries");
+    page.key("Escape");
+    assert_eq!(
+        page.eval("document.getElementById('login').open"),
+        true,
+        "there is nothing to see without one"
+    );
+    enter(&mut page, "lh_0000");
+    page.says("#login-error", "This server does not know that token");
+    assert_eq!(page.count("#locks tr"), 0);
+    assert_eq!(page.eval("sessionStorage.length"), 0);
+    enter(&mut page, &token);
+    page.sees("deploy");
+    let url = server.url.clone();
+    page.go(&url);
+    page.sees("deploy");
+    for place in [
+        "location.href",
+        "JSON.stringify(localStorage)",
+        "document.cookie",
+        "document.documentElement.outerHTML",
+    ] {
+        assert!(!page.eval(place).as_str().unwrap().contains(&token), "the token is in {place}");
+    }
+    assert!(page.requests().iter().all(|url| !url.contains("lh_")), "{:?}", page.requests());
+    // It may not revoke, and that is said.
+    page.open_detail("deploy");
+    page.until("!document.getElementById('revoke').disabled");
+    page.click("#revoke");
+    page.click("#revoke-yes");
+    page.says("#confirm-error", "This token may not revoke");
+    assert_eq!(server.lock("deploy")["holders"][0]["revoked"], false);
+    page.click("#revoke-no");
+    page.key("Escape");
+    page.click("#logout");
+    page.until("document.getElementById('login').open");
+    assert_eq!((page.eval("sessionStorage.length"), page.count("#locks tr")), (json!(0), 0));
+    // The wrong token and the revoke that was refused, and nothing else.
+    assert_eq!(page.complaints().len(), 2, "{:?}", page.complaints());
+}
+
+#[test]
+fn a_token_that_is_struck_out_while_the_page_is_open_ends_in_the_question_for_another() {
+    let guarded = guarded(vec![scope("", &[Verb::Read, Verb::Acquire])]);
+    let token = guarded.server.token.clone().unwrap();
+    guarded.server.take("deploy", "me", 600_000);
+    let mut page = Page::at(&guarded.server);
+    enter(&mut page, &token);
+    page.sees("deploy");
+    let port = guarded.server.port;
+    drop(guarded);
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let _server = Server::on(port, Some(other.path()));
+    page.says("#login-error", "no longer knows that token");
+    assert_eq!((page.eval("sessionStorage.length"), page.count("#locks tr")), (json!(0), 0));
+}
+
+#[test]
+fn a_token_for_some_names_only_is_told_how_to_find_them() {
+    let both = [Verb::Read, Verb::Acquire];
+    let guarded = guarded(vec![scope("blue/", &both), scope("red/", &both)]);
+    let server = &guarded.server;
+    server.take("blue/a", "me", 600_000);
+    let token = server.token.clone().unwrap();
+    let mut page = Page::at(server);
+    enter(&mut page, &token);
+    page.says("#empty", "This token cannot list every name");
+    page.search("blue/");
+    page.sees("blue/a");
+}

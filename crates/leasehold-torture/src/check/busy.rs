@@ -39,11 +39,11 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
         }
         let Acquire { called, returned, wait, .. } = *acquire;
         // Its own refusal is no reason for it.
-        let itself = usize::from(wait > 0 || case.quorum());
+        let itself = usize::from(wait == 0 && case.quorum());
         let waiting = waits.count(called, returned) > usize::from(wait > 0);
         let held = match acquire.mode {
-            Mode::Shared => exclusive.count(called, returned) > itself - usize::from(wait > 0),
-            _ => holds.met(called, returned, itself - usize::from(wait > 0)),
+            Mode::Shared => exclusive.count(called, returned) > itself,
+            _ => holds.met(called, returned, itself),
         };
         if !held && !waiting {
             let seen = format!(

@@ -83,7 +83,8 @@ impl Lease {
     /// The store cannot have given it to another before this.
     pub(super) fn end(&self) -> u64 {
         let end = match (self.release_called, self.lost) {
-            (_, Some((_, Loss::Refused))) => self.believed,
+            // Somebody ended it, which is another accusation.
+            (_, Some((at, Loss::Refused))) if at < self.deadline => self.believed,
             // Its process was killed, at some time after it last looked.
             (None, _) if self.deadline == SESSION => self.believed,
             (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),

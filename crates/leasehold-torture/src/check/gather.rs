@@ -112,7 +112,10 @@ impl Matter {
     }
 
     fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
-        for ((fault, _), begins) in std::mem::take(&mut self.open) {
+        for ((fault, target), begins) in std::mem::take(&mut self.open) {
+            if let (Fault::Kill, Some(begin)) = (fault, begins.first()) {
+                self.deaths.insert(target as u32, begin.saturating_add(super::case::SLACK));
+            }
             self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
         }
         let promises = &setting.promises;

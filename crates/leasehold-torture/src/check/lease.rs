@@ -190,6 +190,7 @@ impl Automaton<'_> {
             }
             Some(Loss::Refused) if self.lost.is_none() && self.gone.is_none() => {
                 self.ended_early(record, at, "refused it");
+                self.gone = Some(at);
             }
             _ => {}
         }

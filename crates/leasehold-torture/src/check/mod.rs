@@ -145,3 +145,6 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     Verdict { violations: court.violations, figures }
 }
 
+
+#[cfg(test)]
+mod tests;

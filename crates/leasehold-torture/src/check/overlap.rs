@@ -83,8 +83,8 @@ fn accuse(case: &Case<'_>, invariant: Invariant, before: usize, span: Span, unti
     let pair = [before, span.lease];
     let (a, b) = (case.brief(before), case.brief(span.lease));
     if invariant == I1 {
-        let both = until.min(span.to) - span.from;
-        return court.accuse(case, I1, format!("{a} and {b} were believed in at the same time, for {both} ns"), &pair);
+        let seen = format!("{a} and {b} were both believed in at {}", case.at(span.from));
+        return court.accuse(case, I1, seen, &pair);
     }
     let early = until - span.from;
     let invariant = if case.restarts.meets(case.leases[before].from, span.from) { I12 } else { I2 };

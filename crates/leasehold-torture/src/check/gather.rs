@@ -64,6 +64,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             resource,
             left,
             stalls,
+            calls: Vec::new(),
             last,
         },
     );
@@ -118,6 +119,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     for acquire in 0..case.acquires.len() {
         case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
     }
+    case.calls = single_calls(case);
     let fenced = case.fenced();
     for (place, lease) in case.leases.iter().enumerate() {
         case.locks[usize::from(lease.name)].leases.push(place);
@@ -228,6 +230,21 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         uncertain: u64::MAX,
         possible: u64::MAX,
     }
+}
+
+/// How long calls took that are one call to the store each, in order.
+fn single_calls(case: &Case<'_>) -> Vec<u64> {
+    let answered =
+        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let tries = case.acquires.iter().filter(answered).map(|acquire| (acquire.called, acquire.returned));
+    let is_answer = |record: &Record| matches!(record.kind, Kind::Renewed | Kind::Released);
+    let is_call = |record: &Record| matches!(record.kind, Kind::RenewCall | Kind::ReleaseCall);
+    let pairs = case.records.windows(2).filter(|pair| is_call(&pair[0]) && is_answer(&pair[1]));
+    let calls = tries.chain(pairs.map(|pair| (pair[0].at, pair[1].at)));
+    let calm = calls.filter(|(called, returned)| !case.disturbed.meets(*called, *returned));
+    let mut took: Vec<u64> = calm.map(|(called, returned)| returned.saturating_sub(called)).collect();
+    took.sort_unstable();
+    took
 }
 
 /// What its records say of a lease, one after the other.

@@ -35,7 +35,7 @@ mod resource;
 mod sweep;
 mod windows;
 
-pub use figures::Figures;
+pub use figures::{Figures, Percentiles};
 
 /// What the histories of a run come to.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,0 +1,367 @@
+//! Puts a run together from its records: acquires, leases, and what was the matter when.
+
+use std::collections::HashMap;
+
+use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::matter::Matter;
+use super::windows::Windows;
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::setting::Setting;
+
+pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
+    let mut court = Court::default();
+    let mut matter = Matter::new(setting.names.len());
+    let mut records = Vec::new();
+    let (mut resource, mut left) = (Vec::new(), Vec::new());
+    let mut last = 0;
+    for history in histories {
+        let mut revokes: HashMap<(u32, u16), Record> = HashMap::new();
+        for record in history {
+            last = last.max(record.at);
+            if usize::from(record.name) >= setting.names.len() {
+                court.contradiction(format!(
+                    "worker {} names lock {}, which there is not",
+                    record.worker, record.name
+                ));
+                continue;
+            }
+            match record.kind {
+                Kind::FaultBegin | Kind::FaultEnd | Kind::Stall => matter.note(record),
+                Kind::Left => left.push(*record),
+                Kind::FencedWrite | Kind::UnfencedWrite => resource.push(*record),
+                Kind::Begin => {}
+                Kind::End => drop(matter.deaths.insert(record.worker, record.at)),
+                Kind::RevokeCall => drop(revokes.insert((record.worker, record.task), *record)),
+                Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
+                    // One that failed may happen later.
+                    Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
+                    None => {
+                        court.contradiction(format!("worker {} has Revoked without a call", record.worker))
+                    }
+                },
+                _ => records.push(*record),
+            }
+        }
+        revokes.values().for_each(|call| matter.revoke(call, u64::MAX));
+    }
+    records.sort_by_key(|record| (record.worker, record.claim));
+    let stalls = matter.stalls.len() as u64;
+    let mut case = matter.case(
+        setting,
+        Case {
+            setting,
+            records,
+            leases: Vec::new(),
+            acquires: Vec::new(),
+            locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
+            disturbed: Windows::default(),
+            explained: Windows::default(),
+            restarts: Windows::default(),
+            paused: Windows::default(),
+            unnoticed: Windows::default(),
+            ended: Vec::new(),
+            revoked: Vec::new(),
+            resource,
+            left,
+            stalls,
+            calls: Vec::new(),
+            last,
+        },
+    );
+    put_together(&mut case, &mut court, &matter.deaths);
+    (case, court)
+}
+
+fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u64>) {
+    let mut by_id: HashMap<(u16, u64), usize> = HashMap::new();
+    let mut by_claim: HashMap<(u32, u64), usize> = HashMap::new();
+    acquires(case, court, deaths, &mut by_id, &mut by_claim);
+    // The acquires of an id that the caller chose before one of them was answered.
+    for acquire in &mut case.acquires {
+        let chosen = case.records[acquire.op as usize].lease;
+        let open = acquire.lease.is_none() && acquire.outcome != Outcome::Busy;
+        if let Some(lease) = by_id.get(&(acquire.name, chosen)).filter(|_| open && chosen != 0) {
+            acquire.lease = Some(*lease);
+            case.leases[*lease].ops.push(acquire.op);
+            case.leases[*lease].called = case.leases[*lease].called.min(acquire.called);
+            // Nobody knows since when it stood in the queue.
+            case.leases[*lease].wait = 0;
+        }
+    }
+    for place in 0..case.records.len() {
+        let record = case.records[place];
+        if is_acquire(record.kind) {
+            continue;
+        }
+        let lease =
+            by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
+        match lease {
+            Some(lease) => case.leases[*lease].ops.push(place as u32),
+            None => court.contradiction(format!(
+                "worker {} has {:?} without a grant, claim {}",
+                record.worker, record.kind, record.claim
+            )),
+        }
+    }
+    let mut calls: HashMap<(u32, u16), Vec<u64>> = HashMap::new();
+    for record in case.records.iter().filter(|record| record.kind == Kind::AcquireCall) {
+        calls.entry((record.worker, record.task)).or_default().push(record.at);
+    }
+    calls.values_mut().for_each(|calls| calls.sort_unstable());
+    let mut leases = std::mem::take(&mut case.leases);
+    for lease in &mut leases {
+        lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)]);
+        surely(lease, case);
+        lease.possible = possible(lease, case, deaths, &calls);
+    }
+    case.leases = leases;
+    for acquire in 0..case.acquires.len() {
+        case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
+    }
+    case.calls = single_calls(case);
+    let fenced = case.fenced();
+    for (place, lease) in case.leases.iter().enumerate() {
+        case.locks[usize::from(lease.name)].leases.push(place);
+    }
+    for (place, acquire) in case.acquires.iter().enumerate() {
+        case.locks[usize::from(acquire.name)].acquires.push(place);
+    }
+    for lock in &mut case.locks {
+        let key = |lease: &Lease| if fenced { (lease.fence, lease.from) } else { (lease.from, lease.called) };
+        lock.leases.sort_by_key(|lease| key(&case.leases[*lease]));
+        lock.acquires.sort_by_key(|acquire| case.acquires[*acquire].called);
+    }
+}
+
+fn is_acquire(kind: Kind) -> bool {
+    use Kind::{AcquireCall, AcquireDropped, AcquireFailed, Busy, Granted};
+    matches!(kind, AcquireCall | AcquireDropped | AcquireFailed | Busy | Granted)
+}
+
+/// Reads the calls to acquire, and opens the leases that came of them.
+fn acquires(
+    case: &mut Case<'_>,
+    court: &mut Court,
+    deaths: &HashMap<u32, u64>,
+    by_id: &mut HashMap<(u16, u64), usize>,
+    by_claim: &mut HashMap<(u32, u64), usize>,
+) {
+    let mut open: Option<usize> = None;
+    let mut before: Option<Record> = None;
+    for (place, record) in case.records.iter().enumerate() {
+        let same = |other: &Record| (other.worker, other.claim) == (record.worker, record.claim);
+        match before.filter(same) {
+            None => open = None,
+            Some(before) if before.at > record.at => court.contradiction(format!(
+                "worker {} wrote {:?} of claim {} after {:?}, but with an earlier time",
+                record.worker, record.kind, record.claim, before.kind
+            )),
+            Some(_) => {}
+        }
+        before = Some(*record);
+        let outcome = match record.kind {
+            Kind::AcquireCall => {
+                open = Some(case.acquires.len());
+                case.acquires.push(Acquire {
+                    name: record.name,
+                    mode: record.mode,
+                    worker: record.worker,
+                    called: record.at,
+                    wait: record.value,
+                    ttl: record.deadline,
+                    outcome: Outcome::Unknown,
+                    returned: deaths.get(&record.worker).copied().unwrap_or(u64::MAX),
+                    lease: None,
+                    op: place as u32,
+                    possible: u64::MAX,
+                });
+                continue;
+            }
+            Kind::Granted => Outcome::Granted,
+            Kind::Busy => Outcome::Busy,
+            Kind::AcquireFailed => Outcome::Failed,
+            Kind::AcquireDropped => Outcome::Dropped,
+            _ => continue,
+        };
+        let Some(number) = open.take() else {
+            court.contradiction(format!(
+                "worker {} has {:?} without a call, claim {}",
+                record.worker, record.kind, record.claim
+            ));
+            continue;
+        };
+        let acquire = &mut case.acquires[number];
+        (acquire.outcome, acquire.returned) = (outcome, record.at);
+        if outcome != Outcome::Granted {
+            continue;
+        }
+        if record.lease == 0 {
+            court.contradiction(format!("worker {} was granted a lease without an id", record.worker));
+        }
+        let lease = *by_id.entry((record.name, record.lease)).or_insert_with(|| {
+            case.leases.push(opened(acquire, record));
+            case.leases.len() - 1
+        });
+        by_claim.insert((record.worker, record.claim), lease);
+        acquire.lease = Some(lease);
+        case.leases[lease].ops.extend([acquire.op, place as u32]);
+    }
+}
+
+fn opened(acquire: &Acquire, record: &Record) -> Lease {
+    Lease {
+        name: record.name,
+        mode: record.mode,
+        worker: record.worker,
+        fence: record.fence,
+        ops: Vec::new(),
+        called: acquire.called,
+        wait: acquire.wait,
+        from: record.at,
+        ttl: 0,
+        believes: false,
+        believed: record.at,
+        deadline: 0,
+        downgraded: None,
+        release_called: None,
+        gone: None,
+        lost: None,
+        uncertain: u64::MAX,
+        possible: u64::MAX,
+    }
+}
+
+/// How long calls took that are one call to the store each, in order.
+fn single_calls(case: &Case<'_>) -> Vec<u64> {
+    let answered =
+        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let tries = case.acquires.iter().filter(answered).map(|acquire| (acquire.called, acquire.returned));
+    let is_answer = |record: &Record| matches!(record.kind, Kind::Renewed | Kind::Released);
+    let is_call = |record: &Record| matches!(record.kind, Kind::RenewCall | Kind::ReleaseCall);
+    let pairs = case.records.windows(2).filter(|pair| is_call(&pair[0]) && is_answer(&pair[1]));
+    let calls = tries.chain(pairs.map(|pair| (pair[0].at, pair[1].at)));
+    let calm = calls.filter(|(called, returned)| !case.disturbed.meets(*called, *returned));
+    let mut took: Vec<u64> = calm.map(|(called, returned)| returned.saturating_sub(called)).collect();
+    took.sort_unstable();
+    took
+}
+
+/// What its records say of a lease, one after the other.
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
+    let mut granted = false;
+    for op in &lease.ops {
+        let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
+        let over = lease.release_called.is_some() || lease.lost.is_some();
+        if granted && (mode, lease.mode) == (Mode::Shared, Mode::Exclusive) && kind != Kind::AcquireCall {
+            lease.downgraded.get_or_insert(at);
+        }
+        match kind {
+            Kind::AcquireCall => lease.ttl = lease.ttl.max(deadline),
+            Kind::Granted if !granted => {
+                granted = true;
+                (lease.from, lease.mode, lease.fence, lease.worker) = (at, mode, fence, worker);
+                // One that has passed is only the moment at which that was noticed.
+                lease.believes = deadline > at;
+                (lease.believed, lease.deadline) = (at, if lease.believes { deadline } else { lease.called });
+            }
+            Kind::Granted | Kind::Held | Kind::Renewed if !over && deadline > at => {
+                lease.believed = lease.believed.max(at);
+                lease.believes = true;
+                lease.deadline = deadline;
+            }
+            Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
+            Kind::Lost => {
+                let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
+                lease.lost.get_or_insert((at, why));
+                if why == Loss::Refused && !revoked.meets(lease.called, at) {
+                    lease.gone.get_or_insert(at);
+                }
+            }
+            Kind::RenewRefused => {
+                lease.lost.get_or_insert((at, Loss::Refused));
+                // One that is revoked is refused, and there until its time is over.
+                if !revoked.meets(lease.called, at) {
+                    lease.gone.get_or_insert(at);
+                }
+            }
+            Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
+            Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
+            _ => {}
+        }
+    }
+}
+
+/// From when on its hold is uncertain, whatever its holder believed.
+fn surely(lease: &mut Lease, case: &Case<'_>) {
+    if let Some((begin, _)) = case.ended[usize::from(lease.name)].from(lease.called) {
+        lease.uncertain = begin.max(lease.called);
+    }
+    if lease.deadline == SESSION {
+        // A look after such a time shows that it was held all along.
+        let end = lease.end().max(lease.believed);
+        if let Some((begin, _)) = case.unnoticed.meeting(lease.believed, end) {
+            lease.uncertain = lease.uncertain.min(begin.max(lease.called));
+        }
+    }
+}
+
+fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
+    deaths.get(&worker).copied().unwrap_or(case.last)
+}
+
+/// Until when a lease can have held the lock.
+fn possible(
+    lease: &Lease,
+    case: &Case<'_>,
+    deaths: &HashMap<u32, u64>,
+    calls: &HashMap<(u32, u16), Vec<u64>>,
+) -> u64 {
+    if let Some(gone) = lease.gone {
+        // Of a quorum it is a majority that said so; the others follow.
+        return match case.settled(gone) {
+            _ if !case.quorum() => gone,
+            (by, true) => by,
+            (by, false) => by.saturating_add(lease.ttl),
+        };
+    }
+    let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
+    // It may have gone to another process.
+    let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
+    // A task that makes another acquire has left it to expire.
+    if let Some(calls) = calls.get(&(last.worker, last.task)) {
+        died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
+    }
+    let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
+    if calm && lease.release_called.is_some() && died > by {
+        return by;
+    }
+    // A renewal may have been the last thing to arrive.
+    match (lease.deadline, lease.ttl) {
+        (SESSION, _) => by.saturating_add(case.setting.promises.notices_within),
+        (_, 0) => u64::MAX,
+        (_, ttl) => by.saturating_add(ttl),
+    }
+}
+
+/// Until when an acquire can have held the lock or a place in its queue.
+fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
+    // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
+    let again = acquire.wait > 0 && case.disturbed.meets(acquire.called, acquire.returned);
+    if (acquire.outcome == Outcome::Granted && !again)
+        || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
+    {
+        return acquire.returned;
+    }
+    let died = died(acquire.worker, case, deaths);
+    let (by, calm) = case.settled(acquire.returned.min(died.max(acquire.called)));
+    if calm && acquire.outcome != Outcome::Unknown && died > by {
+        return by;
+    }
+    let promises = &case.setting.promises;
+    match (promises.session, acquire.ttl) {
+        (true, _) => by.saturating_add(promises.notices_within.max(promises.ticket)),
+        (_, 0) => u64::MAX,
+        (_, ttl) => by.saturating_add(ttl.max(promises.ticket)),
+    }
+}

@@ -94,13 +94,57 @@ fn a_lease_nobody_could_be_told_of_is_given_back() {
 }
 
 #[test]
+fn a_waiting_acquire_or_wait_leaves_at_once_when_told_and_nothing_stays_in_the_queue() {
+    use rustix::process::Signal;
+    for store in ttl_stores() {
+        let _holder = store.hold("x", &[]);
+        for (signal, code) in
+            [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
+        {
+            let waiter = Running::start(store.leasehold(&["acquire", "x"]));
+            until("it is in the queue", || store.inspect("x").queue_length == 1);
+            let start = Instant::now();
+            waiter.signal(signal);
+            let outcome = waiter.ended();
+            assert_eq!((outcome.code(), outcome.out.as_str()), (code, ""), "{outcome:?}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            assert_eq!(store.inspect("x").queue_length, 0, "{}", store.url);
+        }
+        let mut bystander = Running::start(store.leasehold(&["wait", "x"]));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!bystander.has_ended());
+        bystander.signal(Signal::INT);
+        assert!(bystander.ended().status.code().is_none(), "it dies of it");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_script_that_waits_for_a_lock() {
+    // A shell goes on after what did not die of the signal, as if it had dealt with it.
+    let store = sqlite();
+    let _holder = store.hold("x", &[]);
+    for verb in ["acquire x", "run x -- true"] {
+        let mut script = Command::new("bash");
+        let lines = format!("echo waits; {} {verb}; echo went on", env!("CARGO_BIN_EXE_leasehold"));
+        script.args(["-c", &lines]).env("LEASEHOLD_URL", &store.url);
+        let mut terminal = Terminal::start(&script, 80);
+        terminal.sees("waits");
+        until("it is in the queue", || store.inspect("x").queue_length == 1);
+        terminal.type_in("\x03");
+        until("it has left the queue", || store.inspect("x").queue_length == 0);
+        until("the script has ended", || terminal.has_ended());
+        assert!(!terminal.shown().contains("went on"), "{}", terminal.shown());
+    }
+}
+
+#[test]
 fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
     for store in stores() {
         assert_eq!(json(&store, &["list"]), serde_json::json!([]));
         let _holder = store.hold("jobs/a", &["--owner", "holder\x1b[2J"]);
         let _other = store.hold("other", &["-s"]);
         let waiter = store.start(&["--owner", "waiter", "jobs/a", "true"]);
-        if store.ttl {
+        if store.shows_waiters {
             until("it waits", || store.inspect("jobs/a").queue_length == 1);
         }
         let names = json(&store, &["list", "jobs/"]);
@@ -119,7 +163,7 @@ fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
             )),
             "{shown}"
         );
-        assert_eq!(shown.contains("1. in the queue: waiter"), store.ttl, "{shown}");
+        assert_eq!(shown.contains("1. in the queue: waiter"), store.shows_waiters, "{shown}");
         let raw = call(&store, &["show", "jobs/a", "--output", "json"]).out;
         let info = store.inspect("jobs/a");
         assert!(!raw.contains(info.holders[0].id.expose()) && !shown.contains(info.holders[0].id.expose()));

@@ -176,7 +176,7 @@ async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
 async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     let name = probe_name();
     // A second client, as another process would be.
-    let other = Locks::connect(&opened.url.text).await?;
+    let other = opened.again().await?.locks;
     let first = opened.locks.mutex(&name).lock().await?;
     let second = other.mutex(&name).try_lock().await?;
     let excluded = second.is_none();

@@ -7,6 +7,7 @@ mod address;
 mod polls;
 mod pool;
 mod reading;
+mod tls;
 
 use std::time::Duration;
 

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -92,7 +91,7 @@ impl AccessArgs {
                 (Some(_), None) => return Err(Failure::Usage("--cert goes with --key".into())),
                 (None, Some(_)) => return Err(Failure::Usage("--key goes with --cert".into())),
             }
-        } else if options.token.is_some() && !is_loopback(&options.host) {
+        } else if options.token.is_some() && !options.is_loopback() {
             say(&format!("leasehold: the token goes to {} without encryption; use https:", url.shown()));
         }
         access.server = Some(options);
@@ -163,8 +162,4 @@ fn tell_if_open(path: &Path, what: &str) {
     if open {
         say(&format!("leasehold: others can read {what} in {path:?}: chmod 600 it"));
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

@@ -96,7 +96,7 @@ struct Seen {
 }
 
 pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
-    let opened = store::open(&args.store).await?;
+    let opened = list::open(&args.store).await?;
     let interval = args.interval.max(LOOK.0);
     let mut before = BTreeMap::new();
     loop {

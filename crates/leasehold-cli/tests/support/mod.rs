@@ -20,8 +20,10 @@ pub(crate) struct Store {
     pub(crate) url: String,
     /// Whether its leases end by a ttl; otherwise with the process.
     pub(crate) ttl: bool,
-    /// Whether a bystander sees who holds a name, and who waits.
+    /// Whether a bystander sees that somebody waits.
     pub(crate) shows_waiters: bool,
+    /// Whether a bystander sees which names there are, and who holds them and waits by their own labels.
+    pub(crate) shows_names: bool,
     /// Whether it has semaphores.
     pub(crate) permits: bool,
     server: Server,
@@ -75,7 +77,7 @@ pub(crate) fn advisory() -> Store {
     // A server that hangs is to be noticed before a test is bored.
     let url = server.url().replacen("postgres://", "postgres+advisory://", 1) + "?keepalive=1";
     let server = Server::Postgres(server);
-    Store { ttl: false, shows_waiters: false, permits: false, server, ..Store::at(url) }
+    Store { ttl: false, shows_names: false, permits: false, server, ..Store::at(url) }
 }
 
 /// A leasehold server before SQLite.
@@ -95,7 +97,10 @@ pub(crate) struct Served {
 impl Served {
     /// Starts one with these options, whose data are in this directory.
     pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
-        let serve = ["serve", "--log", "none", "--listen", "127.0.0.1:0", "--store", "sqlite:served.db"];
+        let mut serve = vec!["serve", "--log", "none", "--listen", "127.0.0.1:0"];
+        if !options.contains(&"--store") {
+            serve.extend(["--store", "sqlite:served.db"]);
+        }
         let mut command = leasehold(&[&serve[..], options].concat());
         let mut process = command.current_dir(dir).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -134,7 +139,7 @@ impl Store {
     fn new(ttl: bool, url: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = url(dir.path());
-        Store { dir, url, ttl, shows_waiters: ttl, permits: true, server: Server::Nobody }
+        Store { dir, url, ttl, shows_waiters: ttl, shows_names: true, permits: true, server: Server::Nobody }
     }
 
     /// Takes the store away from everybody: nothing is answered, nothing is refused.
@@ -162,6 +167,11 @@ impl Store {
             }
             None => self.url.clone(),
         }
+    }
+
+    /// How a holder with this label is shown.
+    pub(crate) fn owner<'a>(&self, label: &'a str) -> &'a str {
+        if self.shows_names { label } else { "PostgreSQL session " }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -68,6 +68,10 @@ impl Pool {
         Ok(Pool { options, tls, runtime, idle: Mutex::default() })
     }
 
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }

@@ -23,9 +23,11 @@ use crate::backend::{
 };
 use crate::clock::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::name::Name;
 
 use super::config::Address;
+use super::findings::Settings;
 use finish::Finish;
 use pool::Pool;
 use sql::Sql;
@@ -154,6 +156,7 @@ impl AdvisoryBuilder {
         let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
         drop(first);
         let store = Store {
+            schema: self.schema.clone(),
             sql: Sql::new(&self.schema, fenced),
             allow_hashing: self.hashing,
             clock: Arc::new(SystemClock),
@@ -226,6 +229,43 @@ impl Advisory {
             namespaced: false,
             ..Info::new("postgres+advisory")
         }
+    }
+
+    /// How the server is set up.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
+        let Store { pool, schema, .. } = &*self.store;
+        let loan = pool.shared(&[]).await?;
+        let settings = Settings::ask(loan.session().client(), schema).await?;
+        let mut found = settings.findings("fences rest on the server's clock")?;
+        let bound = pool.keepalive * 2;
+        found.push(
+            Finding::note(format!("a server that hangs is noticed within {} s", bound.as_secs_f32()))
+                .because(
+                    "until then a holder cannot know whether it still has its lock",
+                    "say keepalive=seconds in the URL for another time",
+                ),
+        );
+        found.push(match settings.notices_silence()? {
+            Some(seconds) => Finding::ok(format!(
+                "the lock of a client whose machine has vanished is free after {seconds} s at most"
+            )),
+            None => Finding::note(
+                "the server asks silent clients only when the system says, after two hours on Linux",
+            )
+            .because(
+                "the lock of a client whose machine has vanished stays held until then",
+                "set tcp_keepalives_idle = 30, tcp_keepalives_interval = 10, tcp_keepalives_count = 3",
+            ),
+        });
+        found.push(if pool.pooled {
+            Finding::note("there may be a pooler in session mode before the server").because(
+                "in any other mode locks would be lost without a word; it was tried that it is not in one",
+                "keep it in session mode, or connect without it",
+            )
+        } else {
+            Finding::ok("nothing stands between leasehold and the server that shares its sessions")
+        });
+        Ok(found)
     }
 
     fn run<T: Send + 'static>(&self, verb: impl Future<Output = T> + Send + 'static) -> Finish<T> {

@@ -20,14 +20,14 @@ const KEY: &str = "LEASEHOLD_KEY";
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AccessArgs {
     /// For a server (https:): trust the authority in this file, in PEM, and no other. Unless given:
-    /// LEASEHOLD_CACERT. A token comes from LEASEHOLD_TOKEN or the file LEASEHOLD_TOKEN_FILE.
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    /// LEASEHOLD_CACERT. A token is taken from LEASEHOLD_TOKEN, or the file that LEASEHOLD_TOKEN_FILE names.
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
     cacert: Option<PathBuf>,
     /// For a server that wants one: our certificate, in PEM. Unless given: LEASEHOLD_CERT.
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
     cert: Option<PathBuf>,
     /// The key of our certificate, in PEM. Unless given: LEASEHOLD_KEY.
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
     key: Option<PathBuf>,
 }
 

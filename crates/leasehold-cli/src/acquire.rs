@@ -15,14 +15,16 @@ use crate::{duration, interrupt, store, table, view};
 
 const EXAMPLES: &str = "\
 Examples:
-  eval \"$(leasehold acquire deploy --ttl 5m --export)\"   Take it; the variables say what was got
-  leasehold renew                                        … while the work goes on
-  leasehold release                                      … and give it back
-  leasehold acquire deploy -n > lease.json               The same with a file
+  eval \"$(leasehold acquire deploy --ttl 5m --export)\"  Take it
+  leasehold renew                                       … while the work goes on
+  leasehold release                                     … and give it back
+  leasehold acquire deploy -n > lease.json              The same with a file
   leasehold release --lease lease.json
 
-Nothing renews the lease but `leasehold renew`: after its ttl it is another's. `leasehold run` does
-all of this by itself. Needs a store with a ttl.";
+Nothing renews the lease but `leasehold renew`: after its ttl it is another's.
+`leasehold run` does all of this by itself. Needs a store with a ttl.
+
+Exit status: 0 taken, 75 held or not had in time, 64 the store has no ttl.";
 
 /// Take a lock and print its lease, for scripts.
 #[derive(Debug, clap::Args)]

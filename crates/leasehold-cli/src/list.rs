@@ -74,6 +74,9 @@ pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
         all(&opened.locks, &args.prefix).await?.iter().map(view::Name::from).collect();
     answer(&match args.output {
         Output::Json => view::json(&names)?,
+        Output::Table if names.is_empty() => {
+            format!("nothing is locked or waited for on {}\n", opened.url.shown())
+        }
         Output::Table => rows(&names),
     })?;
     Ok(Exit::Success.into())

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use leasehold::backend::Liveness;
 use leasehold::backends::file::Directory;
 use leasehold::backends::http::Http;
-use leasehold::{Backend, Guard, Locks};
+use leasehold::{Backend, Guard, Locks, LocksBuilder};
 
 use crate::access::Access;
+use crate::exit::Exit;
 use crate::report::Failure;
 use crate::url::{StoreArgs, Url};
 
@@ -29,6 +30,16 @@ pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
     Store::open(url, access).await
 }
 
+/// A client of any store.
+pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, leasehold::Error> {
+    match access.server.clone() {
+        Some(server) => {
+            Locks::open(async { Ok(Arc::new(Http::open(server).await?) as Arc<dyn Backend>) }).await
+        }
+        None => Locks::connect_builder(&url.text).await,
+    }
+}
+
 /// Opens a store whose leases outlive the process that took them.
 pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
     let store = open(args).await?;
@@ -44,23 +55,30 @@ pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
 
 impl Store {
     async fn open(url: Url, access: Access) -> Result<Self, Failure> {
+        let shown = url.shown();
+        Store::connect(url, access).await.map_err(|failure| match failure {
+            // Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
+            Failure::Lock(error) if matches!(error.kind().into(), Exit::Store | Exit::NotAllowed) => {
+                Failure::Store(shown, error)
+            }
+            failure => failure,
+        })
+    }
+
+    async fn connect(url: Url, access: Access) -> Result<Self, Failure> {
         if url.scheme().eq_ignore_ascii_case("memory") {
             return Err(Failure::Usage(
                 "memory: is private to one process, so it keeps nobody else out; use file: or sqlite:".into(),
             ));
         }
         let mut directory = None;
-        let builder = match (url.path(), &access.server) {
-            (Some(path), _) if url.scheme() == "file" => {
+        let builder = match url.path() {
+            Some(path) if url.scheme() == "file" => {
                 let opened = Directory::open(path)?;
                 directory = Some(opened.clone());
                 Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?
             }
-            (_, Some(server)) => {
-                let server = server.clone();
-                Locks::open(async { Ok(Arc::new(Http::open(server).await?) as Arc<dyn Backend>) }).await?
-            }
-            _ => Locks::connect_builder(&url.text).await?,
+            _ => client(&url, &access).await?,
         };
         Ok(Store { locks: builder.build(), url, access, directory })
     }

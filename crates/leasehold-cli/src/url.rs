@@ -15,12 +15,12 @@ pub(crate) const URL_FILE: &str = "LEASEHOLD_URL_FILE";
 /// How a command is told which store to use.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store, for example sqlite:/var/lib/app/locks.db. Unless given: LEASEHOLD_URL, then
-    /// LEASEHOLD_URL_FILE, then file: in the user's state directory.
-    #[arg(long, value_name = "URL", conflicts_with = "url_file")]
+    /// The store, for example sqlite:/var/lib/app/locks.db; `leasehold stores` lists them. Unless given:
+    /// LEASEHOLD_URL, then LEASEHOLD_URL_FILE, then file: in the user's state directory.
+    #[arg(long, value_name = "URL", conflicts_with = "url_file", help_heading = "Store")]
     pub(crate) url: Option<String>,
     /// A file that holds the URL, so that a password in it does not show in `ps`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
     pub(crate) url_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,

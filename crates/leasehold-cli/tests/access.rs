@@ -7,42 +7,9 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use support::authority::{Authority, write};
 use support::{Ended, Served, ended, leasehold};
 use tempfile::TempDir;
-
-/// Writes a file that only its owner can read.
-fn write(path: PathBuf, text: &str) -> PathBuf {
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    path
-}
-
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn write(&self, path: PathBuf) -> PathBuf {
-        let certificate: &Certificate = self.0.as_ref();
-        write(path, &certificate.pem())
-    }
-
-    /// A certificate for this host and its key, in files of this name.
-    fn sign(&self, dir: &Path, name: &str, host: &str) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![host.into()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        (
-            write(dir.join(format!("{name}.pem")), &certificate.pem()),
-            write(dir.join(format!("{name}.key")), &key.serialize_pem()),
-        )
-    }
-}
 
 /// A server that wants a token and a client's certificate, and what a client needs.
 struct Fortress {

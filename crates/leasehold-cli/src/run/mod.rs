@@ -58,6 +58,13 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
     };
     let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
     args.check(ttl)?;
+    if !opened.locks.info().fenced && !args.allow_unfenced {
+        return Err(Failure::Usage(format!(
+            "{}: gives no fences as it is set up, so that a command that was paused too long cannot be told from \
+             its successor; `leasehold doctor` says more, --allow-unfenced accepts it",
+            opened.locks.info().scheme
+        )));
+    }
     let shown = opened.url.shown();
     let guard = tokio::select! {
         biased;
@@ -96,6 +103,7 @@ async fn acquire(
 ) -> Result<Option<Guard>, leasehold::Error> {
     let locks = opened.locks.with_options(|options| {
         options.ttl = args.ttl();
+        options.allow_unfenced = args.allow_unfenced;
         if let Some(owner) = &args.owner {
             options.owner = owner.as_str().into();
         }

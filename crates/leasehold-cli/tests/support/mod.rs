@@ -3,6 +3,8 @@
 #![allow(dead_code)] // each test file uses a part of it
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+pub(crate) mod authority;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};

@@ -1,7 +1,6 @@
 //! How a PostgreSQL server is set up, for either of its stores.
 
-use tokio_postgres::types::FromSql;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::fault;
@@ -106,10 +105,10 @@ impl Settings {
         Ok(found)
     }
 
-    /// How long a client that vanished without a word keeps its session, in seconds; `None`: as long as the system
-    /// says.
+    /// How long a client whose machine has vanished keeps its session, in seconds; `None` if it cannot vanish alone,
+    /// being on the server's own machine.
     pub(super) fn notices_silence(&self) -> Result<Option<i32>> {
         let (idle, probes): (i32, i32) = (self.get(13)?, self.get(14)?);
-        Ok((idle > 0 && probes > 0).then_some(idle + probes))
+        Ok((idle > 0).then_some(idle + probes))
     }
 }

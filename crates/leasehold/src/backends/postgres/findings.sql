@@ -20,6 +20,7 @@ SELECT
         WHERE s.nspname = $1 AND a.grantee = 0),
     EXISTS (SELECT 1 FROM pg_catalog.pg_namespace AS s CROSS JOIN aclexplode(s.nspacl) AS a
         WHERE s.nspname = $1 AND a.grantee = 0 AND a.privilege_type = 'CREATE'),
-    -- Seconds until the server asks a silent client whether it is there: 0 is the system's, two hours on Linux.
+    -- Seconds until the server asks a silent client whether it is there, and until it gives it up: two hours unless set
+    -- (Linux); 0 on a Unix socket.
     current_setting('tcp_keepalives_idle')::int,
     current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int

@@ -46,6 +46,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// that was waited for.
 const CONNECTIONS: usize = 32;
 
+/// Seconds above which it is worth a word that a server keeps the locks of a client that has vanished.
+const LONG_SILENCE: i32 = 120;
+
 /// The schema of the table of fences.
 const SCHEMA: &str = "leasehold";
 
@@ -245,18 +248,17 @@ impl Advisory {
                     "say keepalive=seconds in the URL for another time",
                 ),
         );
-        found.push(match settings.notices_silence()? {
-            Some(seconds) => Finding::ok(format!(
-                "the lock of a client whose machine has vanished is free after {seconds} s at most"
-            )),
-            None => Finding::note(
-                "the server asks silent clients only when the system says, after two hours on Linux",
-            )
-            .because(
-                "the lock of a client whose machine has vanished stays held until then",
-                "set tcp_keepalives_idle = 30, tcp_keepalives_interval = 10, tcp_keepalives_count = 3",
-            ),
-        });
+        if let Some(seconds) = settings.notices_silence()? {
+            let what = format!("the lock of a client whose machine has vanished is free after {seconds} s");
+            found.push(if seconds <= LONG_SILENCE {
+                Finding::ok(what)
+            } else {
+                Finding::note(what).because(
+                    "none to safety; but until then nobody else gets it",
+                    "set tcp_keepalives_idle = 30, tcp_keepalives_interval = 10, tcp_keepalives_count = 3 on the server",
+                )
+            });
+        }
         found.push(if pool.pooled {
             Finding::note("there may be a pooler in session mode before the server").because(
                 "in any other mode locks would be lost without a word; it was tried that it is not in one",

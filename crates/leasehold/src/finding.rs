@@ -1,7 +1,6 @@
 //! What is found out about how a store is set up: each thing with what it risks and how to mend it.
 
 use std::fmt;
-use std::net::IpAddr;
 
 /// How much a [`Finding`] matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +63,7 @@ impl Finding {
     }
 
     /// Warns of it in the log if it is a risk.
+    #[cfg(feature = "redis")]
     pub(crate) fn log(&self) {
         if self.level == Level::Risk {
             tracing::warn!("{self}");
@@ -84,12 +84,15 @@ impl fmt::Display for Finding {
 }
 
 /// Whether a host is this machine, as far as its name tells.
+#[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let ip = host.parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 /// What it means to talk to a store over a network without TLS.
+#[cfg(any(feature = "http", feature = "postgres", feature = "redis"))]
 pub(crate) fn in_the_clear(fix: &str) -> Finding {
     Finding::note("what is said to it over the network is not encrypted").because(
         "who can listen has the lease ids and the password or token, and can release every lock",
@@ -109,6 +112,7 @@ mod tests {
         assert!(Level::Risk > Level::Note && Level::Note > Level::Ok);
     }
 
+    #[cfg(any(feature = "http", feature = "redis"))]
     #[test]
     fn this_machine_is_known_by_its_usual_names() {
         for (host, here) in

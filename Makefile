@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench bench-redis bench-postgres deny doc fmt clean
+.PHONY: help test check bench bench-cli bench-redis bench-postgres deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -15,6 +15,9 @@ check: ## The quick one for daily work: format, lints, tests
 
 bench: ## Run the library's benchmarks
 	cargo bench --locked -p leasehold --features file,sqlite
+
+bench-cli: ## Measure `leasehold run` on lock files beside flock
+	@scripts/bench-cli.sh
 
 # The others of the field are built for these two, in a workspace of their own.
 bench-redis: ## Measure the Redis store beside bare scripts and other locks

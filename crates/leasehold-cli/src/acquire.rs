@@ -3,25 +3,28 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use leasehold::Lease;
+use leasehold::{Lease, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::lock::{self, DEFAULT_TTL, ModeArgs};
 use crate::report::{Failure, answer};
+use crate::run::signals::{Blocked, Signals};
 use crate::url::StoreArgs;
-use crate::{duration, store, table, view};
+use crate::{duration, interrupt, store, table, view};
 
 const EXAMPLES: &str = "\
 Examples:
-  eval \"$(leasehold acquire deploy --ttl 5m --export)\"   Take it; the variables say what was got
-  leasehold renew                                        … while the work goes on
-  leasehold release                                      … and give it back
-  leasehold acquire deploy -n > lease.json               The same with a file
+  eval \"$(leasehold acquire deploy --ttl 5m --export)\"  Take it
+  leasehold renew                                       … while the work goes on
+  leasehold release                                     … and give it back
+  leasehold acquire deploy -n > lease.json              The same with a file
   leasehold release --lease lease.json
 
-Nothing renews the lease but `leasehold renew`: after its ttl it is another's. `leasehold run` does
-all of this by itself. Needs a store with a ttl.";
+Nothing renews the lease but `leasehold renew`: after its ttl it is another's.
+`leasehold run` does all of this by itself. Needs a store with a ttl.
+
+Exit status: 0 taken, 75 held or not had in time, 64 the store has no ttl.";
 
 /// Take a lock and print its lease, for scripts.
 #[derive(Debug, clap::Args)]
@@ -56,17 +59,27 @@ pub(crate) struct Acquire {
     name: String,
 }
 
-pub(crate) async fn run(args: Acquire) -> Result<ExitCode, Failure> {
-    let opened = store::open_ttl(&args.store).await?;
-    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
-    let mut leasing = opened.locks.leasing(&args.name).mode(args.mode.mode()).ttl(ttl);
-    leasing = leasing.owner(args.owner.unwrap_or_else(|| owner(opened.locks.options().owner.as_ref())));
-    if let Some(metadata) = args.metadata {
-        leasing = leasing.metadata(metadata);
-    }
-    let lease = match if args.no_wait { Some(Duration::ZERO) } else { args.wait } {
-        Some(wait) => leasing.try_acquire_for(wait).await?,
-        None => Some(leasing.acquire().await?),
+pub(crate) fn run(args: Acquire) -> Result<ExitCode, Failure> {
+    // Before there is another thread. They stay blocked while the lease is printed: it is told of, or it is
+    // not there.
+    let blocked = Blocked::new()?;
+    crate::runtime()?.block_on(async { acquire(args, blocked.read()?).await })
+}
+
+async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
+    let opened = tokio::select! {
+        biased;
+        arrived = interrupt::leaving(&signals) => return Ok(interrupt::end(arrived)),
+        opened = store::open_ttl(&args.store) => opened?,
+    };
+    let lease = tokio::select! {
+        biased;
+        arrived = interrupt::leaving(&signals) => {
+            // The dropped attempt has left the queue, or given back what it got, when this is over.
+            interrupt::part(&opened.locks).await;
+            return Ok(interrupt::end(arrived));
+        }
+        lease = lease(&args, &opened.locks) => lease?,
     };
     let Some(lease) = lease else {
         let holder = lock::holder(&opened.locks, &args.name).await?;
@@ -81,6 +94,19 @@ pub(crate) async fn run(args: Acquire) -> Result<ExitCode, Failure> {
         return Err(failure);
     }
     Ok(Exit::Success.into())
+}
+
+async fn lease(args: &Acquire, locks: &Locks) -> Result<Option<Lease>, leasehold::Error> {
+    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
+    let mut leasing = locks.leasing(&args.name).mode(args.mode.mode()).ttl(ttl);
+    leasing = leasing.owner(args.owner.clone().unwrap_or_else(|| owner(locks.options().owner.as_ref())));
+    if let Some(metadata) = &args.metadata {
+        leasing = leasing.metadata(metadata.clone());
+    }
+    match if args.no_wait { Some(Duration::ZERO) } else { args.wait } {
+        Some(wait) => leasing.try_acquire_for(wait).await,
+        None => leasing.acquire().await.map(Some),
+    }
 }
 
 /// This process ends at once; who called it is the one to ask.

@@ -8,13 +8,13 @@ use crate::{acquire, completions, doctor, lease, list, revoke, wait};
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold run backup -- ./backup.sh    Run a command under a lock
-  leasehold run -n backup -- ./backup.sh Run it only if nobody else does
-  leasehold list                         Who holds what?
-  leasehold show backup                  Why is it locked, and who waits?
-  leasehold serve                        A lock server on 127.0.0.1:7420
-  leasehold doctor                       Is the store fit for it?
-  leasehold stores                       Which stores can this build open?";
+  leasehold run backup -- ./backup.sh     Run a command under a lock
+  leasehold run -n backup -- ./backup.sh  Run it only if nobody else does
+  leasehold list                          Who holds what?
+  leasehold show backup                   Why is it locked, and who waits?
+  leasehold serve                         A lock server on 127.0.0.1:7420
+  leasehold doctor                        Is the store fit for it?
+  leasehold stores                        Which stores can this build open?";
 
 /// Distributed locks that can be trusted.
 #[derive(Debug, Parser)]
@@ -49,6 +49,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  leasehold stores\n  leasehold stores --output json | jq -r '.[].url'")]
 pub(crate) struct Stores {
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
@@ -57,10 +58,9 @@ pub(crate) struct Stores {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(crate) enum Output {
-    /// Columns, for people.
+    // No words of help on these: they would spread every option over several lines.
     #[default]
     Table,
-    /// JSON, for programs.
     Json,
 }
 
@@ -73,6 +73,40 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    /// A line of examples as a shell would pass it, up to a pipe or a comment.
+    fn words(line: &str) -> Vec<String> {
+        let line = line.trim().trim_start_matches("eval \"$(").replace(")\"", "  ");
+        let line = line.split_once("  ").map_or(line.as_str(), |(call, _)| call);
+        let line = line.split([';', '|', '>']).next().unwrap_or_default().trim();
+        let line = line.split(" && ").next().unwrap_or_default().replace("'a", "a");
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_command_has_examples_in_its_help_that_can_be_called() {
+        let mut commands = vec![Args::command()];
+        let mut examples = 0;
+        while let Some(mut command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
+            let help = command.render_long_help().to_string();
+            let name = command.get_name().to_owned();
+            let lines = help
+                .lines()
+                .filter(|line| line.starts_with("  leasehold ") || line.starts_with("  eval \"$(leasehold "));
+            let calls: Vec<_> = lines.map(words).collect();
+            assert!(name == "token" || !calls.is_empty(), "{name} has no example:\n{help}");
+            for call in calls {
+                examples += 1;
+                if let Err(error) = Args::try_parse_from(&call) {
+                    panic!("{name}: {call:?}: {error}");
+                }
+            }
+            let wide = help.lines().find(|line| line.chars().count() > 100);
+            assert!(wide.is_none(), "{name}: {wide:?}");
+        }
+        assert!(examples > 30, "{examples}");
+    }
 
     #[test]
     fn the_definition_of_the_arguments_is_consistent() {

@@ -12,16 +12,25 @@ use std::time::{Duration, Instant};
 use leasehold::backend::Renewed;
 use leasehold::{Error, Lease, Locks};
 
+use crate::access::AccessArgs;
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::Failure;
+use crate::store;
+use crate::url::Url;
 
 use resource::Resource;
 use summary::{Seen, Summary};
 
 /// Load a server or a store, and check what it promises.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold bench --duration 5
+  leasehold bench --url http://127.0.0.1:7420 --clients 64 --locks 8")]
 pub(crate) struct Bench {
+    #[command(flatten)]
+    access: AccessArgs,
     /// The server or the store
     #[arg(
         long,
@@ -81,7 +90,9 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     if args.clients == 0 || args.locks == 0 {
         return Err(Error::invalid("there must be at least one client and one lock").into());
     }
-    let locks = Locks::connect(&args.url).await?;
+    let url = Url::new(&args.url, None)?;
+    let access = args.access.resolve(&url)?;
+    let locks = store::client(&url, &access).await?.build();
     let run = leasehold::LeaseId::random();
     let resources: Arc<Vec<Resource>> = Arc::new((0..args.locks).map(|_| Resource::default()).collect());
     let names: Arc<Vec<String>> =

@@ -9,6 +9,7 @@ use leasehold::backend::NameInfo;
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
+use crate::store::Store;
 use crate::url::StoreArgs;
 use crate::{duration, store, table, view};
 
@@ -55,12 +56,27 @@ pub(crate) async fn all(locks: &Locks, prefix: &str) -> Result<Vec<NameInfo>, le
     }
 }
 
+/// Opens a store whose names others than their holders can list.
+pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
+    let opened = store::open(args).await?;
+    let scheme = opened.locks.info().scheme;
+    if scheme == "postgres+advisory" {
+        return Err(Failure::Usage(format!(
+            "{scheme}: has keys and no names, so that they cannot be listed; ask for one with `leasehold show NAME`"
+        )));
+    }
+    Ok(opened)
+}
+
 pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
-    let opened = store::open(&args.store).await?;
+    let opened = open(&args.store).await?;
     let names: Vec<view::Name> =
         all(&opened.locks, &args.prefix).await?.iter().map(view::Name::from).collect();
     answer(&match args.output {
         Output::Json => view::json(&names)?,
+        Output::Table if names.is_empty() => {
+            format!("nothing is locked or waited for on {}\n", opened.url.shown())
+        }
         Output::Table => rows(&names),
     })?;
     Ok(Exit::Success.into())
@@ -79,7 +95,7 @@ fn rows(names: &[view::Name]) -> String {
                 table::plain(&holder.owner),
                 holder.mode.to_string(),
                 holder.fence.to_string(),
-                duration::show(holder.held_for()),
+                holder.held_for().map_or("-".into(), duration::show),
                 holder.left().map_or("while it lives".into(), duration::show),
                 if first { waiting.clone() } else { String::new() },
             ]);
@@ -107,15 +123,13 @@ fn describe(name: &view::Name, store: &str) -> String {
     out.push_str(if name.held { "held\n" } else { "free\n" });
     // Writing to a String cannot fail.
     for holder in &name.holders {
-        let _ = write!(
-            out,
-            "  held by {} ({}), for {}, since {}, fence {}, ",
-            table::plain(&holder.owner),
-            holder.mode,
-            duration::show(holder.held_for()),
-            view::time_of_day(holder.acquired_at_ms),
-            holder.fence
-        );
+        let _ = write!(out, "  held by {} ({}), ", table::plain(&holder.owner), holder.mode);
+        if let (Some(held_for), Some(at)) = (holder.held_for(), holder.acquired_at_ms) {
+            let _ = write!(out, "for {}, since {}, ", duration::show(held_for), view::date_and_time(at));
+        }
+        if holder.fence != leasehold::Fence::UNFENCED {
+            let _ = write!(out, "fence {}, ", holder.fence);
+        }
         let _ = match holder.left() {
             Some(left) => {
                 write!(out, "renewed {} times, {} left unless renewed", holder.renewals, duration::show(left))

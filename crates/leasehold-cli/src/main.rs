@@ -1,5 +1,6 @@
 //! The `leasehold` command line: parse, run one command, exit with a code from one table.
 
+mod access;
 mod acquire;
 mod args;
 mod bench;
@@ -7,6 +8,7 @@ mod completions;
 mod doctor;
 mod duration;
 mod exit;
+mod interrupt;
 mod lease;
 mod list;
 mod lock;
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(*args),
-        Command::Acquire(args) => runtime()?.block_on(acquire::run(args)),
+        Command::Acquire(args) => acquire::run(args),
         Command::Renew(args) => runtime()?.block_on(lease::renew(args)),
         Command::Release(args) => runtime()?.block_on(lease::release(args)),
         Command::Wait(args) => runtime()?.block_on(wait::wait(args)),

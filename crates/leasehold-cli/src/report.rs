@@ -10,6 +10,8 @@ use crate::exit::Exit;
 pub(crate) enum Failure {
     /// The library said so.
     Lock(leasehold::Error),
+    /// The same, about the store that is shown like this.
+    Store(String, leasehold::Error),
     /// The answer could not be written.
     Output(io::Error),
     /// The call is wrong.
@@ -39,15 +41,8 @@ impl Failure {
     /// What happened, in one line, and how to exit; `None` if there is nothing to tell.
     pub(crate) fn describe(&self) -> (Exit, Option<String>) {
         match self {
-            Failure::Lock(error) => {
-                let mut line = error.to_string();
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    line.push_str(&format!(": {cause}"));
-                    source = cause.source();
-                }
-                (error.kind().into(), Some(line))
-            }
+            Failure::Lock(error) => (error.kind().into(), Some(whole(error))),
+            Failure::Store(store, error) => (error.kind().into(), Some(format!("{store}: {}", whole(error)))),
             // The reader went away having seen enough, as `head` does; that is not a failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => (Exit::Success, None),
             Failure::Output(error) => (Exit::Output, Some(format!("cannot write the answer: {error}"))),
@@ -64,6 +59,17 @@ impl Failure {
         }
         exit
     }
+}
+
+/// An error with all its causes.
+fn whole(error: &leasehold::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    line
 }
 
 /// One line on stderr. With stderr gone there is nobody left to tell, and the exit code still says it;

@@ -12,9 +12,12 @@ use crate::{lock, store, table, view};
 /// Take a lock away from whoever holds it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Renewals are refused from here on, so that the lock passes on when its ttl has passed; the holder
-learns of it at its next renewal. With --now it is free at once, while the old holder may still be at
-work: only its fence tells what it protects to refuse it.
+Renewals are refused from here on, so that the lock passes on when its ttl has
+passed; the holder learns of it at its next renewal, and `leasehold run` then
+asks its command to end. With --now it is free at once, while the old holder may
+still be at work: only its fence tells what it protects to refuse it.
+
+Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot.
 
 Examples:
   leasehold revoke nightly-report

@@ -20,10 +20,10 @@ use crate::report::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold serve                                      Durable, in ./leasehold.db, on 127.0.0.1:7420
-  leasehold serve --store redis://localhost            The same before Redis; several servers are as one
-  leasehold serve --listen 0.0.0.0:7420 --tokens FILE  For others, who need a token
-  leasehold serve --check                              Is everything in order? Then end
+  leasehold serve                            In ./leasehold.db, on 127.0.0.1:7420
+  leasehold serve --store redis://localhost  Before Redis; several are as one
+  leasehold serve --listen 0.0.0.0:7420 --tokens FILE  For others, with a token
+  leasehold serve --check                    Is everything in order? Then end
 
 SIGTERM and SIGINT end it within 5 seconds: whoever waits gets a retryable error.
 SIGHUP reads tokens and certificates again.";

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use leasehold::backend::Liveness;
 use leasehold::backends::file::Directory;
-use leasehold::{Backend, Guard, Locks};
+use leasehold::backends::http::Http;
+use leasehold::{Backend, Guard, Locks, LocksBuilder};
 
+use crate::access::Access;
+use crate::exit::Exit;
 use crate::report::Failure;
 use crate::url::{StoreArgs, Url};
 
@@ -15,6 +18,7 @@ use crate::url::{StoreArgs, Url};
 pub(crate) struct Store {
     pub(crate) locks: Locks,
     pub(crate) url: Url,
+    pub(crate) access: Access,
     /// A directory of lock files, whose locks a child can share.
     directory: Option<Directory>,
 }
@@ -22,21 +26,18 @@ pub(crate) struct Store {
 /// Opens the store that the arguments or the environment name.
 pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
     let url = args.resolve()?;
-    if url.scheme().eq_ignore_ascii_case("memory") {
-        return Err(Failure::Usage(
-            "memory: is private to one process, so it keeps nobody else out; use file: or sqlite:".into(),
-        ));
-    }
-    let mut directory = None;
-    let builder = match url.path() {
-        Some(path) if url.scheme() == "file" => {
-            let opened = Directory::open(path)?;
-            directory = Some(opened.clone());
-            Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?
+    let access = args.access.resolve(&url)?;
+    Store::open(url, access).await
+}
+
+/// A client of any store.
+pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, leasehold::Error> {
+    match access.server.clone() {
+        Some(server) => {
+            Locks::open(async { Ok(Arc::new(Http::open(server).await?) as Arc<dyn Backend>) }).await
         }
-        _ => Locks::connect_builder(&url.text).await?,
-    };
-    Ok(Store { locks: builder.build(), url, directory })
+        None => Locks::connect_builder(&url.text).await,
+    }
 }
 
 /// Opens a store whose leases outlive the process that took them.
@@ -53,6 +54,40 @@ pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
 }
 
 impl Store {
+    async fn open(url: Url, access: Access) -> Result<Self, Failure> {
+        let shown = url.shown();
+        Store::connect(url, access).await.map_err(|failure| match failure {
+            // Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
+            Failure::Lock(error) if matches!(error.kind().into(), Exit::Store | Exit::NotAllowed) => {
+                Failure::Store(shown, error)
+            }
+            failure => failure,
+        })
+    }
+
+    async fn connect(url: Url, access: Access) -> Result<Self, Failure> {
+        if url.scheme().eq_ignore_ascii_case("memory") {
+            return Err(Failure::Usage(
+                "memory: is private to one process, so it keeps nobody else out; use file: or sqlite:".into(),
+            ));
+        }
+        let mut directory = None;
+        let builder = match url.path() {
+            Some(path) if url.scheme() == "file" => {
+                let opened = Directory::open(path)?;
+                directory = Some(opened.clone());
+                Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?
+            }
+            _ => client(&url, &access).await?,
+        };
+        Ok(Store { locks: builder.build(), url, access, directory })
+    }
+
+    /// The same store once more, as another process has it.
+    pub(crate) async fn again(&self) -> Result<Self, Failure> {
+        Store::open(self.url.clone(), self.access.clone()).await
+    }
+
     /// What keeps the lock for as long as a child has it open, where the store has such a thing.
     pub(crate) fn descriptor(&self, guard: &Guard) -> Result<Option<OwnedFd>, Failure> {
         let Some(directory) = &self.directory else { return Ok(None) };

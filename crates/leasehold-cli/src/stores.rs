@@ -55,6 +55,12 @@ fn url_form(scheme: &str) -> String {
         "memory" => "memory:".into(),
         "sqlite" => "sqlite:path".into(),
         "file" => "file:dir".into(),
+        "redis" | "rediss" => format!("{scheme}://host:port/db"),
+        "redis-sentinel" => format!("{scheme}://host:port,…/service"),
+        "redis-cluster" => format!("{scheme}://host:port,…"),
+        "postgres" | "postgres+advisory" => format!("{scheme}://user@host/db"),
+        "http" => "http://host:port, https://…".into(),
+        "quorum" => "quorum:url,url,url".into(),
         other => format!("{other}:…"),
     }
 }

@@ -24,6 +24,12 @@ enum What {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold token create --name ci --prefix ci/
+  LEASEHOLD_TOKEN=$(leasehold token create --allow read) leasehold list
+
+The server reads the file again on SIGHUP.")]
 struct Create {
     /// The file of the server's tokens; made if it is not there.
     #[arg(long, env = "LEASEHOLD_TOKENS", default_value = "leasehold.tokens", value_name = "FILE")]

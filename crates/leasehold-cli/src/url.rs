@@ -5,6 +5,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::access::AccessArgs;
 use crate::report::{Failure, say};
 
 /// The variables that name a store, also for what `run` starts.
@@ -14,13 +15,15 @@ pub(crate) const URL_FILE: &str = "LEASEHOLD_URL_FILE";
 /// How a command is told which store to use.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store, for example sqlite:/var/lib/app/locks.db. Unless given: LEASEHOLD_URL, then
-    /// LEASEHOLD_URL_FILE, then file: in the user's state directory.
-    #[arg(long, value_name = "URL", conflicts_with = "url_file")]
+    /// The store, for example sqlite:/var/lib/app/locks.db; `leasehold stores` lists them. Unless given:
+    /// LEASEHOLD_URL, then LEASEHOLD_URL_FILE, then file: in the user's state directory.
+    #[arg(long, value_name = "URL", conflicts_with = "url_file", help_heading = "Store")]
     pub(crate) url: Option<String>,
     /// A file that holds the URL, so that a password in it does not show in `ps`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
     pub(crate) url_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
 }
 
 /// A store's URL, and what is known about it without opening it.
@@ -29,6 +32,8 @@ pub(crate) struct Url {
     pub(crate) text: String,
     /// The file it was read from, if it was.
     file: Option<PathBuf>,
+    /// Nobody has named it.
+    pub(crate) is_default: bool,
 }
 
 impl StoreArgs {
@@ -71,7 +76,7 @@ impl Url {
             Some((scheme, path)) => format!("{scheme}:{path}"),
             None => text.to_owned(),
         };
-        Ok(Url { text, file })
+        Ok(Url { text, file, is_default: false })
     }
 
     fn read(file: &Path) -> Result<Self, Failure> {
@@ -110,11 +115,16 @@ impl Url {
         let dir = dir
             .to_str()
             .ok_or_else(|| Failure::Usage("the path of the state directory is not UTF-8".into()))?;
-        Url::new(&format!("file:{dir}"), None)
+        Ok(Url { is_default: true, ..Url::new(&format!("file:{dir}"), None)? })
     }
 
     pub(crate) fn scheme(&self) -> &str {
         self.text.split(':').next().unwrap_or_default()
+    }
+
+    /// Whether it is a leasehold server, which may want a token and has TLS.
+    pub(crate) fn is_server(&self) -> bool {
+        ["http", "https"].iter().any(|scheme| self.scheme().eq_ignore_ascii_case(scheme))
     }
 
     /// The path of a `file:` or `sqlite:` store.
@@ -201,9 +211,9 @@ mod tests {
     #[test]
     fn a_password_that_was_in_a_file_is_not_put_into_the_environment() {
         let file = Some(PathBuf::from("/etc/app/url"));
-        let secret = Url { text: "redis://:secret@h".into(), file: file.clone() };
+        let secret = Url { file: file.clone(), ..url("redis://:secret@h") };
         assert_eq!(secret.for_child(), [(URL, None), (URL_FILE, Some("/etc/app/url".into()))]);
-        let open = Url { text: "redis://h".into(), file };
+        let open = Url { file, ..url("redis://h") };
         assert_eq!(open.for_child()[0], (URL, Some("redis://h".into())));
     }
 }

@@ -23,7 +23,9 @@ pub(crate) struct Holder {
     pub(crate) owner: String,
     pub(crate) mode: Mode,
     pub(crate) fence: Fence,
-    pub(crate) acquired_at_ms: u64,
+    /// `None`: the store does not know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) acquired_at_ms: Option<u64>,
     /// `None`: as long as its process lives.
     pub(crate) expires_in_ms: Option<u128>,
     pub(crate) renewals: u64,
@@ -59,7 +61,7 @@ impl From<&HolderInfo> for Holder {
             owner: holder.owner.to_string(),
             mode: holder.grant.mode,
             fence: holder.grant.fence,
-            acquired_at_ms: holder.grant.acquired_at_ms,
+            acquired_at_ms: Some(holder.grant.acquired_at_ms).filter(|at| *at > 0),
             expires_in_ms: holder.grant.left.map(|left| left.as_millis()),
             renewals: holder.grant.renewals,
             revoked: holder.revoked,
@@ -76,8 +78,8 @@ impl From<&WaiterInfo> for Waiter {
 
 impl Holder {
     /// How long it has been held, by this machine's wall clock.
-    pub(crate) fn held_for(&self) -> Duration {
-        Duration::from_millis(now_ms().saturating_sub(self.acquired_at_ms))
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        self.acquired_at_ms.map(|at| Duration::from_millis(now_ms().saturating_sub(at)))
     }
 
     pub(crate) fn left(&self) -> Option<Duration> {
@@ -91,6 +93,23 @@ pub(crate) fn now_ms() -> u64 {
     leasehold::clock::SystemClock.wall_micros() / 1000
 }
 
+/// A moment of the wall clock with its date, in UTC.
+pub(crate) fn date_and_time(at_ms: u64) -> String {
+    let (mut year, mut days) = (1970, at_ms / 86_400_000);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 0;
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    format!("{year}-{:02}-{:02} {}", month + 1, days + 1, time_of_day(at_ms))
+}
+
 /// A moment of the wall clock, in UTC.
 pub(crate) fn time_of_day(at_ms: u64) -> String {
     let seconds = at_ms / 1000 % 86400;
@@ -100,4 +119,22 @@ pub(crate) fn time_of_day(at_ms: u64) -> String {
 /// JSON for programs, as an answer.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, crate::report::Failure> {
     Ok(serde_json::to_string_pretty(value).map_err(std::io::Error::from)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_that_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00Z"),
+            (951_782_399, "2000-02-28 23:59:59Z"),
+            (951_782_400, "2000-02-29 00:00:00Z"),
+            (1_798_761_599, "2026-12-31 23:59:59Z"),
+            (4_107_542_400, "2100-03-01 00:00:00Z"),
+        ] {
+            assert_eq!(date_and_time(seconds * 1000), text);
+        }
+    }
 }

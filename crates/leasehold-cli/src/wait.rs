@@ -20,8 +20,8 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 /// Wait until nobody holds a name, without taking it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Looks up to twice a second; another may take the lock right after. To do something under the lock use
-`leasehold run`.
+Looks up to twice a second; another may take the lock right after. To do
+something under the lock use `leasehold run`.
 
 Exit status: 0 free, 75 still held after --wait.
 
@@ -40,7 +40,8 @@ pub(crate) struct Wait {
 /// Tell of changes as they happen.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Looks at the store in intervals, so what comes and goes in between is not seen; renewals are not told of.
+Looks at the store in intervals, so what comes and goes in between is not seen;
+renewals are not told of. Ends with Ctrl-C, or when nobody reads any more.
 
 Examples:
   leasehold watch
@@ -96,7 +97,7 @@ struct Seen {
 }
 
 pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
-    let opened = store::open(&args.store).await?;
+    let opened = list::open(&args.store).await?;
     let interval = args.interval.max(LOOK.0);
     let mut before = BTreeMap::new();
     loop {

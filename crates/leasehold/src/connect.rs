@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use crate::backend::{Backend, Info};
 #[cfg(all(feature = "file", unix))]
-use crate::backends::file::Directory;
+use crate::backends::file::{self, Directory};
 #[cfg(feature = "http")]
 use crate::backends::http::{self, Http};
 use crate::backends::memory::Memory;
@@ -17,6 +17,7 @@ use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
 
@@ -53,6 +54,70 @@ pub fn stores() -> Vec<Info> {
         #[cfg(feature = "http")]
         http::INFO,
     ]
+}
+
+/// Looks at how the store of a URL is set up: what it promises as it stands, and what it risks.
+///
+/// Each finding that is not as it should be has what can come of it and what to do about it. The store is connected
+/// to for this, and nothing in it is changed. `leasehold doctor` prints what this finds, besides what it tries out by
+/// itself; the risks of a Redis server are also logged when it is connected to.
+///
+/// # Cancel safety
+/// Dropped, nothing is left.
+///
+/// # Errors
+/// As [`Locks::connect`].
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// for finding in leasehold::examine("memory:").await? {
+///     println!("{finding}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn examine(url: &str) -> Result<Vec<Finding>> {
+    examine_node(url.to_owned()).await
+}
+
+/// As [`examine`]; a quorum examines its nodes with it.
+fn examine_node(url: String) -> BoxFuture<'static, Result<Vec<Finding>>> {
+    Box::pin(async move {
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
+        // Where nothing is asked of it, opening it says what is wrong with the URL.
+        match scheme.to_ascii_lowercase().as_str() {
+            #[cfg(all(feature = "sqlite", target_os = "linux"))]
+            "sqlite" => {
+                drop(open(url.clone()).await?);
+                Ok(sqlite::findings::findings(std::path::Path::new(Sqlite::path_of_url(rest)?)))
+            }
+            #[cfg(all(feature = "file", unix))]
+            "file" => Ok(file::findings::findings(Directory::connect(rest).await?.path())),
+            #[cfg(feature = "http")]
+            "http" | "https" => Http::connect(&url).await?.findings().await,
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => {
+                Redis::connect(&url).await?.findings().await
+            }
+            "quorum" => {
+                drop(open(url.clone()).await?);
+                Ok(quorum::findings(rest, examine_node).await)
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Postgres::connect(&url).await?.findings().await,
+            #[cfg(feature = "postgres")]
+            "postgres+advisory" | "postgresql+advisory" => Advisory::connect(&url).await?.findings().await,
+            _ => {
+                drop(open(url).await?);
+                Ok(vec![Finding::note(
+                    "locks hold between the clients of one store in one process, and no further",
+                )])
+            }
+        }
+    })
 }
 
 impl Locks {

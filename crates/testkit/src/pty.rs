@@ -69,6 +69,14 @@ impl Terminal {
         self.master.write_all(text.as_bytes()).expect("somebody is at the terminal");
     }
 
+    /// Whether the program has ended.
+    ///
+    /// # Panics
+    /// If the system does not know.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("it is our child").is_some()
+    }
+
     /// Everything it has shown since the last time something was seen.
     pub fn shown(&self) -> String {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()

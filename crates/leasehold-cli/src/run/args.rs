@@ -23,18 +23,21 @@ Examples:
 
 The command sees LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_LEASE_ID and LEASEHOLD_URL.
 
-On a store with a ttl the command and all it has started are killed before the lock can pass to
-another: TERM at --kill-after before the lease would end, KILL right before it ends. The lock is
-released when all of them are gone. TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on; a
-second TERM kills.
+On a store with a ttl the command and all it has started are killed before the
+lock can pass to another: TERM at --kill-after before the lease would end, KILL
+right before it ends. The lock is released when all of them are gone. TERM, INT,
+HUP, QUIT, USR1, USR2 and WINCH are passed on; a second TERM kills.
 
-Exit status: that of the command, 128 + n if signal n ended it; 75 (or -E) busy, 79 (or
---lost-code) lost, 69 the store does not work, 77 not allowed, 64 wrong call, 126 the command
-cannot be run, 127 it is not there.";
+Exit status: that of the command, 128 + n if signal n ended it; 75 (or -E) busy,
+79 (or --lost-code) lost, 69 the store does not work, 77 not allowed, 64 wrong
+call, 126 the command cannot be run, 127 it is not there.";
 
 /// Run a command under a lock.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "leasehold run [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       leasehold run [OPTIONS] <NAME> -c <LINE>"
+)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -68,6 +71,10 @@ pub(crate) struct Run {
     /// End what the command leaves running when it has ended, instead of waiting for it.
     #[arg(long)]
     pub(crate) kill_leftovers: bool,
+    /// Take the lock also where the store gives no fence, with which what it protects could refuse a holder
+    /// that was paused for too long.
+    #[arg(long)]
+    pub(crate) allow_unfenced: bool,
     /// Who holds the lock, for others to see [default: host:pid]
     #[arg(long)]
     pub(crate) owner: Option<String>,

@@ -4,7 +4,8 @@ mod alarm;
 mod args;
 pub(crate) mod child;
 mod plan;
-mod signals;
+pub(crate) mod signals;
+mod standing;
 mod supervise;
 mod tree;
 mod voice;
@@ -17,6 +18,7 @@ use leasehold::{Guard, State};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
+use crate::interrupt::{self, PARTING, by_signal};
 use crate::lock;
 use crate::report::Failure;
 use crate::store::{self, Store};
@@ -31,9 +33,6 @@ use self::voice::{Event, Voice};
 
 /// How long a wait is not worth a word.
 const SOON: Duration = Duration::from_millis(250);
-
-/// How long leaving a queue, or giving back a lease that is lost, is tried when we are to go at once.
-const PARTING: Duration = Duration::from_secs(1);
 
 /// Runs the command; the code to exit with.
 pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
@@ -54,18 +53,24 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
     let start = args.command()?;
     let opened = tokio::select! {
         biased;
-        signal = leaving(&signals) => return Ok(interrupted(signal, voice)),
+        arrived = interrupt::leaving(&signals) => return Ok(interrupted(arrived, voice)),
         opened = store::open(&args.store) => opened?,
     };
     let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
     args.check(ttl)?;
+    if !opened.locks.info().fenced && !args.allow_unfenced {
+        return Err(Failure::Usage(format!(
+            "{}: gives no fences as it is set up, so that a command that was paused too long cannot be told from \
+             its successor; `leasehold doctor` says more, --allow-unfenced accepts it",
+            opened.locks.info().scheme
+        )));
+    }
     let shown = opened.url.shown();
     let guard = tokio::select! {
         biased;
-        signal = leaving(&signals) => {
-            // The dropped attempt has left the queue when this is over.
-            let _ = tokio::time::timeout(PARTING, opened.locks.close()).await;
-            return Ok(interrupted(signal, voice));
+        arrived = interrupt::leaving(&signals) => {
+            interrupt::part(&opened.locks).await;
+            return Ok(interrupted(arrived, voice));
         }
         guard = acquire(&args, &opened, &shown, voice) => guard?,
     };
@@ -98,6 +103,7 @@ async fn acquire(
 ) -> Result<Option<Guard>, leasehold::Error> {
     let locks = opened.locks.with_options(|options| {
         options.ttl = args.ttl();
+        options.allow_unfenced = args.allow_unfenced;
         if let Some(owner) = &args.owner {
             options.owner = owner.as_str().into();
         }
@@ -126,27 +132,9 @@ async fn acquire(
     attempt.await
 }
 
-/// Resolves when a signal says that nobody wants us to wait any more.
-async fn leaving(signals: &Signals) -> Signal {
-    loop {
-        let Arrived { signal, .. } = signals.next().await;
-        match signal {
-            Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => return signal,
-            Signal::SIGTSTP => signals::take(signal),
-            _ => {}
-        }
-    }
-}
-
-fn interrupted(signal: Signal, voice: Voice) -> ExitCode {
-    voice.tell(&Event::Interrupted { signal: signal as i32 });
-    by_signal(signal as i32)
-}
-
-/// The code of a shell for what ended by a signal.
-fn by_signal(signal: i32) -> ExitCode {
-    // A signal's number is below 65.
-    ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)))
+fn interrupted(arrived: Arrived, voice: Voice) -> ExitCode {
+    voice.tell(&Event::Interrupted { signal: arrived.signal as i32 });
+    interrupt::end(arrived)
 }
 
 async fn supervise(
@@ -166,12 +154,14 @@ async fn supervise(
         ("LEASEHOLD_LEASE_ID", Some(guard.lease_id().expose().into())),
     ];
     start.env.extend(opened.url.for_child());
+    start.env.extend(opened.access.for_child());
     tree::adopt_orphans()?;
     // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
     guard.check()?;
     let leader = start.spawn()?;
     voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
-    let supervised = Supervised { leader, guard, plan, voice, kill_leftovers: args.kill_leftovers };
+    let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
+    let supervised = Supervised { leader, guard, locks, plan, voice, kill_leftovers };
     Ok(supervised.until_gone(signals, &alarm).await)
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     margin: Duration,
     /// When everything has to be gone whatever the lease says.
     hold_until: Option<Moment>,
+    /// `None` for locks that do not expire.
+    ttl: Option<Duration>,
 }
 
 /// What is to be done now.
@@ -51,12 +53,22 @@ impl Plan {
         // and not before.
         let grace = ttl.map_or(kill_after, |ttl| kill_after.min(ttl / 3));
         let grace = max_hold.map_or(grace, |hold| grace.min(hold / 2));
-        Plan { grace, margin: MARGIN.min(grace / 4), hold_until: max_hold.map(|hold| since + hold) }
+        Plan { grace, margin: MARGIN.min(grace / 4), hold_until: max_hold.map(|hold| since + hold), ttl }
     }
 
     /// Between TERM and KILL.
     pub(crate) fn grace(&self) -> Duration {
         self.grace
+    }
+
+    /// How long the lease lasts unless renewed; `None` for one that does not expire.
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// When to kill what is asked to end now, with a lease that may be relied on for so long.
+    pub(crate) fn end(&self, now: Moment, valid_for: Duration) -> Moment {
+        (now + self.grace).min(now + valid_for.saturating_sub(self.margin))
     }
 
     /// What to do now, given how long the lease may be relied on; `None` for one that does not expire.
@@ -121,6 +133,14 @@ mod tests {
         // Shorter than twice the grace: half of it to work in.
         let plan = Plan::new(None, secs(5), Some(secs(2)), START);
         assert_eq!(plan.step(START, None), Step::Wait(Some(START + secs(1))));
+    }
+
+    #[test]
+    fn what_is_asked_to_end_early_has_its_grace_but_never_beyond_the_lease() {
+        let plan = Plan::new(Some(secs(30)), secs(5), None, START);
+        assert_eq!(plan.end(START, secs(20)), START + secs(5));
+        assert_eq!(plan.end(START, secs(4)), START + Duration::from_millis(3500));
+        assert_eq!(plan.end(START, Duration::ZERO), START);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use leasehold::clock::Moment;
-use leasehold::{Guard, State};
+use leasehold::{Gone, Guard, Locks, LostReason, State};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus, getpgid, getpgrp};
 
 use super::alarm::{Alarm, now};
 use super::plan::{Plan, Step, Why};
 use super::signals::{self, Arrived, Signals};
+use super::standing::{Change, Standing};
 use super::tree::{self, Reaped};
 use super::voice::{Event, Voice};
 
@@ -39,6 +40,7 @@ pub(crate) struct Ended {
 pub(crate) struct Supervised<'a> {
     pub(crate) leader: Pid,
     pub(crate) guard: &'a Guard,
+    pub(crate) locks: &'a Locks,
     pub(crate) plan: Plan,
     pub(crate) voice: Voice,
     pub(crate) kill_leftovers: bool,
@@ -52,8 +54,8 @@ enum Phase {
     Killing,
 }
 
-#[derive(Debug)]
-struct Course {
+struct Course<'a> {
+    standing: Standing<'a>,
     phase: Phase,
     status: Option<WaitStatus>,
     why: Option<Why>,
@@ -67,6 +69,7 @@ impl Supervised<'_> {
     /// Returns when nothing that the command has started is left.
     pub(crate) async fn until_gone(&self, signals: &Signals, alarm: &Alarm) -> Ended {
         let mut course = Course {
+            standing: Standing::new(self.guard, self.locks),
             phase: Phase::Running,
             status: None,
             why: None,
@@ -85,6 +88,7 @@ impl Supervised<'_> {
             tokio::select! {
                 biased;
                 _ = &mut lost, if !known_lost => known_lost = true,
+                () = course.standing.learned(), if known_lost => {}
                 arrived = signals.next() => self.handle(arrived, &mut course),
                 () = alarm.at(wake) => {}
             }
@@ -92,11 +96,16 @@ impl Supervised<'_> {
     }
 
     /// Ends the command if it is time to. When to look again.
-    fn keep_to_plan(&self, course: &mut Course) -> Option<Moment> {
+    fn keep_to_plan(&self, course: &mut Course<'_>) -> Option<Moment> {
         // A lock without ttl shows a loss only by its state.
-        let valid_for = self.guard.valid_for();
         let now = now();
-        let step = self.plan.step(now, valid_for);
+        let valid_for = course.standing.valid_for();
+        let step = match self.plan.step(now, valid_for) {
+            Step::Wait(_) if course.standing.is_revoked() => {
+                Step::Stop(Why::Lease, self.plan.end(now, valid_for.unwrap_or_default()))
+            }
+            step => step,
+        };
         match (course.phase, step) {
             (Phase::Killing, _) => {}
             (_, Step::Kill(why)) => {
@@ -122,29 +131,51 @@ impl Supervised<'_> {
             (Phase::Running, Step::Wait(at)) => at,
             (Phase::Running, _) => Some(now),
         };
-        match course.leftovers {
-            Some(at) if at <= now => {
-                course.leftovers = None;
-                let processes = tree::count();
-                if processes > 0 {
-                    self.voice.tell(&Event::Leftovers { processes });
-                }
-                next
+        let others = [self.tell_of_renewals(course), self.tell_of_leftovers(course, now)];
+        others.into_iter().chain([next]).flatten().min()
+    }
+
+    /// Tells programs whether the lease is renewed as it should be; people hear of it when it matters. When to
+    /// look again.
+    fn tell_of_renewals(&self, course: &mut Course<'_>) -> Option<Moment> {
+        let ttl = self.plan.ttl().filter(|_| self.voice.json && matches!(course.phase, Phase::Running))?;
+        let (change, again) = course.standing.renewals(ttl);
+        match change {
+            Some(Change::AtRisk(left)) => {
+                let stopped_in_ms = left.saturating_sub(self.plan.grace()).as_millis();
+                self.voice.tell(&Event::AtRisk { expires_in_ms: left.as_millis(), stopped_in_ms });
             }
-            Some(at) => Some(next.map_or(at, |next| next.min(at))),
-            None => next,
+            Some(Change::Renewed) => self.voice.tell(&Event::Renewed),
+            None => {}
         }
+        Some(again)
+    }
+
+    fn tell_of_leftovers(&self, course: &mut Course<'_>, now: Moment) -> Option<Moment> {
+        let at = course.leftovers?;
+        if at > now {
+            return Some(at);
+        }
+        course.leftovers = None;
+        let processes = tree::count();
+        if processes > 0 {
+            self.voice.tell(&Event::Leftovers { processes });
+        }
+        None
     }
 
     fn reason(&self, why: Why) -> &'static str {
         match why {
             Why::MaxHold => "the lock was held for as long as --max-hold allows",
+            Why::Lease if self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked)) => {
+                "the lock was revoked"
+            }
             Why::Lease if self.guard.state() == State::Lost => "the lock was lost",
             Why::Lease => "the lock could not be renewed and is about to end",
         }
     }
 
-    fn stop(&self, course: &mut Course, why: &str, kill: Moment) {
+    fn stop(&self, course: &mut Course<'_>, why: &str, kill: Moment) {
         self.voice.tell(&Event::Stopping { why, grace: kill.since(now()) });
         course.phase = Phase::Stopping(kill);
         tree::signal(Sent::TERM);
@@ -152,7 +183,7 @@ impl Supervised<'_> {
         tree::signal(Sent::CONT);
     }
 
-    fn kill(&self, course: &mut Course, why: &str) {
+    fn kill(&self, course: &mut Course<'_>, why: &str) {
         if !matches!(course.phase, Phase::Killing) {
             course.phase = Phase::Killing;
             // First do it, then talk about it: a terminal may be slow.
@@ -162,7 +193,7 @@ impl Supervised<'_> {
     }
 
     /// Takes note of what children have done; how it ended, if nothing is left.
-    fn reap(&self, course: &mut Course) -> Option<Ended> {
+    fn reap(&self, course: &mut Course<'_>) -> Option<Ended> {
         loop {
             match tree::reap() {
                 Reaped::AllGone => {
@@ -188,7 +219,7 @@ impl Supervised<'_> {
     }
 
     /// The command was stopped from the terminal: so are we, or whoever started us would never know.
-    fn follow(&self, status: WaitStatus, course: &mut Course) {
+    fn follow(&self, status: WaitStatus, course: &mut Course<'_>) {
         let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
         let stopped = status.stopping_signal().and_then(|number| Signal::try_from(number).ok());
         if stopped.is_some_and(|signal| by_terminal.contains(&signal))
@@ -200,7 +231,7 @@ impl Supervised<'_> {
     }
 
     /// Stops this process, and with it the renewals.
-    fn suspend(&self, course: &mut Course) {
+    fn suspend(&self, course: &mut Course<'_>) {
         let left = self.guard.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
         signals::take(Signal::SIGTSTP);
@@ -209,14 +240,14 @@ impl Supervised<'_> {
     }
 
     /// Lets the command go on, unless its time is over: then it is killed where it stands.
-    fn resume(&self, course: &mut Course) {
+    fn resume(&self, course: &mut Course<'_>) {
         self.keep_to_plan(course);
         if !matches!(course.phase, Phase::Killing) {
             tree::signal(Sent::CONT);
         }
     }
 
-    fn handle(&self, arrived: Arrived, course: &mut Course) {
+    fn handle(&self, arrived: Arrived, course: &mut Course<'_>) {
         let Arrived { signal, by_terminal } = arrived;
         match signal {
             // Whoever waits for children looks after every signal.

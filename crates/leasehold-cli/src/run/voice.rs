@@ -30,6 +30,13 @@ pub(crate) enum Event<'a> {
     Started {
         pid: i32,
     },
+    /// Renewals fail or hang. Unless one succeeds before, the command is asked to end in `stopped_in_ms`.
+    AtRisk {
+        expires_in_ms: u128,
+        stopped_in_ms: u128,
+    },
+    /// And one has succeeded.
+    Renewed,
     Suspended {
         expires: bool,
         #[serde(skip)]
@@ -116,7 +123,12 @@ impl fmt::Display for Event<'_> {
             Event::Lost { why, .. } => write!(f, "the lock was lost: {why}"),
             Event::Interrupted { .. } => write!(f, "interrupted while waiting; the command was not run"),
             Event::Failed { why, .. } => f.write_str(why),
-            Event::Acquired { .. } | Event::Started { .. } | Event::Exited { .. } | Event::Released => Ok(()),
+            Event::Acquired { .. }
+            | Event::Started { .. }
+            | Event::AtRisk { .. }
+            | Event::Renewed
+            | Event::Exited { .. }
+            | Event::Released => Ok(()),
         }
     }
 }
@@ -140,6 +152,8 @@ impl Voice {
             event,
             Event::Acquired { .. }
                 | Event::Started { .. }
+                | Event::AtRisk { .. }
+                | Event::Renewed
                 | Event::Exited { .. }
                 | Event::Released
                 | Event::Interrupted { .. }

@@ -3,6 +3,9 @@
 #![allow(dead_code)] // each test file uses a part of it
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+pub(crate) mod authority;
+
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -19,13 +22,31 @@ pub(crate) struct Store {
     pub(crate) url: String,
     /// Whether its leases end by a ttl; otherwise with the process.
     pub(crate) ttl: bool,
-    /// What serves it, for as long as the test lasts.
-    _server: Option<Box<dyn std::any::Any>>,
+    /// Whether a bystander sees that somebody waits.
+    pub(crate) shows_waiters: bool,
+    /// Whether a bystander sees which names there are, and who holds them and waits by their own labels.
+    pub(crate) shows_names: bool,
+    /// Whether it has semaphores.
+    pub(crate) permits: bool,
+    server: Server,
+}
+
+/// What serves a store, for as long as the test lasts.
+enum Server {
+    Nobody,
+    Redis(testkit::redis::Server),
+    Postgres(testkit::postgres::Postgres),
+    Leasehold(Served),
 }
 
 /// Every store that the command line is tested on: a line each.
 pub(crate) fn stores() -> Vec<Store> {
-    vec![file(), sqlite(), redis(), postgres()]
+    vec![file(), sqlite(), redis(), postgres(), advisory(), server()]
+}
+
+/// Those that can be away while their clients are there.
+pub(crate) fn fallible_stores() -> Vec<Store> {
+    vec![sqlite(), redis(), postgres(), advisory(), server()]
 }
 
 /// Those whose leases end by a ttl.
@@ -44,24 +65,94 @@ pub(crate) fn sqlite() -> Store {
 pub(crate) fn redis() -> Store {
     let server = testkit::redis::Server::start();
     let url = server.url();
-    Store::served(server, url, true)
+    Store { server: Server::Redis(server), ..Store::at(url) }
 }
 
 pub(crate) fn postgres() -> Store {
     let server = testkit::postgres::Postgres::start();
     let url = server.url();
-    Store::served(server, url, true)
+    Store { server: Server::Postgres(server), ..Store::at(url) }
+}
+
+pub(crate) fn advisory() -> Store {
+    let server = testkit::postgres::Postgres::start();
+    // A server that hangs is to be noticed before a test is bored.
+    let url = server.url().replacen("postgres://", "postgres+advisory://", 1) + "?keepalive=1";
+    let server = Server::Postgres(server);
+    Store { ttl: false, shows_names: false, permits: false, server, ..Store::at(url) }
+}
+
+/// A leasehold server before SQLite.
+pub(crate) fn server() -> Store {
+    let mut store = Store::new(true, |_| String::new());
+    let served = Served::start(store.dir.path(), &[]);
+    store.url.clone_from(&served.url);
+    Store { server: Server::Leasehold(served), ..store }
+}
+
+/// A `leasehold serve`, killed on drop.
+pub(crate) struct Served {
+    process: Child,
+    pub(crate) url: String,
+}
+
+impl Served {
+    /// Starts one with these options, whose data are in this directory.
+    pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
+        let mut serve = vec!["serve", "--log", "none", "--listen", "127.0.0.1:0"];
+        if !options.contains(&"--store") {
+            serve.extend(["--store", "sqlite:served.db"]);
+        }
+        let mut command = leasehold(&[&serve[..], options].concat());
+        let mut process = command.current_dir(dir).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let url =
+            lines.find_map(|line| Some(line.unwrap().strip_prefix("export LEASEHOLD_URL=")?.to_owned()));
+        Served { process, url: url.expect("it says where it listens") }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(pid(self.process.id()), signal).expect("it runs");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A store that answers nobody; it does again when this is dropped.
+pub(crate) struct Away<'a>(&'a Store, Option<rusqlite::Connection>);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        match &self.0.server {
+            Server::Nobody => drop(self.1.take()),
+            Server::Redis(server) => server.go_on(),
+            Server::Postgres(server) => server.thaw(),
+            Server::Leasehold(server) => server.signal(Signal::CONT),
+        }
+    }
 }
 
 impl Store {
     fn new(ttl: bool, url: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = url(dir.path());
-        Store { dir, url, ttl, _server: None }
+        Store { dir, url, ttl, shows_waiters: ttl, shows_names: true, permits: true, server: Server::Nobody }
     }
 
-    fn served(server: impl std::any::Any, url: String, ttl: bool) -> Self {
-        Store { _server: Some(Box::new(server)), ..Store::new(ttl, |_| url) }
+    /// Takes the store away from everybody: nothing is answered, nothing is refused.
+    pub(crate) fn away(&self) -> Away<'_> {
+        match &self.server {
+            Server::Nobody => return Away(self, Some(self.cut_off())),
+            Server::Redis(server) => server.freeze(),
+            Server::Postgres(server) => server.freeze(),
+            Server::Leasehold(server) => server.signal(Signal::STOP),
+        }
+        Away(self, None)
     }
 
     /// The store of a server that the test keeps for itself.
@@ -78,6 +169,11 @@ impl Store {
             }
             None => self.url.clone(),
         }
+    }
+
+    /// How a holder with this label is shown.
+    pub(crate) fn owner<'a>(&self, label: &'a str) -> &'a str {
+        if self.shows_names { label } else { "PostgreSQL session " }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -136,8 +232,10 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
         .args(["--pdeathsig", "KILL", "--", "env", "--default-signal", env!("CARGO_BIN_EXE_leasehold")])
         .args(args)
         .stdin(Stdio::null());
-    for name in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE", "LEASEHOLD_TTL", "NO_COLOR"] {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LEASEHOLD_") || name == "NO_COLOR" {
+            command.env_remove(name);
+        }
     }
     command.env("SHELL", "/bin/sh");
     command

@@ -1,6 +1,7 @@
 //! `file:dir` — locks on files of one machine, which the system frees when a process dies.
 
 mod dir;
+pub(crate) mod findings;
 mod local;
 mod locked;
 mod meta;

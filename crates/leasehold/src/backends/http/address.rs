@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use hyper::Uri;
 
 use crate::error::{Error, Result};
+use crate::finding::is_loopback;
 
 /// How to reach a server.
 #[derive(Clone)]
@@ -90,6 +91,11 @@ impl Options {
             _ => return Err(bad("cert and key go together")),
         };
         Ok(options)
+    }
+
+    /// Whether the server is on this machine, as far as the name of its host tells.
+    pub fn is_loopback(&self) -> bool {
+        is_loopback(&self.host)
     }
 
     /// The host and port as a header has them.

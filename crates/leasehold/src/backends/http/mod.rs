@@ -4,9 +4,11 @@
 //! because a server takes a connection that is closed for a client that has gone, and gives up its place.
 
 mod address;
+mod findings;
 mod polls;
 mod pool;
 mod reading;
+mod tls;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Connections to one server, used again and again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Full};
@@ -8,9 +8,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, header};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -18,6 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::address::Options;
 use super::reading::Answer;
+use super::tls::{self, connector};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a connection is kept that nobody uses: less than a server waits for the next request.
@@ -47,6 +46,14 @@ fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Er
 }
 
 fn broken(error: hyper::Error) -> Error {
+    // With TLS 1.3 a server refuses a client's certificate only after the client is done.
+    if let Some(refused) = tls::refusal(&error) {
+        return refused.with_source(error);
+    }
+    if error.is_parse() {
+        let message = "what answers does not speak HTTP; does it speak TLS, that is https:?";
+        return Error::new(ErrorKind::Unavailable, message).with_source(error);
+    }
     Error::new(ErrorKind::Unavailable, "the connection to the server broke").with_source(error)
 }
 
@@ -59,6 +66,10 @@ impl Pool {
         })?;
         let tls = if options.tls { Some(connector(&options)?) } else { None };
         Ok(Pool { options, tls, runtime, idle: Mutex::default() })
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
     }
 
     pub(super) fn runtime(&self) -> &Handle {
@@ -161,7 +172,7 @@ impl Pool {
             match tls {
                 None => speak(&runtime, stream).await,
                 Some((connector, name)) => {
-                    let stream = connector.connect(name, stream).await.map_err(unreachable)?;
+                    let stream = connector.connect(name, stream).await.map_err(tls::failed)?;
                     speak(&runtime, stream).await
                 }
             }
@@ -208,35 +219,3 @@ fn notice_silence(stream: &TcpStream) {
 
 #[cfg(not(target_os = "linux"))]
 fn notice_silence(_: &TcpStream) {}
-
-fn connector(options: &Options) -> Result<(TlsConnector, ServerName<'static>)> {
-    let bad = |what: &str, error: Box<dyn std::error::Error + Send + Sync>| {
-        Error::invalid(format!("the {what} cannot be used")).with_source(error)
-    };
-    let chain = |path: &std::path::Path, what: &str| {
-        CertificateDer::pem_file_iter(path)
-            .and_then(|certs| certs.collect::<std::result::Result<Vec<_>, _>>())
-            .map_err(|error| bad(what, error.into()))
-    };
-    let mut roots = RootCertStore::empty();
-    let trusted = match &options.ca {
-        Some(path) => chain(path, "CA")?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
-    roots.add_parsable_certificates(trusted);
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("TLS provider", error.into()))?
-        .with_root_certificates(roots);
-    let config = match &options.identity {
-        None => builder.with_no_client_auth(),
-        Some((cert, key)) => {
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("key", error.into()))?;
-            builder
-                .with_client_auth_cert(chain(cert, "certificate")?, key)
-                .map_err(|error| bad("certificate", error.into()))?
-        }
-    };
-    let name = ServerName::try_from(options.host.clone()).map_err(|error| bad("host name", error.into()))?;
-    Ok((TlsConnector::from(Arc::new(config)), name))
-}

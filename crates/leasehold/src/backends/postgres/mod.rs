@@ -3,6 +3,7 @@
 pub mod advisory;
 mod config;
 mod fault;
+mod findings;
 mod pooler;
 mod tables;
 mod tls;

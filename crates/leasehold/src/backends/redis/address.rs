@@ -10,6 +10,7 @@ use redis::{
 
 use super::fault;
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::is_loopback;
 
 /// How long a connection may take to be made, with TLS and login.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -216,6 +217,14 @@ impl Address {
         } else {
             ConnectionAddr::Tcp(host, port)
         }
+    }
+
+    /// Whether nobody on a network can listen: TLS, or this machine.
+    pub(super) fn is_private(&self) -> bool {
+        self.hosts.iter().all(|host| match host {
+            ConnectionAddr::Tcp(host, _) => self.tls || is_loopback(host),
+            _ => true,
+        })
     }
 
     /// A client of one server.

@@ -1,4 +1,5 @@
-//! What is looked at once, when a store is opened: the version, and settings that can lose leases.
+//! What is looked at when a store is opened, and again when it is examined: the version, and settings that can lose
+//! leases.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use redis::Value;
 use super::fault;
 use super::link::{Failure, Link};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 
 /// The oldest version whose commands the scripts use (`SET … PXAT`).
 const OLDEST: (u32, u32) = (6, 2);
@@ -16,19 +18,20 @@ const OLDEST: (u32, u32) = (6, 2);
 pub(super) struct Checked {
     /// Made anew when a server starts: the same one twice is the same server.
     pub(super) run_id: String,
+    /// How many replicas follow it.
+    pub(super) replicas: u32,
+    pub(super) findings: Vec<Finding>,
 }
 
-/// Refuses a server that is too old, and warns of what a setting risks.
+/// Refuses a server that is too old, and looks at what its settings risk.
 pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
-    let mut cmd = redis::cmd("INFO");
-    let info = match ask(link, &mut cmd).await? {
-        Some(info) => info,
-        None => {
-            tracing::warn!(
-                "this Redis user may not call INFO: version, persistence and eviction policy could not be checked"
-            );
-            return Ok(Checked::default());
-        }
+    let Some(info) = ask(link, &["INFO"]).await? else {
+        let blind = Finding::risk(
+            "this Redis user may not call INFO",
+            "version, persistence and eviction policy could not be checked",
+            "let it: ACL SETUSER … +info +config|get",
+        );
+        return Ok(Checked { findings: vec![blind], ..Checked::default() });
     };
     let field = |name: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -38,38 +41,116 @@ pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
     if (version.next().unwrap_or(0), version.next().unwrap_or(0)) < OLDEST {
         return Err(Error::new(ErrorKind::Unsupported, "this Redis is older than 6.2"));
     }
-    let policy = field("maxmemory_policy");
-    if !matches!(policy, "noeviction" | "") {
-        tracing::warn!(
-            policy,
-            "this Redis evicts keys when memory is short: leases can vanish while they are held, and a second \
-             holder be let in; set maxmemory-policy to noeviction"
-        );
+    let mut findings = vec![Finding::ok(format!("this is Redis {}", field("redis_version")))];
+    findings.push(match field("maxmemory_policy") {
+        "noeviction" | "" => {
+            Finding::ok("this Redis refuses to write when memory is short, and evicts nothing")
+        }
+        policy => Finding::risk(
+            format!("this Redis evicts keys when memory is short (maxmemory-policy {policy})"),
+            "leases can vanish while they are held, and a second holder be let in",
+            "set maxmemory-policy to noeviction",
+        ),
+    });
+    findings.push(persistence(link, field("aof_enabled") != "0").await?);
+    if field("aof_last_write_status") == "err" {
+        findings.push(Finding::risk(
+            "this Redis cannot write its append-only file",
+            "a restart forgets grants",
+            "see its log: is the disk full?",
+        ));
     }
-    if field("aof_enabled") == "0" {
-        let mut cmd = redis::cmd("CONFIG");
-        cmd.arg("GET").arg("save");
-        match ask(link, &mut cmd).await? {
-            Some(saves) if saves.trim().is_empty() => tracing::warn!(
-                "this Redis keeps nothing on disk: a restart frees every lock while its holder still believes to \
-                 have it; set appendonly yes"
+    if field("role") == "slave" {
+        findings.push(Finding::risk(
+            "this Redis is a replica",
+            "it takes no writes, or such as its primary does not know",
+            "name the primary, or the sentinels (redis-sentinel:)",
+        ));
+    }
+    let replicas = field("connected_slaves").parse().unwrap_or(0);
+    Ok(Checked { run_id: field("run_id").to_owned(), replicas, findings })
+}
+
+/// What of the leases is there after a restart.
+async fn persistence(link: &Arc<Link>, appends: bool) -> Result<Finding> {
+    const FIX: &str = "set appendonly yes";
+    if !appends {
+        return Ok(match ask(link, &["CONFIG", "GET", "save"]).await? {
+            Some(saves) if saves.trim().is_empty() => Finding::risk(
+                "this Redis keeps nothing on disk",
+                "a restart frees every lock while its holder still believes to have it",
+                FIX,
             ),
-            Some(_) => tracing::warn!(
-                "this Redis saves snapshots only: a restart forgets the latest grants and releases; set appendonly \
-                 yes"
+            Some(_) => Finding::risk(
+                "this Redis saves snapshots only",
+                "a restart forgets the latest grants and releases",
+                FIX,
             ),
-            None => tracing::warn!(
-                "this Redis writes no append-only file, and whether it saves snapshots could not be checked: a \
-                 restart forgets at least the latest grants"
+            None => Finding::risk(
+                "this Redis writes no append-only file, and whether it saves snapshots could not be checked",
+                "a restart forgets at least the latest grants",
+                FIX,
             ),
+        });
+    }
+    Ok(match ask(link, &["CONFIG", "GET", "appendfsync"]).await?.as_deref() {
+        Some("always") => Finding::ok("this Redis has grants on disk before it answers (appendfsync always)"),
+        Some("no") => Finding::risk(
+            "this Redis leaves it to the system when its append-only file is on disk (appendfsync no)",
+            "after a crash of the machine the grants of the last half minute are forgotten",
+            "set appendfsync always, or at least everysec",
+        ),
+        // Not a risk to warn everybody of: it takes a machine that crashes and is back within a ttl.
+        policy => Finding::note(format!(
+            "this Redis syncs its append-only file once a second (appendfsync {})",
+            policy.unwrap_or("could not be checked")
+        ))
+        .because(
+            "after a crash of the machine, not of Redis alone, the grants of the last second or two are forgotten: \
+             if it is back within the ttl, a second holder can be let in",
+            "set appendfsync always, or use a ttl shorter than a restart of the machine takes",
+        ),
+    })
+}
+
+/// What it means that replicas follow, or do not. `fails_over`: they take over by themselves.
+pub(super) fn replication(replicas: u32, confirmed_by: Option<u32>, fails_over: bool) -> Option<Finding> {
+    match (replicas, confirmed_by) {
+        (0, Some(needed)) => Some(
+            Finding::note(format!("there is no replica, and grants need {needed}"))
+                .because("nothing can be locked", "start the replicas, or leave wait_replicas away"),
+        ),
+        (0, None) => None,
+        (_, Some(needed)) => Some(
+            Finding::note(format!("a grant counts when {needed} of {replicas} replicas have it")).because(
+                "in a failover, one that does not have it may still be chosen",
+                if needed >= replicas {
+                    "watch that no replica lags"
+                } else {
+                    "let all confirm: raise wait_replicas"
+                },
+            ),
+        ),
+        (_, None) => {
+            let what = format!("{replicas} of its replicas learn of grants later than the client");
+            let risk = "a failover forgets the latest grants, and lets a second holder in";
+            let fix = "say wait_replicas=1 in the URL, and set min-replicas-to-write 1";
+            Some(if fails_over {
+                Finding::risk(what, risk, fix)
+            } else {
+                Finding::note(what).because(risk, fix)
+            })
         }
     }
-    Ok(Checked { run_id: field("run_id").to_owned() })
 }
 
 /// The answer as text; `None` if this user may not ask.
-async fn ask(link: &Arc<Link>, cmd: &mut redis::Cmd) -> Result<Option<String>> {
-    match link.send(cmd).await.map(|reply| reply.value) {
+async fn ask(link: &Arc<Link>, words: &[&str]) -> Result<Option<String>> {
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    match link.send(&cmd).await.map(|reply| reply.value) {
         Ok(Value::Array(items)) => match items.into_iter().nth(1) {
             Some(Value::BulkString(text)) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
             _ => Ok(None),

@@ -122,6 +122,11 @@ impl Link {
         }
     }
 
+    /// The server, for people; `None` if it is the one that the sentinels name.
+    pub(super) fn shown(&self) -> Option<String> {
+        self.server.as_ref().map(ToString::to_string)
+    }
+
     /// A client of the server this link leads to at present.
     pub(super) async fn client(&self) -> Result<Client> {
         match (&self.server, &self.address.layout) {

@@ -33,6 +33,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -207,7 +208,9 @@ impl Redis {
         }
         let mut run_id = String::new();
         for link in route.everywhere().await? {
-            run_id = check::server(&link).await?.run_id;
+            let checked = check::server(&link).await?;
+            checked.findings.iter().for_each(Finding::log);
+            run_id = checked.run_id;
         }
         let confirmed = address.wait_replicas.map(|(replicas, time)| {
             (Arc::new(Route::new(Arc::clone(&address), home.clone(), time)), replicas, time)
@@ -236,6 +239,30 @@ impl Redis {
     #[doc(hidden)]
     pub fn last_time(&self) -> u64 {
         self.inner.time.load(Ordering::SeqCst)
+    }
+
+    /// How the servers are set up.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
+        let Inner { address, route, .. } = &*self.inner;
+        let fails_over = address.layout != Layout::Single;
+        let confirmed_by = address.wait_replicas.map(|(replicas, _)| replicas);
+        let links = route.everywhere().await?;
+        let several = links.len() > 1;
+        let mut found = Vec::new();
+        if address.layout == Layout::Cluster {
+            found.push(Finding::ok(format!("{} nodes of the cluster have names", links.len())));
+        }
+        for (number, link) in links.iter().enumerate() {
+            let checked = check::server(link).await?;
+            let replication = check::replication(checked.replicas, confirmed_by, fails_over);
+            let all = checked.findings.into_iter().chain(replication);
+            let node = link.shown().unwrap_or_else(|| (number + 1).to_string());
+            found.extend(all.map(|one| if several { one.about(&format!("node {node}")) } else { one }));
+        }
+        if !address.is_private() {
+            found.push(in_the_clear("use rediss: (tls=1 for sentinels and clusters)"));
+        }
+        Ok(found)
     }
 
     fn read(&self, value: Value) -> Result<Answer> {

@@ -3,6 +3,7 @@
 
 mod book;
 mod fault;
+pub(crate) mod findings;
 mod open;
 mod queue;
 mod rows;

@@ -73,7 +73,7 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Option<Info>, opener: 
 }
 
 /// Splits at commas that are followed by a scheme and `://`: host lists inside a URL have none.
-fn split(urls: &str) -> Vec<&str> {
+pub(super) fn split(urls: &str) -> Vec<&str> {
     let begins = |rest: &str| {
         rest.split_once("://").is_some_and(|(scheme, _)| {
             !scheme.is_empty()

@@ -3,6 +3,7 @@
 mod acquire;
 mod connect;
 mod fan;
+mod findings;
 mod keep;
 mod look;
 mod turns;
@@ -27,6 +28,7 @@ use fan::{Call, Enough, Fan, Member};
 use turns::Turns;
 
 pub(crate) use connect::{Opened, open};
+pub(crate) use findings::findings;
 
 /// How long a node may take, unless set: far longer than a healthy one needs, and three of them in a row (two
 /// phases and giving back) are still within the client's request timeout of 5 s.

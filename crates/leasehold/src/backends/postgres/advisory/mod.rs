@@ -23,9 +23,11 @@ use crate::backend::{
 };
 use crate::clock::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::name::Name;
 
 use super::config::Address;
+use super::findings::Settings;
 use finish::Finish;
 use pool::Pool;
 use sql::Sql;
@@ -43,6 +45,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Connections of one client at most, unless it is told otherwise: one for all locks that were free, and one for each
 /// that was waited for.
 const CONNECTIONS: usize = 32;
+
+/// Seconds above which it is worth a word that a server keeps the locks of a client that has vanished.
+const LONG_SILENCE: i32 = 120;
 
 /// The schema of the table of fences.
 const SCHEMA: &str = "leasehold";
@@ -154,6 +159,7 @@ impl AdvisoryBuilder {
         let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
         drop(first);
         let store = Store {
+            schema: self.schema.clone(),
             sql: Sql::new(&self.schema, fenced),
             allow_hashing: self.hashing,
             clock: Arc::new(SystemClock),
@@ -226,6 +232,42 @@ impl Advisory {
             namespaced: false,
             ..Info::new("postgres+advisory")
         }
+    }
+
+    /// How the server is set up.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
+        let Store { pool, schema, .. } = &*self.store;
+        let loan = pool.shared(&[]).await?;
+        let settings = Settings::ask(loan.session().client(), schema).await?;
+        let mut found = settings.findings("fences rest on the server's clock")?;
+        let bound = pool.keepalive * 2;
+        found.push(
+            Finding::note(format!("a server that hangs is noticed within {} s", bound.as_secs_f32()))
+                .because(
+                    "until then a holder cannot know whether it still has its lock",
+                    "say keepalive=seconds in the URL for another time",
+                ),
+        );
+        if let Some(seconds) = settings.notices_silence()? {
+            let what = format!("the lock of a client whose machine has vanished is free after {seconds} s");
+            found.push(if seconds <= LONG_SILENCE {
+                Finding::ok(what)
+            } else {
+                Finding::note(what).because(
+                    "none to safety; but until then nobody else gets it",
+                    "set tcp_keepalives_idle = 30, tcp_keepalives_interval = 10, tcp_keepalives_count = 3 on the server",
+                )
+            });
+        }
+        found.push(if pool.pooled {
+            Finding::note("there may be a pooler in session mode before the server").because(
+                "in any other mode locks would be lost without a word; it was tried that it is not in one",
+                "keep it in session mode, or connect without it",
+            )
+        } else {
+            Finding::ok("nothing stands between leasehold and the server that shares its sessions")
+        });
+        Ok(found)
     }
 
     fn run<T: Send + 'static>(&self, verb: impl Future<Output = T> + Send + 'static) -> Finish<T> {

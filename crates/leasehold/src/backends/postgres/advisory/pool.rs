@@ -20,8 +20,8 @@ pub(super) struct Pool {
     pub(super) address: Address,
     /// Where connections live.
     pub(super) home: Handle,
-    keepalive: Duration,
-    pooled: bool,
+    pub(super) keepalive: Duration,
+    pub(super) pooled: bool,
     room: Arc<Semaphore>,
     inside: Mutex<Inside>,
     /// Held while a shared session is made, so that those who need one at the same time get the same.

@@ -23,6 +23,8 @@ const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug)]
 pub(super) struct Store {
+    /// Of the table of fences.
+    pub(super) schema: String,
     pub(super) sql: Sql,
     pub(super) allow_hashing: bool,
     pub(super) clock: Arc<dyn Clock>,

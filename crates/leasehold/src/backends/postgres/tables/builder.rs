@@ -177,7 +177,9 @@ impl PostgresBuilder {
             }
             (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),
         };
-        Ok(Postgres { inner: Arc::new(Inner { pool: Arc::new(pool), bell, clock: 0.into() }) })
+        Ok(Postgres {
+            inner: Arc::new(Inner { pool: Arc::new(pool), bell, schema: self.schema, clock: 0.into() }),
+        })
     }
 
     /// Asks the server what has to be known, in one round trip.

@@ -26,12 +26,14 @@ use self::bell::Bell;
 use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
+use super::findings::Settings;
 use crate::backend::{
     Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
     Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::finding::Finding;
 use crate::name::Name;
 use crate::state;
 
@@ -66,6 +68,7 @@ struct Inner {
     pool: Arc<Pool>,
     /// None where the server cannot call us: then the client polls.
     bell: Option<Arc<Bell>>,
+    schema: String,
     clock: AtomicU64,
 }
 
@@ -120,6 +123,24 @@ impl Postgres {
     /// The server's clock as of the last answer, in microseconds since 1970: what that answer was decided by.
     pub fn clock(&self) -> u64 {
         self.inner.clock.load(Ordering::Relaxed)
+    }
+
+    /// How the server is set up.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
+        let client = self.inner.pool.connection().await?;
+        let settings = Settings::ask(&client, &self.inner.schema).await?;
+        let mut found =
+            settings.findings("the latest grants are forgotten, and a second holder is let in")?;
+        found.push(match self.inner.bell {
+            Some(_) => {
+                Finding::ok("nothing stands between leasehold and the server that shares its sessions")
+            }
+            None => Finding::note("a pooler that shares sessions stands before the server").because(
+                "none to safety; but those who wait are not woken, and ask again and again",
+                "give leasehold a way past it",
+            ),
+        });
+        Ok(found)
     }
 
     async fn call(&self, verb: Verb, params: &[Param<'_>]) -> Result<Vec<Row>> {

@@ -176,6 +176,14 @@ impl Pool {
         }
     }
 
+    /// A connection of its own, to ask something that is no verb.
+    pub(super) async fn connection(&self) -> Result<Lent> {
+        match self.connect().await? {
+            Session::Own { client, .. } => Ok(Box::new(Box::new(client))),
+            Session::Lent(lent) => Ok(lent),
+        }
+    }
+
     /// Puts back a connection made before.
     pub(super) fn keep(&self, client: Client) {
         self.give_back(Session::Own { client, prepared: Default::default() });

@@ -1,24 +1,19 @@
 //! `leasehold doctor`: what this store gives, as it is set up, and what it risks.
 //!
-//! What is true of every store is looked at here; what is special to one is in a file of its own, which
-//! gets the URL and returns findings. A new store adds a file and a line in [`special`].
-
-mod file;
-mod place;
-mod sqlite;
+//! What is true of every store is tried out here; what is special to one, the library knows.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
 use leasehold::backend::{Liveness, TimeAuthority};
-use serde::Serialize;
+use leasehold::backends::http::Http;
+use leasehold::{Finding, Level, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
 use crate::store::{self, Store};
-use crate::url::{StoreArgs, Url};
+use crate::url::StoreArgs;
 use crate::{duration, table, view};
 
 /// Round trips that are measured; the middle one is told.
@@ -30,16 +25,17 @@ const OFFSET: u64 = 1_000;
 /// Above this a round trip is worth a word: it is a good part of a renewal's time.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Look at a store: does it work, how fast is it, what does it promise, what does it risk?
+/// Look at a store: does it work, what does it promise, what does it risk?
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Takes and releases a lock of its own, named leasehold-doctor-…; touches no other.
+Takes and releases locks of its own, named leasehold-doctor-…; touches no other.
 
 Exit status: 0 no risk to safety, 1 a risk to safety, 69 the store does not work.
 
 Examples:
   leasehold doctor
-  leasehold doctor sqlite:/var/lib/app/locks.db")]
+  leasehold doctor sqlite:/var/lib/app/locks.db
+  leasehold doctor redis://localhost --output json | jq .safe")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     store: StoreArgs,
@@ -51,58 +47,18 @@ pub(crate) struct Doctor {
     place: Option<String>,
 }
 
-/// How much a finding matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
-    /// As it should be.
-    Ok,
-    /// Good to know.
-    Note,
-    /// Two could hold the same lock, or a lock could be lost without anybody noticing.
-    Risk,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Finding {
-    level: Level,
-    what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    risk: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Finding {
-    pub(crate) fn ok(what: impl Into<String>) -> Self {
-        Finding { level: Level::Ok, what: what.into(), risk: None, fix: None }
-    }
-
-    pub(crate) fn note(what: impl Into<String>) -> Self {
-        Finding { level: Level::Note, ..Finding::ok(what) }
-    }
-
-    pub(crate) fn risk(what: impl Into<String>, risk: impl Into<String>, fix: impl Into<String>) -> Self {
-        Finding { level: Level::Risk, risk: Some(risk.into()), fix: Some(fix.into()), ..Finding::ok(what) }
-    }
-
-    fn because(mut self, risk: impl Into<String>, fix: impl Into<String>) -> Self {
-        (self.risk, self.fix) = (Some(risk.into()), Some(fix.into()));
-        self
-    }
-}
-
 pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
     if let Some(url) = args.place.take() {
         args.store.url = Some(url);
     }
-    let opened = store::open(&args.store).await?;
+    let mut opened = store::open(&args.store).await?;
+    // That it gives no fences is a finding.
+    opened.locks = opened.locks.with_options(|options| options.allow_unfenced = true);
     let mut findings = vec![Finding::ok(format!("{} is there", opened.url.shown()))];
     findings.extend(speed(&opened.locks).await?);
     findings.extend(exclusion(&opened).await?);
     findings.extend(promises(&opened.locks));
-    findings.extend(special(&opened.url));
+    findings.extend(special(&opened).await?);
     opened.locks.close().await;
     let risky = findings.iter().any(|finding| finding.level == Level::Risk);
     answer(&match args.output {
@@ -115,16 +71,10 @@ pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
 }
 
 /// What only this kind of store can tell.
-fn special(url: &Url) -> Vec<Finding> {
-    match (url.scheme(), url.path()) {
-        ("file", Some(path)) => file::findings(path),
-        ("sqlite", Some(path)) => sqlite::findings(path),
-        _ => vec![
-            Finding::note("how the server is set up was not looked at").because(
-                "a server that forgets (no persistence, eviction, a failover that loses writes) lets a second holder in",
-                "see the row of this store in docs/guarantees.md",
-            ),
-        ],
+async fn special(opened: &Store) -> Result<Vec<Finding>, leasehold::Error> {
+    match &opened.access.server {
+        Some(server) => Http::open(server.clone()).await?.findings().await,
+        None => leasehold::examine(&opened.url.text).await,
     }
 }
 
@@ -176,7 +126,7 @@ async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
 async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     let name = probe_name();
     // A second client, as another process would be.
-    let other = Locks::connect(&opened.url.text).await?;
+    let other = opened.again().await?.locks.with_options(|options| options.allow_unfenced = true);
     let first = opened.locks.mutex(&name).lock().await?;
     let second = other.mutex(&name).try_lock().await?;
     let excluded = second.is_none();
@@ -184,11 +134,14 @@ async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     let fence = first.fence();
     first.release().await?;
     let next = other.mutex(&name).lock().await?;
-    let rises = next.fence() > fence;
+    // That there are none is told elsewhere.
+    let fenced = opened.locks.info().fenced;
+    let rises = !fenced || next.fence() > fence;
     next.release().await?;
     other.close().await;
     Ok(vec![match (excluded, rises) {
-        (true, true) => Finding::ok("a held lock keeps another client out, and fences rise"),
+        (true, true) if fenced => Finding::ok("a held lock keeps another client out, and fences rise"),
+        (true, true) => Finding::ok("a held lock keeps another client out"),
         (false, _) => Finding::risk(
             "two clients held the same lock",
             "this store excludes nobody",
@@ -249,8 +202,9 @@ fn print(findings: &[Finding], risky: bool) -> String {
     for finding in findings {
         let (mark, paint) = match finding.level {
             Level::Ok => ("ok  ", "32"),
-            Level::Note => ("note", "33"),
             Level::Risk => ("RISK", "31"),
+            // A newer library may know more than this program has words for.
+            _ => ("note", "33"),
         };
         let mark = if colour { format!("\x1b[{paint}m{mark}\x1b[0m") } else { mark.to_owned() };
         out.push_str(&format!("{mark}  {}\n", table::plain(&finding.what)));

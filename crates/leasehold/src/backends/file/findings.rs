@@ -1,9 +1,9 @@
-//! What is special to `file:`.
+//! How the directory of lock files is set up.
 
 use std::path::Path;
 
-use super::Finding;
-use super::place::{on_file_system, permissions};
+use super::super::place::{on_file_system, permissions};
+use crate::finding::Finding;
 
 /// Looks at the directory; that network file systems and strangers' directories are refused was seen when
 /// it was opened.

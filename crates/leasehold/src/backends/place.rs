@@ -3,10 +3,10 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use super::Finding;
+use crate::finding::Finding;
 
 /// The file system that holds a path, as the kernel names it.
-pub(crate) fn file_system(path: &Path) -> Option<String> {
+fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
     // `device mount-point type …`; spaces in a mount point are written \040. The longest, latest wins.
@@ -23,10 +23,10 @@ pub(crate) fn file_system(path: &Path) -> Option<String> {
 }
 
 /// Whether locks on this file system hold, and for how long what is written stays.
-pub(crate) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
+pub(super) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
     match file_system(path).as_deref() {
         Some(kind @ ("tmpfs" | "ramfs")) => Finding::note(format!("it is on {kind}, in memory"))
-            .because(what_is_lost.to_owned(), "keep it on a disk if that matters"),
+            .because(what_is_lost, "keep it on a disk if that matters"),
         Some("overlay") => Finding::note("it is on the overlay of a container").because(
             "other containers do not see it, so they are not kept out; it is gone with the container",
             "put it on a volume that all who share the locks have mounted",
@@ -37,7 +37,7 @@ pub(crate) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
 }
 
 /// Whether others than the owner can get at a file or directory.
-pub(crate) fn permissions(path: &Path, what: &str, risk: &str) -> Finding {
+pub(super) fn permissions(path: &Path, what: &str, risk: &str) -> Finding {
     let Ok(meta) = std::fs::metadata(path) else {
         return Finding::note(format!("{what} cannot be looked at"));
     };

@@ -1,12 +1,11 @@
-//! What is special to `sqlite:`.
+//! How the file of a SQLite store is set up.
 
 use std::io::Read as _;
 use std::path::Path;
 
-use leasehold::backends::sqlite::Sqlite;
-
-use super::Finding;
-use super::place::{on_file_system, permissions};
+use super::super::place::{on_file_system, permissions};
+use super::Sqlite;
+use crate::finding::Finding;
 
 /// Older ones can damage their log in rare cases.
 const OLDEST: i32 = 3_051_003;

@@ -1,0 +1,248 @@
+//! Getting into a server: tokens and certificates, against a real one that wants both.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use support::authority::{Authority, write};
+use support::{Ended, Served, ended, leasehold};
+use tempfile::TempDir;
+
+/// A server that wants a token and a client's certificate, and what a client needs.
+struct Fortress {
+    dir: TempDir,
+    served: Served,
+    token: String,
+    ca: PathBuf,
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+impl Fortress {
+    fn new(host: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let (servers, clients) = (Authority::new(), Authority::new());
+        let (ca, client_ca) = (servers.write(at("ca.pem")), clients.write(at("client_ca.pem")));
+        let (server_cert, server_key) = servers.sign(dir.path(), "server", host);
+        let (cert, key) = clients.sign(dir.path(), "client", "me");
+        let (token, tokens) = tokens(dir.path(), "read,acquire,admin");
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let options = [
+            "--tls-cert",
+            &text(&server_cert),
+            "--tls-key",
+            &text(&server_key),
+            "--tls-client-ca",
+            &text(&client_ca),
+            "--tokens",
+            &text(&tokens),
+        ];
+        let served = Served::start(dir.path(), &options);
+        Fortress { served, token, ca, cert, key, dir }
+    }
+
+    /// `leasehold …` with everything that it needs.
+    fn call(&self, args: &[&str]) -> Ended {
+        self.call_with(args, |command| {
+            command.env("LEASEHOLD_TOKEN", &self.token);
+        })
+    }
+
+    /// `leasehold …` with certificates by options, and what else is set.
+    fn call_with(&self, args: &[&str], more: impl FnOnce(&mut std::process::Command)) -> Ended {
+        let (verb, rest) = args.split_first().unwrap();
+        let options = self.certificates();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        self.bare(&[&[*verb], &options[..], rest].concat(), more)
+    }
+
+    fn certificates(&self) -> [String; 6] {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        [
+            "--cacert".into(),
+            text(&self.ca),
+            "--cert".into(),
+            text(&self.cert),
+            "--key".into(),
+            text(&self.key),
+        ]
+    }
+
+    fn bare(&self, args: &[&str], more: impl FnOnce(&mut std::process::Command)) -> Ended {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_URL", &self.served.url).current_dir(self.dir.path());
+        more(&mut command);
+        let outcome = ended(command);
+        assert!(!outcome.err.contains(&self.token) && !outcome.out.contains(&self.token), "{outcome:?}");
+        outcome
+    }
+}
+
+/// A token and the file of those that a server lets in.
+fn tokens(dir: &Path, allow: &str) -> (String, PathBuf) {
+    let file = dir.join("tokens");
+    let made = ended(leasehold(&["token", "create", "--tokens", file.to_str().unwrap(), "--allow", allow]));
+    assert_eq!(made.code(), 0, "{made:?}");
+    (made.out.trim().to_owned(), file)
+}
+
+#[test]
+fn every_command_gets_into_a_server_that_wants_a_token_and_a_certificate() {
+    let fortress = Fortress::new("127.0.0.1");
+    let lease = fortress.call(&["acquire", "x", "--owner", "me"]);
+    assert_eq!((lease.code(), lease.err.as_str()), (0, ""), "{lease:?}");
+    let file = write(fortress.dir.path().join("lease.json"), &lease.out);
+    let file = file.to_str().unwrap();
+    for (args, says) in [
+        (&["list"][..], "me"),
+        (&["show", "x"], "held by me"),
+        (&["renew", "--lease", file], "renewed"),
+        (&["revoke", "x", "--yes"], "1 revoked"),
+        (&["release", "--lease", file], "released"),
+        (&["wait", "x"], ""),
+        (&["doctor"], "is there"),
+        (&["run", "x", "--", "echo", "ran"], "ran"),
+    ] {
+        let outcome = fortress.call(args);
+        assert_eq!(outcome.code(), 0, "{args:?} {outcome:?}");
+        assert!(outcome.out.contains(says) && outcome.err.is_empty(), "{args:?} {outcome:?}");
+    }
+}
+
+#[test]
+fn a_token_can_be_in_a_file_and_a_leasehold_inside_gets_in_too_without_its_being_an_argument() {
+    let fortress = Fortress::new("127.0.0.1");
+    write(fortress.dir.path().join("token"), &format!("{}\n", fortress.token));
+    let inside = format!(
+        "tr '\\0\\n' '  ' </proc/$PPID/cmdline; echo; env | grep -c \"^LEASEHOLD_TOKEN=\"; cd /
+         {0} run -n inner -- echo inside; {0} show outer | head -1",
+        env!("CARGO_BIN_EXE_leasehold")
+    );
+    for by_file in [true, false] {
+        let outcome = fortress.call_with(&["run", "outer", "--", "sh", "-c", &inside], |command| {
+            if by_file {
+                command.env("LEASEHOLD_TOKEN_FILE", "token");
+            } else {
+                command.env("LEASEHOLD_TOKEN", &fortress.token);
+            }
+        });
+        let lines: Vec<&str> = outcome.out.lines().collect();
+        assert!(lines[0].contains("run --cacert"), "{outcome:?}");
+        // What was in a file stays there.
+        assert_eq!(lines[1], if by_file { "0" } else { "1" }, "{outcome:?}");
+        assert_eq!(lines[2], "inside", "{outcome:?}");
+        assert!(lines[3].ends_with(": held"), "{outcome:?}");
+        assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""), "{outcome:?}");
+    }
+}
+
+#[test]
+fn who_is_not_let_in_is_told_what_is_missing() {
+    let fortress = Fortress::new("127.0.0.1");
+    let token = |command: &mut std::process::Command| {
+        command.env("LEASEHOLD_TOKEN", &fortress.token);
+    };
+    let run = ["run", "x", "true"];
+    fortress.call_with(&run, |_| {}).says(77, "token");
+    let wrong = |command: &mut std::process::Command| {
+        command.env("LEASEHOLD_TOKEN", "not-the-one");
+    };
+    fortress.call_with(&run, wrong).says(77, "token");
+    // Without our certificate, with somebody else's, with another's key, without the authority.
+    let ca = fortress.ca.to_str().unwrap();
+    fortress.bare(&["run", "--cacert", ca, "x", "true"], token).says(77, "wants a certificate");
+    let stranger = Authority::new().sign(fortress.dir.path(), "stranger", "me");
+    let (cert, key) = (stranger.0.to_str().unwrap(), stranger.1.to_str().unwrap());
+    fortress
+        .bare(&["run", "--cacert", ca, "--cert", cert, "--key", key, "x", "true"], token)
+        .says(77, "does not accept our certificate");
+    let own = fortress.cert.to_str().unwrap();
+    fortress
+        .bare(&["run", "--cacert", ca, "--cert", own, "--key", key, "x", "true"], token)
+        .says(64, "the certificate and the key do not belong together");
+    fortress.bare(&run, token).says(69, "signed by nobody who is trusted here; name its authority");
+    // Not TLS at all, or TLS where none is expected.
+    fortress
+        .bare(&["run", "--url", &fortress.served.url.replace("https", "http"), "x", "true"], token)
+        .says(69, "does it speak TLS");
+    let plain = Served::start(tempfile::tempdir().unwrap().path(), &[]);
+    fortress
+        .bare(&["run", "--url", &plain.url.replace("http", "https"), "x", "true"], token)
+        .says(69, "does not speak TLS");
+    // A certificate for another host.
+    let elsewhere = Fortress::new("elsewhere.example");
+    elsewhere.call(&run).says(69, "for another host");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_and_open_ones_told_of() {
+    let fortress = Fortress::new("127.0.0.1");
+    let ca = fortress.ca.to_str().unwrap();
+    let (cert, key) = (fortress.cert.to_str().unwrap(), fortress.key.to_str().unwrap());
+    for (args, says) in [
+        (&["--cacert", "nowhere"][..], "cannot read the authority from"),
+        (&["--cacert", ca, "--cert", "nowhere", "--key", key], "cannot read the certificate from"),
+        (&["--cacert", ca, "--cert", cert, "--key", "nowhere"], "cannot read the key from"),
+        (&["--cacert", ca, "--cert", cert, "--key", "/"], "cannot read the key from \"/\""),
+        (&["--cacert", ca, "--cert", cert], "--cert goes with --key"),
+        (&["--cacert", ca, "--key", key], "--key goes with --cert"),
+        (&["--cacert", ca, "--cert", cert, "--key", cert], "the key cannot be used"),
+    ] {
+        fortress.bare(&[&["show"], args, &["x"]].concat(), |_| {}).says(64, says);
+    }
+    write(fortress.dir.path().join("empty"), "\n");
+    for (name, text, says) in [
+        ("LEASEHOLD_TOKEN_FILE", "nowhere", "cannot read the token from"),
+        ("LEASEHOLD_TOKEN_FILE", "empty", "must hold one token"),
+        ("LEASEHOLD_TOKEN", "hush hush", "LEASEHOLD_TOKEN must hold one token"),
+        ("LEASEHOLD_CERT", "nowhere", "cannot read the certificate from"),
+    ] {
+        let outcome = fortress.bare(&["show", "x"], |command| {
+            command.env(name, text);
+        });
+        outcome.says(64, says);
+        assert!(!outcome.err.contains("hush"), "{outcome:?}");
+    }
+    std::fs::set_permissions(&fortress.key, PermissionsExt::from_mode(0o644)).unwrap();
+    let open = fortress.call(&["show", "x"]);
+    assert_eq!(open.code(), 0, "{open:?}");
+    assert!(open.err.contains("others can read the key in") && open.err.contains("chmod 600"), "{open:?}");
+}
+
+#[test]
+fn what_is_for_a_server_is_refused_or_left_alone_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("db").display());
+    ended(leasehold(&["show", "--url", &url, "--cacert", "ca.pem", "x"]))
+        .says(64, "--cacert is for a server (https:), and this store is sqlite:");
+    ended(leasehold(&["show", "--url", "http://127.0.0.1:1", "--cert", "c", "--key", "k", "x"]))
+        .says(64, "--cert is for TLS, and http: has none");
+    // Whoever has a token but names no server would get a lock that keeps nobody else out.
+    let mut forgot = leasehold(&["run", "x", "true"]);
+    forgot.env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("LEASEHOLD_TOKEN", "hush");
+    let forgot = ended(forgot);
+    forgot.says(64, "LEASEHOLD_TOKEN is set, but no server is named: set LEASEHOLD_URL");
+    assert!(!forgot.err.contains("hush"));
+    // One that is named is meant.
+    let mut named = leasehold(&["run", "--url", &url, "x", "true"]);
+    named.env("LEASEHOLD_TOKEN", "hush");
+    let named = ended(named);
+    assert_eq!((named.code(), named.err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_token_that_others_could_read_on_its_way_is_told_of() {
+    // Nobody is there; what matters is what is said before.
+    for (url, told) in [("http://192.0.2.1:1", true), ("http://127.0.0.1:1", false)] {
+        let mut command = leasehold(&["run", "--url", url, "x", "true"]);
+        command.env("LEASEHOLD_TOKEN", "hush");
+        let outcome = ended(command);
+        assert_eq!(outcome.code(), 69, "{outcome:?}");
+        assert_eq!(outcome.err.contains("without encryption; use https:"), told, "{outcome:?}");
+        assert!(!outcome.err.contains("hush"));
+    }
+}

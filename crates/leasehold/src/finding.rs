@@ -1,0 +1,124 @@
+//! What is found out about how a store is set up: each thing with what it risks and how to mend it.
+
+use std::fmt;
+
+/// How much a [`Finding`] matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Good to know.
+    Note,
+    /// Two could hold the same lock, or a lock could be lost without anybody noticing.
+    Risk,
+}
+
+/// One thing that was looked at. Nothing in it is secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// What it is.
+    pub what: String,
+    /// What can come of it.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub risk: Option<String>,
+    /// What to do about it.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    /// Something that is as it should be.
+    pub fn ok(what: impl Into<String>) -> Self {
+        Finding { level: Level::Ok, what: what.into(), risk: None, fix: None }
+    }
+
+    /// Something that is good to know.
+    pub fn note(what: impl Into<String>) -> Self {
+        Finding { level: Level::Note, ..Finding::ok(what) }
+    }
+
+    /// A risk to safety.
+    pub fn risk(what: impl Into<String>, risk: impl Into<String>, fix: impl Into<String>) -> Self {
+        Finding { level: Level::Risk, ..Finding::ok(what) }.because(risk, fix)
+    }
+
+    /// The same, with what can come of it and what to do about it.
+    #[must_use]
+    pub fn because(mut self, risk: impl Into<String>, fix: impl Into<String>) -> Self {
+        (self.risk, self.fix) = (Some(risk.into()), Some(fix.into()));
+        self
+    }
+
+    /// The same, about one part of a store.
+    #[must_use]
+    pub(crate) fn about(mut self, part: &str) -> Self {
+        self.what = format!("{part}: {}", self.what);
+        self
+    }
+
+    /// Warns of it in the log if it is a risk.
+    #[cfg(feature = "redis")]
+    pub(crate) fn log(&self) {
+        if self.level == Level::Risk {
+            tracing::warn!("{self}");
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        for (sign, text) in [(": ", &self.risk), ("; ", &self.fix)] {
+            if let Some(text) = text {
+                write!(f, "{sign}{text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a host is this machine, as far as its name tells.
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = host.parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// What it means to talk to a store over a network without TLS.
+#[cfg(any(feature = "http", feature = "postgres", feature = "redis"))]
+pub(crate) fn in_the_clear(fix: &str) -> Finding {
+    Finding::note("what is said to it over the network is not encrypted").because(
+        "who can listen has the lease ids and the password or token, and can release every lock",
+        fix,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_what_why_and_how() {
+        let finding = Finding::risk("it forgets", "two hold it", "make it remember").about("node 2");
+        assert_eq!(finding.to_string(), "node 2: it forgets: two hold it; make it remember");
+        assert_eq!(Finding::ok("fine").to_string(), "fine");
+        assert!(Level::Risk > Level::Note && Level::Note > Level::Ok);
+    }
+
+    #[cfg(any(feature = "http", feature = "redis"))]
+    #[test]
+    fn this_machine_is_known_by_its_usual_names() {
+        for (host, here) in
+            [("localhost", true), ("127.0.0.2", true), ("[::1]", true), ("db", false), ("10.0.0.1", false)]
+        {
+            assert_eq!(is_loopback(host), here, "{host}");
+        }
+    }
+}

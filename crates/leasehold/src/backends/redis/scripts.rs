@@ -47,18 +47,26 @@ impl Call {
 }
 
 macro_rules! script {
-    ($($file:literal)*) => {
-        LazyLock::new(|| Script::new(concat!(include_str!("scripts/head.lua"), $(include_str!($file)),*)))
+    ($short:expr, $verb:literal) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!("scripts/head.lua"),
+                $short,
+                include_str!("scripts/name.lua"),
+                include_str!($verb),
+                include_str!("scripts/finish.lua")
+            ))
+        })
     };
 }
 
 pub(super) static ACQUIRE: LazyLock<Script> =
-    script!("scripts/acquire_free.lua" "scripts/name.lua" "scripts/acquire.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("scripts/name.lua" "scripts/renew.lua");
+    script!(include_str!("scripts/acquire_free.lua"), "scripts/acquire.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("", "scripts/renew.lua");
 pub(super) static RELEASE: LazyLock<Script> =
-    script!("scripts/release_alone.lua" "scripts/name.lua" "scripts/release.lua");
-pub(super) static REVOKE: LazyLock<Script> = script!("scripts/name.lua" "scripts/revoke.lua");
-pub(super) static SWEEP: LazyLock<Script> = script!("scripts/name.lua" "scripts/sweep.lua");
+    script!(include_str!("scripts/release_alone.lua"), "scripts/release.lua");
+pub(super) static REVOKE: LazyLock<Script> = script!("", "scripts/revoke.lua");
+pub(super) static SWEEP: LazyLock<Script> = script!("", "scripts/sweep.lua");
 
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));

@@ -39,8 +39,10 @@ struct BareHeld {
 impl Bare {
     async fn connect(url: &str) -> Self {
         let client = redis::Client::open(url).expect("a URL");
+        // As leasehold's own: the driver's default is short for a machine that is busy with other things.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
         Bare {
-            connection: client.get_multiplexed_async_connection().await.expect("a connection"),
+            connection: client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection"),
             acquire: Arc::new(Script::new(
                 "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0",
             )),

@@ -115,7 +115,7 @@ impl Route {
         if let Some(node) = self.serving(slot) {
             return self.node(&node);
         }
-        self.refresh().await?;
+        Box::pin(self.refresh()).await?;
         match self.serving(slot) {
             Some(node) => self.node(&node),
             None => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster serves this name")),
@@ -164,8 +164,11 @@ impl Route {
     /// One call of a script.
     pub(super) async fn call(&self, call: &Call) -> Result<Reply> {
         let link = self.link(call.key()).await?;
-        let answer = link.send(&call.script.by_hash(call)).await;
-        self.follow(call, answer).await
+        match link.send(&call.script.by_hash(call)).await {
+            Ok(reply) => Ok(reply),
+            // Rare and large: not a part of every call.
+            failure => Box::pin(self.follow(call, failure)).await,
+        }
     }
 
     /// Calls that go out together and are answered each on its own.
@@ -197,7 +200,10 @@ impl Route {
                     for i in group {
                         let value = values.next().ok_or_else(|| Failure::Connecting(fault::strange()));
                         let value = value.and_then(|value| value.map_err(Failure::Said));
-                        answers[i] = Some(self.follow(&calls[i], value).await);
+                        answers[i] = Some(match value {
+                            Ok(reply) => Ok(reply),
+                            failure => Box::pin(self.follow(&calls[i], failure)).await,
+                        });
                     }
                 }
                 Err(failure) => {

@@ -92,13 +92,6 @@ fn gone(text: &str) -> Result<Gone> {
         .ok_or_else(fault::strange)
 }
 
-/// The keys of a name and, where ids can be found, of an id.
-fn keys(name: &Name, id: Option<&LeaseId>) -> Vec<String> {
-    let mut keys = keys::all(&keys::of(name)).to_vec();
-    keys.extend(id.map(keys::finder));
-    keys
-}
-
 /// Where a woken claim is told so.
 pub(super) struct Wakeable<'a> {
     pub(super) channel: &'a str,
@@ -108,7 +101,8 @@ pub(super) struct Wakeable<'a> {
 pub(super) fn acquire(claim: &Claim, finds: bool, wakeable: &Wakeable<'_>) -> Call {
     Call {
         script: &scripts::ACQUIRE,
-        keys: keys(&claim.name, finds.then_some(&claim.id)),
+        key: keys::of(&claim.name),
+        finder: finds.then_some(claim.id),
         args: acquire_args(claim, wakeable),
     }
 }
@@ -159,7 +153,8 @@ impl Packed {
 pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
     Call {
         script: &scripts::RENEW,
-        keys: keys(&renewal.name, finds.then_some(&renewal.id)),
+        key: keys::of(&renewal.name),
+        finder: finds.then_some(renewal.id),
         args: vec![
             renewal.id.expose().into(),
             number(micros(renewal.ttl)),
@@ -175,7 +170,8 @@ pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
 pub(super) fn release(release: &Release, finds: bool) -> Call {
     Call {
         script: &scripts::RELEASE,
-        keys: keys(&release.name, finds.then_some(&release.id)),
+        key: keys::of(&release.name),
+        finder: finds.then_some(release.id),
         args: release_args(release),
     }
 }
@@ -191,16 +187,16 @@ fn release_args(release: &Release) -> Vec<Vec<u8>> {
 }
 
 pub(super) fn revoke(name: &Name, now: bool) -> Call {
-    Call { script: &scripts::REVOKE, keys: keys(name, None), args: vec![Vec::new(), flag(now)] }
+    Call { script: &scripts::REVOKE, key: keys::of(name), finder: None, args: vec![Vec::new(), flag(now)] }
 }
 
 pub(super) fn sweep(key: String) -> Call {
-    Call { script: &scripts::SWEEP, keys: keys::all(&key).to_vec(), args: vec![Vec::new()] }
+    Call { script: &scripts::SWEEP, key, finder: None, args: vec![Vec::new()] }
 }
 
 pub(super) fn inspect(name: &Name, id: Option<&LeaseId>) -> Call {
     let id = option(id, |id| id.expose().into());
-    Call { script: &scripts::INSPECT, keys: keys(name, None), args: vec![id] }
+    Call { script: &scripts::INSPECT, key: keys::of(name), finder: None, args: vec![id] }
 }
 
 /// An answer, read from the front.

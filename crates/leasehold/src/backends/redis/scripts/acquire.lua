@@ -9,7 +9,6 @@
 --       none), its label · 3 gone · 4 mismatch: the kind in use · 5 waits for another mode · 6 the fence is at its limit;
 --       last of all the time
 
-local FRONT_LOOK, LAPSE_LOOK = 1000000, 250000   -- as in state.rs
 local WALK_LIMIT = 128
 local repeated, first = sub(flags, 1, 1) == 'r', sub(flags, -1) == 'f'
 local patience, patience_millis, channel, number

@@ -1,6 +1,8 @@
 -- The short way of try_acquire: a mutex that nobody has, waits for or has spent an id of. The long way gives the same
 -- answer; only making its functions takes Redis about as long as all of this.
 
+local FRONT_LOOK, LAPSE_LOOK = 1000000, 250000   -- as in state.rs
+
 local ttl, mode, flags, nonce, ttl_millis, label = unpacked('>dssss', ARGV[2])
 label = sub(ARGV[2], label)
 

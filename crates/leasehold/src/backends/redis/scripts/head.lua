@@ -30,16 +30,14 @@ local fence, version, keep = 0, 0, 0
 local due = NEVER                               -- nothing ends before this; may be too early, never too late
 local held, waiting, spents = 0, 0, 0           -- shared leases and permits; tickets; spent ids
 local arrivals, kind = 0, 'rw'                  -- 'rw' or 'p<limit>'; means something while the name is in use
-local alone, tail = false, ''                   -- the id of the exclusive lease; it and its row
+local alone, rest = false, 0                    -- the id of the exclusive lease; where in the head it is
 if head then
   if #head < HEAD_LEAST or sub(head, 1, 4) ~= MARK then
     return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
   end
-  local mark, rest
+  local mark
   mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = unpacked(HEAD, head)
-  if rest <= #head then
-    alone, tail = sub(head, rest, rest + 21), sub(head, rest)
-  end
+  if rest <= #head then alone = sub(head, rest, rest + 21) end
 elseif call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) > 0 then
   -- A name of ours always has its head, and its other keys live no longer than that.
   return redis.error_reply('FOREIGN the keys of the name hold something that leasehold did not write')

@@ -78,6 +78,7 @@ local function owned_by(label, wanted)
   return length and string.sub(label, start, start + tonumber(length) - 1) == string.sub(wanted, 2)
 end
 
+local tail = alone and sub(head, rest) or ''   -- the exclusive lease: its id and its row
 local version_before = version
 local sets, drops = {}, {}   -- rows by id, written at the end
 local to_spend = {}          -- id, ttl, why; likewise

@@ -1,13 +1,29 @@
--- The short way of release: a mutex that nobody waits for, of which nothing has ended, and whose id need not be refused
--- afterwards. The long way gives the same answer.
+-- The short ways of release: a mutex of which nothing has ended, that nobody waits for, or whose front will be the next
+-- holder; and whose id need not be refused afterwards. The long way gives the same answer.
 
-if alone == id and waiting == 0 and due > now and not ARGV[3] then
-  local letter, mode, held_by, granted, ttl, ends, since, renewals, nonce, marks = unpacked(LEASE, tail, 23)
-  if (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by) then
+if alone == id and due > now and not ARGV[3] then
+  local letter, mode, held_by, granted, ttl, ends, since, renewals, nonce, marks = unpacked(LEASE, head, rest + 22)
+  local next_row, next_id
+  if waiting > 0 then
+    next_id = call('ZRANGE', KEYS[4], 0, 0)[1]
+    next_row = call('HGET', KEYS[2], next_id)
+  end
+  if (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by)
+    and (waiting == 0 or sub(next_row or '', 1, 3) == 'Tx\0') then
     -- Also when memory is full: what frees some comes first, and Redis then lets the rest pass too.
     if finder then call('DEL', finder) else call('PEXPIREAT', name, keep) end
-    if spents == 0 then due = NEVER end
-    call('SET', name, pack(HEAD, MARK, fence, version + 1, keep, due, 0, 0, spents, arrivals, kind), 'KEEPTTL')
+    if waiting > 0 then
+      local letter, mode, ttl, lapses, joined, nonce, marks, at = unpacked('>c1sdddss', next_row)
+      if sub(marks, -1) ~= 'w' then
+        -- Its last mark.
+        call('HSET', KEYS[2], next_id, sub(next_row, 1, at - 2) .. 'w' .. sub(next_row, at - 1))
+        local channel, number = unpacked('ss', next_row, at)
+        call('PUBLISH', channel, number)
+      end
+    elseif spents == 0 then
+      due = NEVER
+    end
+    call('SET', name, pack(HEAD, MARK, fence, version + 1, keep, due, 0, waiting, spents, arrivals, kind), 'KEEPTTL')
     return now
   end
 end

@@ -1,6 +1,5 @@
 //! What goes into the scripts, and what their answers mean.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,10 +142,8 @@ impl Packed {
         self
     }
 
-    fn number(&mut self, number: u64) -> &mut Self {
-        // Writing to a Vec never fails.
-        let _ = write!(self.0, "{number}\0");
-        self
+    fn number(&mut self, digits: u64) -> &mut Self {
+        self.text(&number(digits))
     }
 }
 

@@ -36,11 +36,11 @@ if rest <= #head then
   local letter, mode, of, granted, ttl, ends = struct.unpack('>c1sdddd', row)
   if ends > now then holders = { sub(head, rest, rest + 21), row } end
 end
-show(holders, call('ZRANGEBYSCORE', leases, after_now, '+inf'), math.huge)
+if held > 0 then show(holders, call('ZRANGEBYSCORE', leases, after_now, '+inf'), math.huge) end
 
 local waiters = {}
 local from = 0
-while #waiters < 2 * SHOWN do
+while waiting > 0 and #waiters < 2 * SHOWN do
   local ids = call('ZRANGE', queue, from, from + BATCH - 1)
   if #ids == 0 then break end
   local live = {}
@@ -51,8 +51,8 @@ while #waiters < 2 * SHOWN do
   from = from + BATCH
 end
 
-local known = tonumber(call('ZSCORE', places, ARGV[1]) or 0) > now
+local known = waiting > 0 and tonumber(call('ZSCORE', places, ARGV[1]) or 0) > now
 for i = 1, #holders, 2 do known = known or holders[i] == ARGV[1] end
 
 return { now, fence, version, holders, waiters,
-  call('ZCOUNT', places, after_now, '+inf'), known and 1 or 0 }
+  waiting > 0 and call('ZCOUNT', places, after_now, '+inf') or 0, known and 1 or 0 }

@@ -413,12 +413,25 @@ async fn same_rows(raw: &mut MultiplexedConnection, model: &Model) -> Result<(),
     let (mut alone, mut alone_row) = (String::new(), String::new());
     if let Some(head) = &head {
         let mut packed = Packed(head);
-        prop_assert_eq!(packed.skip(4), "LH1:");
-        let mut numbers = (0..8).map(|_| packed.number()).collect::<Vec<_>>().into_iter().skip(4);
-        counts = [(); 3].map(|()| numbers.next().unwrap().parse().unwrap());
-        packed.text();
-        if !packed.0.is_empty() {
-            (alone, alone_row) = (packed.skip(22), packed.lease());
+        if packed.skip(4) == "LH0:" {
+            for _fence_version_keep in 0..3 {
+                packed.number();
+            }
+            if !packed.0.is_empty() {
+                alone = packed.skip(22);
+                let [fence, ttl, since] = [(); 3].map(|()| packed.number());
+                let ends = ttl.parse::<u64>().unwrap() + since.parse::<u64>().unwrap();
+                let (nonce, marks) = (packed.text(), packed.text());
+                let label = packed.skip(packed.0.len());
+                alone_row = format!("x {fence} {fence} {ttl} {ends} {since} 0 {nonce} {marks} {label}");
+            }
+        } else {
+            let mut numbers = (0..8).map(|_| packed.number()).collect::<Vec<_>>().into_iter().skip(4);
+            counts = [(); 3].map(|()| numbers.next().unwrap().parse().unwrap());
+            packed.text();
+            if !packed.0.is_empty() {
+                (alone, alone_row) = (packed.skip(22), packed.lease());
+            }
         }
     }
     let kept = |id: &str| Packed(rows.get(id).map_or(&b""[..], Vec::as_slice));

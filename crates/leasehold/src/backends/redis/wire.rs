@@ -30,8 +30,18 @@ fn millis(duration: Duration) -> u64 {
     micros(duration).div_ceil(1000) + 1
 }
 
-fn number(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes()
+/// Its digits, without the machinery of formatting: every call has some.
+fn number(mut number: u64) -> Vec<u8> {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return digits[first..].to_vec();
+        }
+    }
 }
 
 fn flag(flag: bool) -> Vec<u8> {
@@ -67,12 +77,14 @@ fn owner(owner: Option<&Arc<str>>) -> Vec<u8> {
 
 /// `<bytes of the owner>:<owner>`, and then, if there is any, `+<metadata>`.
 fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
-    let mut label = format!("{}:{owner}", owner.len());
+    let mut label = number(owner.len() as u64);
+    label.push(b':');
+    label.extend_from_slice(owner.as_bytes());
     if let Some(metadata) = metadata {
-        label.push('+');
-        label.push_str(metadata);
+        label.push(b'+');
+        label.extend_from_slice(metadata.as_bytes());
     }
-    label.into_bytes()
+    label
 }
 
 fn read_label(label: &str) -> Result<(Arc<str>, Option<Arc<str>>)> {
@@ -403,4 +415,16 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     }
     info.queue_length = answer.count()?;
     Ok(Seen { info, known: answer.count()? == 1, time: now })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_their_digits() {
+        for of in [0, 7, 10, 459_469_568_000_123, u64::MAX] {
+            assert_eq!(number(of), of.to_string().into_bytes());
+        }
+    }
 }

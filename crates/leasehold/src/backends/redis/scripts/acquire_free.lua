@@ -18,8 +18,8 @@ if not alone and mode == 'x' and held + waiting + spents == 0 then
     if ends / 1000 > need then need = ends / 1000 end
     local late = keep < need + RETENTION
     if late then keep = need - need % 1 + RETENTION + SLACK end
-    local kept = pack(ALONE, MARK, granted, version + 1, keep, ends, 0, 0, 0, arrivals, 'rw', id,
-      'L', 'x', granted, granted, ttl, ends, now, 0, nonce, sub(flags, 1, 1) == 'r' and 'r' or '') .. label
+    local kept = pack('>c4dddc22dddss', PLAIN_MARK, granted, version + 1, keep, id, granted, ttl, now, nonce,
+      sub(flags, 1, 1) == 'r' and 'r' or '') .. label
     if late then
       call('SET', name, kept, 'PXAT', keep)
     else

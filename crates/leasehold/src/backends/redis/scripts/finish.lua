@@ -36,7 +36,7 @@ end
 if expired > 0 and version == version_before then version = version + 1 end
 if own_drop then call('HDEL', rows, id) end
 local text = pack(HEAD, MARK, fence, version, keep, due, held, waiting, spents, arrivals, kind) .. tail
-if #sets == 0 and (text == head or not head and version == 0) then return answer end
+if #sets == 0 and (text == head_before or not head and version == 0) then return answer end
 
 local need = math.max(fence / 256, now / 1000, ends_at / 1000)
 local late = keep < need + RETENTION
@@ -44,7 +44,7 @@ if late then
   keep = need - need % 1 + RETENTION + SLACK
   call('SET', name, pack(HEAD, MARK, fence, version, keep, due, held, waiting, spents, arrivals, kind) .. tail,
     'PXAT', keep)
-elseif text ~= head then
+elseif text ~= head_before then
   call('SET', name, text, 'KEEPTTL')
 end
 for from = 1, #sets, 2 * BATCH do

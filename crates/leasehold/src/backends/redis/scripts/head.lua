@@ -14,6 +14,9 @@ local name, finder = KEYS[1], KEYS[7]
 local id = ARGV[1]
 
 local MARK, HEAD, HEAD_LEAST = 'LH1:', '>c4dddddddds', 69
+-- Of a name that has nothing but, perhaps, a mutex that was never renewed: fence, version, keep; its id, and the rest of it.
+local PLAIN_MARK, PLAIN, PLAIN_LEAST = 'LH0:', '>c4ddd', 28
+local FRESH = '>dddss'             -- fence, ttl, granted at, nonce, marks; label
 local LEASE = '>c1sddddddss'       -- L, mode, fence, granted fence, ttl, expires, granted at, renewals, nonce, marks; label
 local ALONE = '>c4ddddddddsc22c1sddddddss'   -- the head, the id of the exclusive lease, and that
 local RETENTION = 604800000        -- a counter is kept this long after its fence's time, milliseconds
@@ -31,12 +34,17 @@ local due = NEVER                               -- nothing ends before this; may
 local held, waiting, spents = 0, 0, 0           -- shared leases and permits; tickets; spent ids
 local arrivals, kind = 0, 'rw'                  -- 'rw' or 'p<limit>'; means something while the name is in use
 local alone, rest = false, 0                    -- the id of the exclusive lease; where in the head it is
+local plain = false
 if head then
-  if #head < HEAD_LEAST or sub(head, 1, 4) ~= MARK then
+  local mark = sub(head, 1, 4)
+  if mark == PLAIN_MARK and #head >= PLAIN_LEAST then
+    plain = true
+    mark, fence, version, keep, rest = unpacked(PLAIN, head)
+  elseif mark == MARK and #head >= HEAD_LEAST then
+    mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = unpacked(HEAD, head)
+  else
     return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
   end
-  local mark
-  mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = unpacked(HEAD, head)
   if rest <= #head then alone = sub(head, rest, rest + 21) end
 elseif call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) > 0 then
   -- A name of ours always has its head, and its other keys live no longer than that.

@@ -15,11 +15,16 @@ local after_now = string.format('(%.0f', now)
 
 local head = call('GET', name)
 if not head then return { now, 0, 0, {}, {}, 0, 0 } end
-if #head < 69 or sub(head, 1, 4) ~= 'LH1:' then
+local mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest
+local plain = sub(head, 1, 4) == 'LH0:' and #head >= 28
+if plain then
+  mark, fence, version, keep, rest = struct.unpack('>c4ddd', head)
+  held, waiting = 0, 0
+elseif sub(head, 1, 4) == 'LH1:' and #head >= 69 then
+  mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = struct.unpack('>c4dddddddds', head)
+else
   return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
 end
-local mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest =
-  struct.unpack('>c4dddddddds', head)
 
 -- Adds id and row of each, while fewer than `most` are there.
 local function show(shown, ids, most)
@@ -33,6 +38,10 @@ end
 local holders = {}
 if rest <= #head then
   local row = sub(head, rest + 22)
+  if plain then
+    local of, ttl, since, nonce, marks, label = struct.unpack('>dddss', row)
+    row = struct.pack('>c1sddddddss', 'L', 'x', of, of, ttl, since + ttl, since, 0, nonce, marks) .. sub(row, label)
+  end
   local letter, mode, of, granted, ttl, ends = struct.unpack('>c1sdddd', row)
   if ends > now then holders = { sub(head, rest, rest + 21), row } end
 end

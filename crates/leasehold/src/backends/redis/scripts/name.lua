@@ -78,7 +78,16 @@ local function owned_by(label, wanted)
   return length and string.sub(label, start, start + tonumber(length) - 1) == string.sub(wanted, 2)
 end
 
-local tail = alone and sub(head, rest) or ''   -- the exclusive lease: its id and its row
+local tail = ''              -- the exclusive lease: its id and its row
+if alone and plain then
+  local of, ttl, since, nonce, marks, label = unpacked(FRESH, head, rest + 22)
+  due = since + ttl
+  tail = alone .. pack(LEASE, 'L', 'x', of, of, ttl, due, since, 0, nonce, marks) .. sub(head, label)
+elseif alone then
+  tail = sub(head, rest)
+end
+local head_before = head
+if plain then head_before = pack(HEAD, MARK, fence, version, keep, due, 0, 0, 0, 0, kind) .. tail end
 local version_before = version
 local sets, drops = {}, {}   -- rows by id, written at the end
 local to_spend = {}          -- id, ttl, why; likewise

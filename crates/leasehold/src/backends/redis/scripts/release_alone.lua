@@ -1,14 +1,21 @@
 -- The short ways of release: a mutex of which nothing has ended, that nobody waits for, or whose front will be the next
 -- holder; and whose id need not be refused afterwards. The long way gives the same answer.
 
-if alone == id and due > now and not ARGV[3] then
-  local letter, mode, held_by, granted, ttl, ends, since, renewals, nonce, marks = unpacked(LEASE, head, rest + 22)
+if alone == id and not ARGV[3] then
+  local held_by, marks, _
+  if plain then
+    local ttl, since
+    held_by, ttl, since, _, marks = unpacked(FRESH, head, rest + 22)
+    due = since + ttl
+  else
+    _, _, held_by, _, _, _, _, _, _, marks = unpacked(LEASE, head, rest + 22)
+  end
   local next_row, next_id
   if waiting > 0 then
     next_id = call('ZRANGE', KEYS[4], 0, 0)[1]
     next_row = call('HGET', KEYS[2], next_id)
   end
-  if (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by)
+  if due > now and (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by)
     and (waiting == 0 or sub(next_row or '', 1, 3) == 'Tx\0') then
     -- Also when memory is full: what frees some comes first, and Redis then lets the rest pass too.
     if finder then call('DEL', finder) else call('PEXPIREAT', name, keep) end
@@ -21,7 +28,8 @@ if alone == id and due > now and not ARGV[3] then
         call('PUBLISH', channel, number)
       end
     elseif spents == 0 then
-      due = NEVER
+      call('SET', name, pack(PLAIN, PLAIN_MARK, fence, version + 1, keep), 'KEEPTTL')
+      return now
     end
     call('SET', name, pack(HEAD, MARK, fence, version + 1, keep, due, 0, waiting, spents, arrivals, kind), 'KEEPTTL')
     return now

@@ -1,4 +1,5 @@
-//! The figures of the Redis store, beside bare scripts and other locks: `make bench-redis`.
+//! The figures of the Redis store, beside bare scripts and other locks: `make bench-redis`. With arguments only some of
+//! them: `alone`, `pairs`, `contended`, `crowd`, `renewals`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,8 +39,10 @@ struct BareHeld {
 impl Bare {
     async fn connect(url: &str) -> Self {
         let client = redis::Client::open(url).expect("a URL");
+        // As leasehold's own: the driver's default is short for a machine that is busy with other things.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
         Bare {
-            connection: client.get_multiplexed_async_connection().await.expect("a connection"),
+            connection: client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection"),
             acquire: Arc::new(Script::new(
                 "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0",
             )),
@@ -152,7 +155,11 @@ async fn commands(connection: &mut MultiplexedConnection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.expect("INFO");
     stats
         .lines()
-        .filter(|line| ["evalsha", "eval", "ping", "subscribe", "script"].iter().any(|c| line.starts_with(&format!("cmdstat_{c}:"))))
+        .filter(|line| {
+            ["evalsha", "eval", "ping", "subscribe", "script"]
+                .iter()
+                .any(|c| line.starts_with(&format!("cmdstat_{c}:")))
+        })
         .filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok())
         .sum()
 }
@@ -171,8 +178,13 @@ async fn main() {
         Arc::new(Distkit(client.get_connection_manager().await.expect("distkit: connect")));
     let rslock: Arc<dyn Contender> = Arc::new(Rslock(rslock::LockManager::new(vec![url.as_str()])));
 
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |figure: &str| asked.is_empty() || asked.iter().any(|asked| asked == figure);
     let mut table = Table::begin();
-    for (tasks, goal) in [(1, 0.85), (32, 0.6)] {
+    for (figure, tasks, goal) in [("alone", 1, 0.85), ("pairs", 32, 0.6)] {
+        if !wanted(figure) {
+            continue;
+        }
         let (rate, beside, ratio) =
             alternate(ROUNDS, || uncontended(&ours, tasks, ROUND), || uncontended(&bare, tasks, ROUND)).await;
         let distkit = uncontended(&distkit, tasks, ROUND).await;
@@ -186,78 +198,90 @@ async fn main() {
         );
     }
 
-    let probe = |client: &redis::Client| {
-        let client = client.clone();
-        async move {
-            let connection = client.get_multiplexed_async_connection().await.expect("a connection");
-            move || {
-                let mut connection = connection.clone();
-                async move {
-                    let _: Option<String> = connection.get("nothing").await.expect("a round trip");
+    if wanted("contended") {
+        let probe = |client: &redis::Client| {
+            let client = client.clone();
+            async move {
+                let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+                move || {
+                    let mut connection = connection.clone();
+                    async move {
+                        let _: Option<String> = connection.get("nothing").await.expect("a round trip");
+                    }
                 }
             }
-        }
-    };
-    let we = contended(&ours, 16, CONTENDED, probe(&client).await).await;
-    let distkit = contended(&distkit, 16, CONTENDED, probe(&client).await).await;
-    let rslock = contended(&rslock, 16, CONTENDED, probe(&client).await).await;
-    let best = distkit.hand_overs.max(rslock.hand_overs);
-    table.row(
-        "hand-overs to another task, 16 tasks on one name",
-        we.hand_overs >= 20.0 * best,
-        format!("{:.0}/s, {:.0}× the better of the others", we.hand_overs, we.hand_overs / best),
-        "≥ 20×",
-        format!(
-            "distkit {:.0}/s ({:.0} % of its grants to the same task again), rslock {:.0}/s ({:.0} %)",
-            distkit.hand_overs, distkit.same_again, rslock.hand_overs, rslock.same_again
-        ),
-    );
-    table.row(
-        "release call to the next holder's return, median",
-        we.hand_over <= 3.0 * we.probe,
-        format!("{:.3} ms, {:.1} round trips", we.hand_over, we.hand_over / we.probe),
-        "≤ 3",
-        format!("a bare round trip under the same load {:.3} ms", we.probe),
-    );
-    table.row(
-        "wait, 99th percentile to median",
-        we.wait_p99 <= 2.0 * we.wait_p50,
-        format!("{:.2}× ({:.2} ms to {:.2} ms, longest {:.1} ms)", we.wait_p99 / we.wait_p50, we.wait_p99, we.wait_p50, we.wait_max),
-        "≤ 2×",
-        format!("distkit longest {:.0} ms, rslock longest {:.0} ms", distkit.wait_max, rslock.wait_max),
-    );
-    table.row(
-        "busiest task to idlest",
-        we.spread <= 1.1,
-        format!("{:.2}×", we.spread),
-        "≤ 1.1×",
-        format!("distkit {:.1}×, rslock {:.1}×", distkit.spread, rslock.spread),
-    );
+        };
+        let we = contended(&ours, 16, CONTENDED, probe(&client).await).await;
+        let distkit = contended(&distkit, 16, CONTENDED, probe(&client).await).await;
+        let rslock = contended(&rslock, 16, CONTENDED, probe(&client).await).await;
+        let best = distkit.hand_overs.max(rslock.hand_overs);
+        table.row(
+            "hand-overs to another task, 16 tasks on one name",
+            we.hand_overs >= 20.0 * best,
+            format!("{:.0}/s, {:.0}× the better of the others", we.hand_overs, we.hand_overs / best),
+            "≥ 20×",
+            format!(
+                "distkit {:.0}/s ({:.0} % of its grants to the same task again), rslock {:.0}/s ({:.0} %)",
+                distkit.hand_overs, distkit.same_again, rslock.hand_overs, rslock.same_again
+            ),
+        );
+        table.row(
+            "release call to the next holder's return, median",
+            we.hand_over <= 3.0 * we.probe,
+            format!("{:.3} ms, {:.1} round trips", we.hand_over, we.hand_over / we.probe),
+            "≤ 3",
+            format!("a bare round trip under the same load {:.3} ms", we.probe),
+        );
+        table.row(
+            "wait, 99th percentile to median",
+            we.wait_p99 <= 2.0 * we.wait_p50,
+            format!(
+                "{:.2}× ({:.2} ms to {:.2} ms, longest {:.1} ms)",
+                we.wait_p99 / we.wait_p50,
+                we.wait_p99,
+                we.wait_p50,
+                we.wait_max
+            ),
+            "≤ 2×",
+            format!("distkit longest {:.0} ms, rslock longest {:.0} ms", distkit.wait_max, rslock.wait_max),
+        );
+        table.row(
+            "busiest task to idlest",
+            we.spread <= 1.1,
+            format!("{:.2}×", we.spread),
+            "≤ 1.1×",
+            format!("distkit {:.1}×, rslock {:.1}×", distkit.spread, rslock.spread),
+        );
+    }
 
-    let mut counting = client.get_multiplexed_async_connection().await.expect("a connection");
-    let before = commands(&mut counting).await;
-    let crowd = contended(&ours, 501, CONTENDED, || async {}).await;
-    let sent = (commands(&mut counting).await - before) as f64;
-    let hand_overs = crowd.hand_overs * CONTENDED.as_secs_f64();
-    // Each of the 500 refreshes its place every 3.3 s while it waits.
-    let refreshes = 500.0 * CONTENDED.as_secs_f64() / 3.33;
-    let each = (sent - refreshes).max(0.0) / hand_overs;
-    table.row(
-        "commands per hand-over, 500 waiters",
-        each <= 5.0,
-        format!("{each:.2} (with ticket refreshes {:.2})", sent / hand_overs),
-        "≤ 5",
-        format!("{:.0} hand-overs/s", crowd.hand_overs),
-    );
+    if wanted("crowd") {
+        let mut counting = client.get_multiplexed_async_connection().await.expect("a connection");
+        let before = commands(&mut counting).await;
+        let crowd = contended(&ours, 501, CONTENDED, || async {}).await;
+        let sent = (commands(&mut counting).await - before) as f64;
+        let hand_overs = crowd.hand_overs * CONTENDED.as_secs_f64();
+        // Each of the 500 refreshes its place every 3.3 s while it waits.
+        let refreshes = 500.0 * CONTENDED.as_secs_f64() / 3.33;
+        let each = (sent - refreshes).max(0.0) / hand_overs;
+        table.row(
+            "commands per hand-over, 500 waiters",
+            each <= 5.0,
+            format!("{each:.2} (with ticket refreshes {:.2})", sent / hand_overs),
+            "≤ 5",
+            format!("{:.0} hand-overs/s", crowd.hand_overs),
+        );
+    }
 
-    let share = renewals(&locks).await;
-    table.row(
-        &format!("renewing {LEASES} leases of 30 s from one client"),
-        share < 25.0,
-        format!("{share:.1} % of a core"),
-        "< 25 %",
-        String::new(),
-    );
+    if wanted("renewals") {
+        let share = renewals(&locks).await;
+        table.row(
+            &format!("renewing {LEASES} leases of 30 s from one client"),
+            share < 25.0,
+            format!("{share:.1} % of a core"),
+            "< 25 %",
+            String::new(),
+        );
+    }
     table.end();
     locks.close().await;
 }

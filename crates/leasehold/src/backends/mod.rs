@@ -5,6 +5,8 @@ pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod memory;
+#[cfg(feature = "redis")]
+mod per_runtime;
 #[cfg(any(all(feature = "file", unix), all(feature = "sqlite", target_os = "linux")))]
 mod place;
 #[cfg(feature = "postgres")]

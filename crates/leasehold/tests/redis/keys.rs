@@ -43,7 +43,7 @@ async fn all_keys_of_awkward_names_are_in_one_slot_of_the_cluster_and_are_names_
     // The name with a line break is printed on two lines; it was served all the same.
     assert!(per_name.len() >= awkward.len() - 1, "{per_name:?}");
     for (base, places) in &per_name {
-        assert_eq!(places.len(), 5, "{base}: {places:?}");
+        assert_eq!(places.len(), 6, "{base}: {places:?}");
         assert!(places.iter().all(|place| *place == places[0]), "{base}: {places:?}");
     }
     let all = Query::Prefix { stored: "/".into(), limit: 100, cursor: None };
@@ -68,7 +68,7 @@ async fn a_pattern_in_a_prefix_is_only_characters() {
 }
 
 #[tokio::test]
-async fn numbers_are_digits_everywhere_and_at_rest_only_counters_that_expire_are_left() {
+async fn numbers_are_exact_and_at_rest_only_counters_that_expire_are_left() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("numbers", Duration::from_secs(24 * 3600));
@@ -79,9 +79,15 @@ async fn numbers_are_digits_everywhere_and_at_rest_only_counters_that_expire_are
     let mut refused = Release::new(name("numbers"), LeaseId::random());
     refused.unanswered = Some(Duration::MAX);
     store.release(&refused).await.unwrap();
-    let hash = server.cli(&["HGETALL", "leasehold:{/numbers}"]);
-    assert!(!hash.contains("e+") && !hash.contains('.'), "{hash}");
-    assert!(hash.contains(&format!("{}", grant.fence.get())), "{hash}");
+    // The fence is the first number of the head.
+    let first = "return string.format('%.0f', struct.unpack('>d', redis.call('GET', KEYS[1]), 5))";
+    assert_eq!(server.cli(&["EVAL", first, "1", "leasehold:{/numbers}"]), grant.fence.get().to_string());
+    for set in ["leases", "queue", "places", "spent"] {
+        let scores =
+            server.cli(&["ZRANGE", &format!("leasehold:{{/numbers}}:{set}"), "0", "-1", "WITHSCORES"]);
+        assert!(!scores.contains("e+") && !scores.contains('.'), "{scores}");
+    }
+    assert_eq!(look(&store, "numbers").await.last_fence, grant.fence);
     for key in keys(&server) {
         assert!(server.cli(&["PTTL", &key]).parse::<i64>().unwrap() > 0, "{key} does not expire");
     }
@@ -101,14 +107,19 @@ async fn numbers_are_digits_everywhere_and_at_rest_only_counters_that_expire_are
     // The refused id is remembered for a day, because that was its ttl.
     assert_eq!(
         left,
-        ["leasehold:{/a}", "leasehold:{/b}", "leasehold:{/numbers}", "leasehold:{/numbers}:spent"]
+        [
+            "leasehold:{/a}",
+            "leasehold:{/b}",
+            "leasehold:{/numbers}",
+            "leasehold:{/numbers}:rows",
+            "leasehold:{/numbers}:spent"
+        ]
     );
     let week: i64 = 7 * 24 * 3600 * 1000;
     for on in ["leasehold:{/a}", "leasehold:{/b}"] {
         let ttl: i64 = server.cli(&["PTTL", on]).parse().unwrap();
         assert!((week..week + 3_700_000).contains(&ttl), "{ttl}");
-        let fields = server.cli(&["HKEYS", on]);
-        assert!(!fields.contains(':'), "{fields}");
+        assert!(server.cli(&["STRLEN", on]).parse::<u32>().unwrap() < 80, "nothing but counters");
     }
     // What nobody ever got leaves nothing.
     store.release(&Release::new(name("never"), LeaseId::random())).await.unwrap();
@@ -151,7 +162,8 @@ async fn nine_thousand_expired_readers_and_places_do_not_break_the_next_call() {
     let past = "local k = KEYS[1] for _, z in ipairs({':leases', ':places'}) do \
                 local all = redis.call('ZRANGE', k .. z, 0, -1) \
                 for _, m in ipairs(all) do redis.call('ZADD', k .. z, 5, m) end end \
-                redis.call('HSET', k, 'due', 5)";
+                local h = redis.call('GET', k) \
+                redis.call('SET', k, string.sub(h, 1, 28) .. struct.pack('>d', 5) .. string.sub(h, 37), 'KEEPTTL')";
     server.cli(&["EVAL", past, "1", "leasehold:{/crowd}"]);
     let next = claim("crowd", LONG);
     granted(&store, &next).await;
@@ -208,10 +220,11 @@ async fn what_somebody_else_keeps_there_is_an_error_and_stays() {
     let store = Redis::connect(&server.url()).await.unwrap();
     server.cli(&["SET", "leasehold:{/string}", "mine"]);
     server.cli(&["HSET", "leasehold:{/hash}", "field", "mine"]);
-    server.cli(&["HSET", "leasehold:{/number}", "fence", "mine"]);
+    server.cli(&["SET", "leasehold:{/long}", &"LH1".repeat(50)]);
     server.cli(&["RPUSH", "leasehold:{/list}:queue", "mine"]);
+    server.cli(&["HSET", "leasehold:{/rows}:rows", "field", "mine"]);
     let before = server.cli(&["DEBUG", "DIGEST"]);
-    for on in ["string", "hash", "number", "list"] {
+    for on in ["string", "hash", "long", "list", "rows"] {
         for attempt in [claim(on, LONG), claim(on, LONG).queued(TICKET)] {
             let error = store.try_acquire(&attempt).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Internal, "{on}: {error}");
@@ -224,8 +237,8 @@ async fn what_somebody_else_keeps_there_is_an_error_and_stays() {
     }
     assert_eq!(server.cli(&["DEBUG", "DIGEST"]), before, "nothing was overwritten");
     // Listing and sweeping pass by what is not a name.
-    server.cli(&["DEL", "leasehold:{/string}", "leasehold:{/hash}", "leasehold:{/number}"]);
-    server.cli(&["HSET", "leasehold:{no-slash}", "field", "mine"]);
+    server.cli(&["DEL", "leasehold:{/string}", "leasehold:{/hash}", "leasehold:{/long}"]);
+    server.cli(&["SET", "leasehold:{no-slash}", "mine"]);
     granted(&store, &claim("good", LONG)).await;
     store.sweep().await.unwrap();
     let all = Query::Prefix { stored: String::new(), limit: 10, cursor: None };

@@ -9,4 +9,5 @@ mod keys;
 mod model;
 mod proxied;
 mod refusals;
+mod runtimes;
 mod support;

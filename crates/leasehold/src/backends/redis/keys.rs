@@ -12,7 +12,7 @@ const FINDER: &str = "leasehold-id:";
 /// What the channels of wake-ups begin with.
 pub(super) const CHANNEL: &str = "leasehold-wake:";
 
-/// The hash of a name. Only what is between the first `{` and the next `}` decides the slot, so `}` is
+/// The head of a name. Only what is between the first `{` and the next `}` decides the slot, so `}` is
 /// written `%7D` and, to stay one to one, `%` is written `%25`. A stored name is never empty.
 pub(super) fn of(name: &Name) -> String {
     let mut key = String::with_capacity(PREFIX.len() + name.stored().len() + 1);
@@ -42,19 +42,20 @@ pub(super) fn stored(key: &str) -> Option<String> {
     (again == escaped).then_some(stored)
 }
 
-/// All keys of a name, in the order of the scripts.
-pub(super) fn all(key: String) -> [String; 5] {
-    let of = |what: &str| format!("{key}:{what}");
-    let (leases, queue, places, spent) = (of("leases"), of("queue"), of("places"), of("spent"));
-    [key, leases, queue, places, spent]
-}
+/// What the keys of a name end with, in the order of the scripts.
+pub(super) const SUFFIXES: [&str; 6] = ["", ":rows", ":leases", ":queue", ":places", ":spent"];
 
 /// The key that leads from an id to its name.
 pub(super) fn finder(id: &LeaseId) -> String {
-    format!("{FINDER}{}", id.expose())
+    [FINDER, id.expose()].concat()
 }
 
-/// A pattern for SCAN: the hashes of all names whose stored form begins with this.
+/// How long that is.
+pub(super) const fn finder_len() -> usize {
+    FINDER.len() + LeaseId::LEN
+}
+
+/// A pattern for SCAN: the heads of all names whose stored form begins with this.
 pub(super) fn pattern(stored: &str) -> String {
     let mut escaped = String::new();
     escape(stored, &mut escaped);
@@ -98,8 +99,8 @@ mod tests {
             let read = stored(&key);
             prop_assert_eq!(read.as_deref(), Some(name.stored()));
             // One `{…}`, at the same place in all keys.
-            let keys = all(key.clone());
-            prop_assert!(keys.iter().all(|one| slot(one) == slot(&key)));
+            let all = SUFFIXES.map(|suffix| slot(&format!("{key}{suffix}")));
+            prop_assert!(all.iter().all(|one| *one == slot(&key)));
             prop_assert_eq!(key.find('}'), Some(key.len() - 1));
         }
     }

@@ -136,10 +136,8 @@ impl Link {
         }
     }
 
-    async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
-        if let Some(current) = self.current() {
-            return Ok(current);
-        }
+    /// A new connection, unless somebody else makes one meanwhile.
+    async fn reconnect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         let asked = Instant::now();
         let _gate = self.gate.lock().await;
         if let Some(current) = self.current() {
@@ -210,7 +208,11 @@ impl Link {
     where
         F: Future<Output = std::result::Result<T, RedisError>>,
     {
-        let (connection, generation) = self.connection().await.map_err(Failure::Connecting)?;
+        let (connection, generation) = match self.current() {
+            Some(current) => current,
+            // Rare and large: not a part of every call.
+            None => Box::pin(self.reconnect()).await.map_err(Failure::Connecting)?,
+        };
         let answer = send(connection).await;
         Ok((self.judged(generation, answer)?, generation))
     }

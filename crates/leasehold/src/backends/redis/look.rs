@@ -13,7 +13,7 @@ use crate::name::Name;
 /// Keys that one SCAN looks at, and names that go out together: short enough not to hold up others.
 const AT_ONCE: usize = 500;
 
-/// The hashes of all names whose stored form begins with this.
+/// The heads of all names whose stored form begins with this.
 async fn names(route: &Route, prefix: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for link in route.everywhere().await? {
@@ -26,7 +26,7 @@ async fn scan(link: &Arc<Link>, pattern: &str, found: &mut Vec<String>) -> Resul
     let mut cursor = String::from("0");
     loop {
         let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("hash");
+        cmd.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("string");
         let answer: (String, Vec<Vec<u8>>) =
             redis::from_redis_value(link.send(&cmd).await?.value).map_err(|_| fault::strange())?;
         cursor = answer.0;

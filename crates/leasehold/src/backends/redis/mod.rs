@@ -32,6 +32,7 @@ use self::wire::{Answer, Seen, Wakeable};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::backends::per_runtime::PerRuntime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
@@ -45,11 +46,11 @@ pub(crate) const fn info(scheme: &'static str, cluster: bool) -> Info {
     info
 }
 
-/// A store in Redis 6.2 or later. Clones are the same store and share its two connections.
+/// A store in Redis 6.2 or later. Clones are the same store and share its connections.
 ///
-/// Each verb is one script call on one multiplexed connection, decided by the server's clock. A second connection
-/// listens for wake-ups, from the first time that somebody has to wait. Both belong to the runtime on which the
-/// store was opened and are replaced when they break.
+/// Each verb is one script call on a multiplexed connection, decided by the server's clock. There is one on the runtime
+/// where the store was opened, and one on each other runtime that calls more than a few times, as long as that runs.
+/// Another, at home, listens for wake-ups, from the first time that somebody has to wait. All are replaced when they break.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -70,15 +71,33 @@ pub struct Redis {
 struct Inner {
     info: Info,
     address: Arc<Address>,
-    route: Arc<Route>,
-    /// For grants that replicas have to confirm: `WAIT` blocks its connection.
-    confirmed: Option<(Arc<Route>, u32, Duration)>,
+    /// On the runtime where the store was opened: for whatever must not depend on the callers' runtimes.
+    home: Arc<Routes>,
+    /// For calls from other runtimes; `None` with a connection of the caller's own.
+    elsewhere: Option<PerRuntime<Routes>>,
     wakes: Arc<Wakes>,
     listener: std::sync::OnceLock<AbortHandle>,
-    home: Handle,
+    runtime: Handle,
     run_id: String,
     /// The server's time at the latest answer.
     time: AtomicU64,
+}
+
+/// The connections of one runtime.
+struct Routes {
+    plain: Arc<Route>,
+    /// For grants that replicas have to confirm: `WAIT` blocks its connection.
+    confirmed: Option<(Route, u32, Duration)>,
+}
+
+impl Routes {
+    fn new(address: &Arc<Address>, on: &Handle) -> Self {
+        let route = |patience| Route::new(Arc::clone(address), on.clone(), patience);
+        Routes {
+            plain: Arc::new(route(Duration::ZERO)),
+            confirmed: address.wait_replicas.map(|(replicas, time)| (route(time), replicas, time)),
+        }
+    }
 }
 
 impl Drop for Inner {
@@ -201,28 +220,27 @@ impl Redis {
     }
 
     async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
-        let home = Handle::current();
-        let mut route = Route::new(Arc::clone(&address), home.clone(), Duration::ZERO);
+        let runtime = Handle::current();
+        let mut home = Routes::new(&address, &runtime);
+        let elsewhere = connection.is_none().then(|| PerRuntime::beside(&runtime));
         if let Some(connection) = connection {
-            route = route.lent(connection);
+            let route = Route::new(Arc::clone(&address), runtime.clone(), Duration::ZERO);
+            home.plain = Arc::new(route.lent(connection));
         }
         let mut run_id = String::new();
-        for link in route.everywhere().await? {
+        for link in home.plain.everywhere().await? {
             let checked = check::server(&link).await?;
             checked.findings.iter().for_each(Finding::log);
             run_id = checked.run_id;
         }
-        let confirmed = address.wait_replicas.map(|(replicas, time)| {
-            (Arc::new(Route::new(Arc::clone(&address), home.clone(), time)), replicas, time)
-        });
         let inner = Inner {
             info: info(address.scheme, address.layout == Layout::Cluster),
             address,
-            route: Arc::new(route),
-            confirmed,
+            home: Arc::new(home),
+            elsewhere,
             wakes: Arc::new(Wakes::new()),
             listener: std::sync::OnceLock::new(),
-            home,
+            runtime,
             run_id,
             time: AtomicU64::new(0),
         };
@@ -273,12 +291,19 @@ impl Redis {
         Ok(answer)
     }
 
+    /// The connections on the caller's runtime, where there is no way to another thread and back.
+    fn routes(&self) -> Arc<Routes> {
+        let Inner { home, elsewhere, address, .. } = &*self.inner;
+        let own = elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on)));
+        own.unwrap_or_else(|| Arc::clone(home))
+    }
+
     async fn call(&self, call: Call) -> Result<Answer> {
-        self.read(self.inner.route.call(&call).await?.value)
+        self.read(self.routes().plain.call(&call).await?.value)
     }
 
     async fn look(&self, name: &Name, id: Option<&LeaseId>) -> Result<Seen> {
-        let seen = wire::inspected(self.inner.route.call(&wire::inspect(name, id)).await?.value, name)?;
+        let seen = wire::inspected(self.routes().plain.call(&wire::inspect(name, id)).await?.value, name)?;
         self.inner.time.store(seen.time, Ordering::SeqCst);
         Ok(seen)
     }
@@ -291,8 +316,9 @@ impl Redis {
     async fn attempt(&self, claim: &Claim, number: u64) -> Result<Attempt> {
         let wakeable = Wakeable { channel: &self.inner.wakes.channel, number };
         let call = wire::acquire(claim, self.finds(), &wakeable);
-        let Some((route, replicas, time)) = &self.inner.confirmed else {
-            return wire::acquired(&mut self.call(call).await?, claim);
+        let routes = self.routes();
+        let Some((route, replicas, time)) = &routes.confirmed else {
+            return wire::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
         };
         let reply = route.call(&call).await?;
         let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
@@ -308,12 +334,12 @@ impl Redis {
         Ok(attempt)
     }
 
-    /// The listener lives where the connections do.
+    /// The listener lives where nobody blocks it.
     fn listen(&self) {
         if self.inner.wakes.begin() {
-            let route = Arc::clone(&self.inner.route);
+            let route = Arc::clone(&self.inner.home.plain);
             let listener = Arc::clone(&self.inner.wakes).listen(move || route.known());
-            let _ = self.inner.listener.set(self.inner.home.spawn(listener).abort_handle());
+            let _ = self.inner.listener.set(self.inner.runtime.spawn(listener).abort_handle());
         }
     }
 }
@@ -367,8 +393,9 @@ impl Backend for Redis {
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls: Vec<_> = leases.iter().map(|renewal| wire::renew(renewal, self.finds())).collect();
         let read = |value: Value| wire::renewed(&mut self.read(value)?);
-        let Some((route, replicas, time)) = &self.inner.confirmed else {
-            let replies = self.inner.route.call_all(&calls).await.into_iter();
+        let routes = self.routes();
+        let Some((route, replicas, time)) = &routes.confirmed else {
+            let replies = routes.plain.call_all(&calls).await.into_iter();
             return replies.map(|reply| read(reply?.value)).collect();
         };
         // One confirmation per connection is for all that was written over it before: the answers come first.
@@ -412,7 +439,7 @@ impl Backend for Redis {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let route = &self.inner.route;
+        let route = &self.inner.home.plain;
         let mut page = Page::default();
         match query {
             Query::Name(name) => page.items.push(self.look(name, None).await?.info),
@@ -442,7 +469,7 @@ impl Backend for Redis {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let (swept, time) = look::sweep(&self.inner.route).await?;
+        let (swept, time) = look::sweep(&self.inner.home.plain).await?;
         self.inner.time.store(time, Ordering::SeqCst);
         Ok(swept)
     }

@@ -115,7 +115,7 @@ impl Route {
         if let Some(node) = self.serving(slot) {
             return self.node(&node);
         }
-        self.refresh().await?;
+        Box::pin(self.refresh()).await?;
         match self.serving(slot) {
             Some(node) => self.node(&node),
             None => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster serves this name")),
@@ -165,7 +165,7 @@ impl Route {
     pub(super) async fn call(&self, call: &Call) -> Result<Reply> {
         let link = self.link(call.key()).await?;
         let answer = link.send(&call.script.by_hash(call)).await;
-        self.follow(call, answer).await
+        self.settled(call, answer).await
     }
 
     /// Calls that go out together and are answered each on its own.
@@ -183,32 +183,38 @@ impl Route {
             }
         }
         let sent = groups.into_iter().map(|(link, group)| async move {
-            let mut pipeline = Pipeline::with_capacity(group.len());
-            for i in &group {
-                pipeline.add_command(calls[*i].script.by_hash(&calls[*i]));
-            }
-            let answers = link.send_all(&pipeline, group.len()).await;
-            (group, answers)
+            let answers = send_group(&link, calls, &group).await;
+            (link, group, answers)
         });
-        for (group, sent) in join_all(sent).await {
-            match sent {
-                Ok(values) => {
-                    let mut values = values.into_iter();
-                    for i in group {
-                        let value = values.next().ok_or_else(|| Failure::Connecting(fault::strange()));
-                        let value = value.and_then(|value| value.map_err(Failure::Said));
-                        answers[i] = Some(self.follow(&calls[i], value).await);
-                    }
+        for (link, group, sent) in join_all(sent).await {
+            // After the server has forgotten its scripts: the first call brings this one back, the others go out again.
+            let unknown = group.iter().zip(&sent).filter(|(_, answer)| is_unknown_script(answer));
+            let mut unknown: Vec<usize> = unknown.map(|(i, _)| *i).collect();
+            let mut again = Vec::new();
+            if unknown.len() > 1 {
+                again = unknown.split_off(1);
+            }
+            for (i, answer) in group.into_iter().zip(sent) {
+                if !again.contains(&i) {
+                    answers[i] = Some(self.settled(&calls[i], answer).await);
                 }
-                Err(failure) => {
-                    let error = Error::from(failure);
-                    for i in group {
-                        answers[i] = Some(Err(error.duplicate()));
-                    }
+            }
+            if !again.is_empty() {
+                for (i, answer) in again.iter().zip(send_group(&link, calls, &again).await) {
+                    answers[*i] = Some(self.settled(&calls[*i], answer).await);
                 }
             }
         }
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(fault::strange()))).collect()
+    }
+
+    /// The answer, if there is one.
+    async fn settled(&self, call: &Call, answer: Result<Reply, Failure>) -> Result<Reply> {
+        match answer {
+            Ok(reply) => Ok(reply),
+            // Rare and large: not a part of every call.
+            failure => Box::pin(self.follow(call, failure)).await,
+        }
     }
 
     /// Sends a call on as long as the answer says that nothing has happened yet: the script is not known there,
@@ -283,6 +289,29 @@ impl Route {
     pub(super) async fn send(&self, key: &str, cmd: &Cmd) -> Result<Value> {
         Ok(self.link(key).await?.send(cmd).await?.value)
     }
+}
+
+/// Some of the calls, over one link; one answer for each.
+async fn send_group(link: &Arc<Link>, calls: &[Call], group: &[usize]) -> Vec<Result<Reply, Failure>> {
+    let mut pipeline = Pipeline::with_capacity(group.len());
+    for i in group {
+        pipeline.add_command(calls[*i].script.by_hash(&calls[*i]));
+    }
+    match link.send_all(&pipeline, group.len()).await {
+        Ok(replies) => {
+            let mut replies = replies.into_iter().map(|reply| reply.map_err(Failure::Said));
+            let missing = || Err(Failure::Connecting(fault::strange()));
+            group.iter().map(|_| replies.next().unwrap_or_else(missing)).collect()
+        }
+        Err(failure) => {
+            let error = Error::from(failure);
+            group.iter().map(|_| Err(Failure::Connecting(error.duplicate()))).collect()
+        }
+    }
+}
+
+fn is_unknown_script(answer: &Result<Reply, Failure>) -> bool {
+    matches!(answer, Err(Failure::Said(fault)) if fault::code(fault).as_deref() == Some("NOSCRIPT"))
 }
 
 /// On the node that a slot is moving to, which serves it only when asked so.

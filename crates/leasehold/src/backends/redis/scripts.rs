@@ -4,6 +4,9 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script as Hashed};
 
+use super::keys;
+use crate::lease_id::LeaseId;
+
 /// A script and its hash.
 pub(super) struct Script {
     source: &'static str,
@@ -26,39 +29,69 @@ impl Script {
     }
 }
 
-/// One call of a script: on which keys, with what.
+/// One call of a script: about which name and id, with what.
 pub(super) struct Call {
     pub(super) script: &'static Script,
-    pub(super) keys: Vec<String>,
+    /// The head of the name, from which its other keys follow.
+    pub(super) key: String,
+    /// Whose way to the name is kept too.
+    pub(super) finder: Option<LeaseId>,
     pub(super) args: Vec<Vec<u8>>,
 }
 
 impl Call {
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
-        cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        let keys = keys::SUFFIXES.len() + usize::from(self.finder.is_some());
+        // Room for all of it, so that it is written once.
+        let longest = keys::SUFFIXES[keys::SUFFIXES.len() - 1].len().max(keys::finder_len()) + self.key.len();
+        let size = script.len() + keys * longest + self.args.iter().map(Vec::len).sum::<usize>();
+        let mut cmd = Cmd::with_capacity(3 + keys + self.args.len(), size + 2 * verb.len());
+        cmd.arg(verb).arg(script).arg(keys);
+        let mut key = String::with_capacity(longest);
+        key.push_str(&self.key);
+        for suffix in keys::SUFFIXES {
+            key.truncate(self.key.len());
+            key.push_str(suffix);
+            cmd.arg(&key);
+        }
+        if let Some(id) = &self.finder {
+            cmd.arg(keys::finder(id));
+        }
+        for arg in &self.args {
+            cmd.arg(arg.as_slice());
+        }
         cmd
     }
 
     /// The key that says where this goes in a cluster.
     pub(super) fn key(&self) -> &str {
-        self.keys.first().map_or("", String::as_str)
+        &self.key
     }
 }
 
 macro_rules! script {
-    ($($file:literal)*) => {
-        LazyLock::new(|| Script::new(concat!(include_str!("scripts/head.lua"), $(include_str!($file)),*)))
+    ($short:expr, $verb:literal) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!("scripts/head.lua"),
+                $short,
+                include_str!("scripts/name.lua"),
+                include_str!($verb),
+                include_str!("scripts/finish.lua")
+            ))
+        })
     };
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> =
-    script!("scripts/acquire_free.lua" "scripts/name.lua" "scripts/acquire.lua");
-pub(super) static RENEW: LazyLock<Script> = script!("scripts/name.lua" "scripts/renew.lua");
+pub(super) static ACQUIRE: LazyLock<Script> = script!(
+    concat!(include_str!("scripts/acquire_free.lua"), include_str!("scripts/acquire_queued.lua")),
+    "scripts/acquire.lua"
+);
+pub(super) static RENEW: LazyLock<Script> = script!("", "scripts/renew.lua");
 pub(super) static RELEASE: LazyLock<Script> =
-    script!("scripts/release_alone.lua" "scripts/name.lua" "scripts/release.lua");
-pub(super) static REVOKE: LazyLock<Script> = script!("scripts/name.lua" "scripts/revoke.lua");
-pub(super) static SWEEP: LazyLock<Script> = script!("scripts/name.lua" "scripts/sweep.lua");
+    script!(include_str!("scripts/release_alone.lua"), "scripts/release.lua");
+pub(super) static REVOKE: LazyLock<Script> = script!("", "scripts/revoke.lua");
+pub(super) static SWEEP: LazyLock<Script> = script!("", "scripts/sweep.lua");
 
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));

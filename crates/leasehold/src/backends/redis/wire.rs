@@ -24,8 +24,24 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(LONGEST)
 }
 
-fn number(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes()
+/// Milliseconds, for keys that expire by themselves: rounded up, and one more because Redis counts them from a reading
+/// of its clock that may be a little older than the script's.
+fn millis(duration: Duration) -> u64 {
+    micros(duration).div_ceil(1000) + 1
+}
+
+/// Its digits, without the machinery of formatting: every call has some.
+fn number(mut number: u64) -> Vec<u8> {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return digits[first..].to_vec();
+        }
+    }
 }
 
 fn flag(flag: bool) -> Vec<u8> {
@@ -61,12 +77,14 @@ fn owner(owner: Option<&Arc<str>>) -> Vec<u8> {
 
 /// `<bytes of the owner>:<owner>`, and then, if there is any, `+<metadata>`.
 fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
-    let mut label = format!("{}:{owner}", owner.len());
+    let mut label = number(owner.len() as u64);
+    label.push(b':');
+    label.extend_from_slice(owner.as_bytes());
     if let Some(metadata) = metadata {
-        label.push('+');
-        label.push_str(metadata);
+        label.push(b'+');
+        label.extend_from_slice(metadata.as_bytes());
     }
-    label.into_bytes()
+    label
 }
 
 fn read_label(label: &str) -> Result<(Arc<str>, Option<Arc<str>>)> {
@@ -85,13 +103,6 @@ fn gone(text: &str) -> Result<Gone> {
         .ok_or_else(fault::strange)
 }
 
-/// The keys of a name and, where ids can be found, of an id.
-fn keys(name: &Name, id: Option<&LeaseId>) -> Vec<String> {
-    let mut keys = keys::all(keys::of(name)).to_vec();
-    keys.extend(id.map(keys::finder));
-    keys
-}
-
 /// Where a woken claim is told so.
 pub(super) struct Wakeable<'a> {
     pub(super) channel: &'a str,
@@ -101,26 +112,58 @@ pub(super) struct Wakeable<'a> {
 pub(super) fn acquire(claim: &Claim, finds: bool, wakeable: &Wakeable<'_>) -> Call {
     Call {
         script: &scripts::ACQUIRE,
-        keys: keys(&claim.name, finds.then_some(&claim.id)),
-        args: vec![
-            claim.id.expose().into(),
-            mode(claim.mode),
-            number(micros(claim.ttl)),
-            label(&claim.owner, claim.metadata.as_deref()),
-            option(claim.queue, |ticket_ttl| number(micros(ticket_ttl))),
-            flag(claim.repeat),
-            number(claim.nonce),
-            flag(claim.first),
-            wakeable.channel.into(),
-            number(wakeable.number),
-        ],
+        key: keys::of(&claim.name),
+        finder: finds.then_some(claim.id),
+        args: acquire_args(claim, wakeable),
+    }
+}
+
+fn acquire_args(claim: &Claim, wakeable: &Wakeable<'_>) -> Vec<Vec<u8>> {
+    let flags = match (claim.repeat, claim.first) {
+        (true, true) => "rf",
+        (true, false) => "r",
+        (false, true) => "f",
+        (false, false) => "",
+    };
+    let mut what = Packed::with(micros(claim.ttl));
+    what.text(&mode(claim.mode)).text(flags.as_bytes()).number(claim.nonce).number(millis(claim.ttl));
+    what.0.extend_from_slice(&label(&claim.owner, claim.metadata.as_deref()));
+    let mut args = vec![claim.id.expose().into(), what.0];
+    args.extend(claim.queue.map(|ticket_ttl| {
+        let mut place = Packed::with(micros(ticket_ttl));
+        place.number(millis(ticket_ttl)).text(wakeable.channel.as_bytes()).number(wakeable.number);
+        place.0
+    }));
+    args
+}
+
+/// Arguments in one, as Lua's `struct` reads them: a double, then texts that end with a zero.
+struct Packed(Vec<u8>);
+
+impl Packed {
+    fn with(number: u64) -> Self {
+        let mut packed = Vec::with_capacity(128);
+        // Below 2^53, and so exact.
+        packed.extend_from_slice(&(number as f64).to_be_bytes());
+        Packed(packed)
+    }
+
+    fn text(&mut self, text: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(text);
+        self.0.push(0);
+        self
+    }
+
+    fn number(&mut self, digits: u64) -> &mut Self {
+        self.text(&number(digits))
     }
 }
 
 pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
     Call {
         script: &scripts::RENEW,
-        keys: keys(&renewal.name, finds.then_some(&renewal.id)),
+        key: keys::of(&renewal.name),
+        finder: finds.then_some(renewal.id),
         args: vec![
             renewal.id.expose().into(),
             number(micros(renewal.ttl)),
@@ -136,28 +179,33 @@ pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
 pub(super) fn release(release: &Release, finds: bool) -> Call {
     Call {
         script: &scripts::RELEASE,
-        keys: keys(&release.name, finds.then_some(&release.id)),
-        args: vec![
-            release.id.expose().into(),
-            option(release.fence, |fence| number(fence.get())),
-            owner(release.owner.as_ref()),
-            option(release.unanswered, |ttl| number(micros(ttl))),
-            option(release.nonce, number),
-        ],
+        key: keys::of(&release.name),
+        finder: finds.then_some(release.id),
+        args: release_args(release),
     }
 }
 
+fn release_args(release: &Release) -> Vec<Vec<u8>> {
+    let mut args = vec![release.id.expose().into(), option(release.fence, |fence| number(fence.get()))];
+    if release.owner.is_some() || release.unanswered.is_some() || release.nonce.is_some() {
+        args.push(owner(release.owner.as_ref()));
+        args.push(option(release.unanswered, |ttl| number(micros(ttl))));
+        args.push(option(release.nonce, number));
+    }
+    args
+}
+
 pub(super) fn revoke(name: &Name, now: bool) -> Call {
-    Call { script: &scripts::REVOKE, keys: keys(name, None), args: vec![Vec::new(), flag(now)] }
+    Call { script: &scripts::REVOKE, key: keys::of(name), finder: None, args: vec![Vec::new(), flag(now)] }
 }
 
 pub(super) fn sweep(key: String) -> Call {
-    Call { script: &scripts::SWEEP, keys: keys::all(key).to_vec(), args: vec![Vec::new()] }
+    Call { script: &scripts::SWEEP, key, finder: None, args: vec![Vec::new()] }
 }
 
 pub(super) fn inspect(name: &Name, id: Option<&LeaseId>) -> Call {
     let id = option(id, |id| id.expose().into());
-    Call { script: &scripts::INSPECT, keys: keys(name, None), args: vec![id] }
+    Call { script: &scripts::INSPECT, key: keys::of(name), finder: None, args: vec![id] }
 }
 
 /// An answer, read from the front.
@@ -167,6 +215,8 @@ impl Answer {
     pub(super) fn new(value: Value) -> Result<Self> {
         match value {
             Value::Array(items) => Ok(Answer(items.into_iter())),
+            // Nothing but the time.
+            Value::Int(_) => Ok(Answer(vec![value].into_iter())),
             _ => Err(fault::strange()),
         }
     }
@@ -182,11 +232,15 @@ impl Answer {
         u64::try_from(self.int()?).map_err(|_| fault::strange())
     }
 
-    fn text(&mut self) -> Result<String> {
+    fn bytes(&mut self) -> Result<Vec<u8>> {
         match self.0.next() {
-            Some(Value::BulkString(bytes)) => String::from_utf8(bytes).map_err(|_| fault::strange()),
+            Some(Value::BulkString(bytes)) => Ok(bytes),
             _ => Err(fault::strange()),
         }
+    }
+
+    fn text(&mut self) -> Result<String> {
+        String::from_utf8(self.bytes()?).map_err(|_| fault::strange())
     }
 
     fn list(&mut self) -> Result<Answer> {
@@ -214,7 +268,19 @@ impl Answer {
 }
 
 pub(super) fn acquired(answer: &mut Answer, claim: &Claim) -> Result<Attempt> {
+    let anew = |fence, now: u64| {
+        let left = micros(claim.ttl);
+        let mut grant = Grant::new(fence, claim.mode, Some(Duration::from_micros(left)));
+        grant.acquired_at_ms = now / 1000;
+        grant.expires_at_ms = Some((now + left) / 1000);
+        Ok(Attempt::Granted(grant))
+    };
+    if answer.0.len() == 1 {
+        let now = answer.count()?;
+        return anew(Fence::at(now), now);
+    }
     match answer.int()? {
+        0 => anew(Fence::new(answer.count()?), answer.count()?),
         1 => answer.grant().map(Attempt::Granted),
         2 => {
             let retry_in = u64::try_from(answer.int()?).unwrap_or(u64::MAX);
@@ -256,8 +322,10 @@ pub(super) fn renewed(answer: &mut Answer) -> Result<Renewed> {
 }
 
 pub(super) fn released(answer: &mut Answer) -> Result<Released> {
+    if answer.0.len() == 1 {
+        return Ok(Released::Done);
+    }
     match answer.int()? {
-        1 => Ok(Released::Done),
         3 => Ok(Released::Gone(gone(&answer.text()?)?)),
         _ => Err(fault::strange()),
     }
@@ -272,16 +340,30 @@ pub(super) fn swept(answer: &mut Answer) -> Result<Swept> {
     Ok(Swept { expired, tickets, counters: 0, held: answer.count()?, waiting: answer.count()? })
 }
 
-/// What is kept of a lease or ticket is words, separated by spaces.
-struct Words<'a>(std::str::Split<'a, char>);
+/// What is kept of a lease or ticket: a letter, texts that end with a zero, numbers as doubles, and the label.
+struct Row<'a>(&'a [u8]);
 
-impl<'a> Words<'a> {
+impl<'a> Row<'a> {
+    fn new(row: &'a [u8], letter: u8) -> Result<Self> {
+        row.strip_prefix(&[letter]).map(Row).ok_or_else(fault::strange)
+    }
+
     fn text(&mut self) -> Result<&'a str> {
-        self.0.next().ok_or_else(fault::strange)
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or_else(fault::strange)?;
+        let (text, rest) = self.0.split_at(end);
+        self.0 = &rest[1..];
+        std::str::from_utf8(text).map_err(|_| fault::strange())
     }
 
     fn number(&mut self) -> Result<u64> {
-        self.text()?.parse().map_err(|_| fault::strange())
+        let (number, rest) = self.0.split_first_chunk().ok_or_else(fault::strange)?;
+        self.0 = rest;
+        // Below 2^53, and so exact.
+        Ok(f64::from_be_bytes(*number) as u64)
+    }
+
+    fn label(self) -> Result<(Arc<str>, Option<Arc<str>>)> {
+        read_label(std::str::from_utf8(self.0).map_err(|_| fault::strange())?)
     }
 }
 
@@ -302,32 +384,47 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     let mut holders = Vec::new();
     let mut rows = answer.list()?;
     while !rows.0.as_slice().is_empty() {
-        let (id, lease, label) = (LeaseId::parse(&rows.text()?)?, rows.text()?, rows.text()?);
-        let mut words = Words(lease.split(' '));
-        let mode = read_mode(words.text()?)?;
-        let (fence, granted) = (Fence::new(words.number()?), words.number()?);
-        let (_ttl, expires, since) = (words.number()?, words.number()?, words.number()?);
+        let (id, row) = (LeaseId::parse(&rows.text()?)?, rows.bytes()?);
+        let mut row = Row::new(&row, b'L')?;
+        let mode = read_mode(row.text()?)?;
+        let (fence, granted) = (Fence::new(row.number()?), row.number()?);
+        let (_ttl, expires, since) = (row.number()?, row.number()?, row.number()?);
         let left = expires.saturating_sub(now);
         let mut grant = Grant::new(fence, mode, Some(Duration::from_micros(left)));
-        grant.renewals = words.number()?;
+        grant.renewals = row.number()?;
         grant.acquired_at_ms = since / 1000;
         grant.expires_at_ms = Some((now + left) / 1000);
-        let _nonce = words.number()?;
-        let revoked = words.text()?.contains('v');
-        let (owner, metadata) = read_label(&label)?;
+        let _nonce = row.text()?;
+        let revoked = row.text()?.contains('v');
+        let (owner, metadata) = row.label()?;
         holders.push((granted, HolderInfo { id, owner, metadata, grant, revoked }));
     }
     holders.sort_by_key(|(granted, _)| *granted);
     info.holders = holders.into_iter().map(|(_, holder)| holder).collect();
     let mut rows = answer.list()?;
     while !rows.0.as_slice().is_empty() {
-        let (id, ticket, label) = (LeaseId::parse(&rows.text()?)?, rows.text()?, rows.text()?);
-        let mut words = Words(ticket.split(' '));
-        let mode = read_mode(words.text()?)?;
-        let (_ttl, _lapses, joined) = (words.number()?, words.number()?, words.number()?);
+        let (id, row) = (LeaseId::parse(&rows.text()?)?, rows.bytes()?);
+        let mut row = Row::new(&row, b'T')?;
+        let mode = read_mode(row.text()?)?;
+        let (_ttl, _lapses, joined) = (row.number()?, row.number()?, row.number()?);
         let waited = Duration::from_micros(now.saturating_sub(joined));
-        info.waiters.push(WaiterInfo { id, owner: read_label(&label)?.0, mode, waited });
+        for _nonce_marks_channel_number in 0..4 {
+            row.text()?;
+        }
+        info.waiters.push(WaiterInfo { id, owner: row.label()?.0, mode, waited });
     }
     info.queue_length = answer.count()?;
     Ok(Seen { info, known: answer.count()? == 1, time: now })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_their_digits() {
+        for of in [0, 7, 10, 459_469_568_000_123, u64::MAX] {
+            assert_eq!(number(of), of.to_string().into_bytes());
+        }
+    }
 }

@@ -1,19 +1,32 @@
--- The short way of try_acquire: a mutex that nobody has or waits for, and of which nothing has ended. The long way gives
--- the same answer; only making its functions takes Redis longer than all of this.
+-- The short way of try_acquire: a mutex that nobody has, waits for or has spent an id of. The long way gives the same
+-- answer; only making its functions takes Redis about as long as all of this.
 
-if ARGV[2] == 'x' and due > now and not (fresh or alone or lease or ticket or why) and held == 0 and waiting == 0 then
-  local granted = math.max(fence + 1, sec * 256000 + math.floor(usec * 32 / 125))
-  local ttl = tonumber(ARGV[3])
-  local expires = now + ttl
-  -- If the name's own expiry has to be moved, that is for the long way.
-  local need = math.floor(math.max(granted / 256, expires / 1000)) + RETENTION
-  if granted <= MAX_FENCE and keep >= need then
-    if finder then redis.call('SET', finder, name, 'PXAT', math.ceil(expires / 1000)) end
-    redis.call('HSET', name, 'fence', granted, 'version', version + 1, 'kind', 'rw', 'alone', id,
-      'due', math.min(due, expires), 'o:' .. id, ARGV[4],
-      'l:' .. id, string.format('x %.0f %.0f %.0f %.0f %.0f 0 %s -%s', granted, granted, ttl, expires, now, ARGV[7],
-        ARGV[6] == '1' and 'r' or ''))
-    return { 1, granted, 'x', ttl, 0, now, now }
+local FRONT_LOOK, LAPSE_LOOK = 1000000, 250000   -- as in state.rs
+
+local ttl, mode, flags, nonce, ttl_millis, label = unpacked('>dssss', ARGV[2])
+label = sub(ARGV[2], label)
+
+if not alone and mode == 'x' and held + waiting + spents == 0 then
+  local clock = usec * 32 / 125
+  clock = sec * 256000 + clock - clock % 1
+  local granted = clock
+  if granted <= fence then granted = fence + 1 end
+  if granted <= MAX_FENCE then
+    local ends = now + ttl
+    if finder then call('SET', finder, name, 'PX', ttl_millis) end
+    local need = granted / 256
+    if ends / 1000 > need then need = ends / 1000 end
+    local late = keep < need + RETENTION
+    if late then keep = need - need % 1 + RETENTION + SLACK end
+    local kept = pack('>c4dddc22dddss', PLAIN_MARK, granted, version + 1, keep, id, granted, ttl, now, nonce,
+      sub(flags, 1, 1) == 'r' and 'r' or '') .. label
+    if late then
+      call('SET', name, kept, 'PXAT', keep)
+    else
+      call('SET', name, kept, 'KEEPTTL')
+    end
+    if granted == clock then return now end
+    return { 0, granted, now }
   end
 end
 

@@ -1,13 +1,38 @@
--- The short way of release: a mutex that nobody waits for, of which nothing has ended, and whose id need not be refused
--- afterwards. The long way gives the same answer.
+-- The short ways of release: a mutex of which nothing has ended, that nobody waits for, or whose front will be the next
+-- holder; and whose id need not be refused afterwards. The long way gives the same answer.
 
-if lease and alone == id and waiting == 0 and due > now and ARGV[3] == '' and ARGV[4] == '' and ARGV[5] == '' then
-  local held_by = string.match(lease, '^x (%d+) %d+ %d+ %d+ %d+ %d+ %d+ %-v?$')
-  if held_by and (ARGV[2] == '' or ARGV[2] == held_by) then
-    if finder then redis.call('DEL', finder) end
-    redis.call('HDEL', name, 'l:' .. id, 'o:' .. id, 'alone')
-    redis.call('HSET', name, 'version', version + 1)
-    return { 1, now }
+if alone == id and not ARGV[3] then
+  local held_by, marks, _
+  if plain then
+    local ttl, since
+    held_by, ttl, since, _, marks = unpacked(FRESH, head, rest + 22)
+    due = since + ttl
+  else
+    _, _, held_by, _, _, _, _, _, _, marks = unpacked(LEASE, head, rest + 22)
+  end
+  local next_row, next_id
+  if waiting > 0 then
+    next_id = call('ZRANGE', KEYS[4], 0, 0)[1]
+    next_row = call('HGET', KEYS[2], next_id)
+  end
+  if due > now and (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by)
+    and (waiting == 0 or sub(next_row or '', 1, 3) == 'Tx\0') then
+    -- Also when memory is full: what frees some comes first, and Redis then lets the rest pass too.
+    if finder then call('DEL', finder) else call('PEXPIREAT', name, keep) end
+    if waiting > 0 then
+      local letter, mode, ttl, lapses, joined, nonce, marks, at = unpacked('>c1sdddss', next_row)
+      if sub(marks, -1) ~= 'w' then
+        -- Its last mark.
+        call('HSET', KEYS[2], next_id, sub(next_row, 1, at - 2) .. 'w' .. sub(next_row, at - 1))
+        local channel, number = unpacked('ss', next_row, at)
+        call('PUBLISH', channel, number)
+      end
+    elseif spents == 0 then
+      call('SET', name, pack(PLAIN, PLAIN_MARK, fence, version + 1, keep), 'KEEPTTL')
+      return now
+    end
+    call('SET', name, pack(HEAD, MARK, fence, version + 1, keep, due, 0, waiting, spents, arrivals, kind), 'KEEPTTL')
+    return now
   end
 end
 

@@ -8,50 +8,61 @@
 local ttl, wanted_fence, wanted_owner, shorten = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 local mode, raised = ARGV[6], tonumber(ARGV[7])
 
-settle()
-
-local function act()
-  if not lease then return { 3, why_gone(), now } end
+repeat
+  if not lease then
+    answer = { 3, why or has_expired and 'expired' or 'not_found', now }
+    break
+  end
   local l = read_lease(lease)
-  if wanted_fence ~= '' and wanted_fence ~= string.format('%.0f', l.fence) then return { 3, 'not_found', now } end
-  if wanted_owner ~= '' and not owned_by(wanted_owner) then return { 3, 'not_found', now } end
-  if l.revoked then return { 3, 'revoked', now } end
-  if raised then
-    if raised > MAX_FENCE then return { 5, now } end
-    if raised < l.fence then return { 3, 'superseded', now } end
+  if wanted_fence ~= '' and wanted_fence + 0 ~= l.fence
+    or wanted_owner ~= '' and not owned_by(l.label, wanted_owner) then
+    answer = { 3, 'not_found', now }
+    break
   end
-  if mode ~= '' and mode ~= l.mode and not (l.mode == 'x' and mode == 's') then return { 4, now } end
-  if shorten ~= '' and shorten ~= string.format('%.0f', l.renewals) then return shown(1, l) end
+  if l.revoked then
+    answer = { 3, 'revoked', now }
+    break
+  end
+  if raised and raised > MAX_FENCE then
+    answer = { 5, now }
+    break
+  end
+  if raised and raised < l.fence then
+    answer = { 3, 'superseded', now }
+    break
+  end
+  if mode ~= '' and mode ~= l.mode and not (l.mode == 'x' and mode == 's') then
+    answer = { 4, now }
+    break
+  end
+  if shorten == '' or shorten + 0 == l.renewals then
+    if raised then
+      l.fence = raised
+      fence = math.max(fence, raised)
+    end
+    local asked = now + ttl
+    l.expires = shorten ~= '' and asked or math.max(asked, l.expires)
+    l.ttl = math.max(l.ttl, ttl)
+    l.renewals = l.renewals + 1
+    -- Setting an expiry is allowed when memory is full, and Redis then lets the rest of the script pass too: a full
+    -- store must not lose the leases it has.
+    if finder then
+      call('PEXPIREAT', finder, math.ceil(l.expires / 1000))
+    else
+      call('PEXPIREAT', name, keep)
+    end
+    if mode == 's' and l.mode == 'x' then
+      l.mode = 's'
+      alone, tail = false, ''
+      call('ZADD', leases, l.expires, id)
+      held = held + 1
+    elseif l.mode ~= 'x' then
+      call('ZADD', leases, 'XX', l.expires, id)
+    end
+    if alone then tail = id .. write_lease(l) else own_set = write_lease(l) end
+    version, ends_at = version + 1, l.expires
+    if ends_at < due then due = ends_at end
+  end
+  answer = { 1, l.fence, l.mode, l.expires - now, l.renewals, l.since, now }
+until true
 
-  if raised then
-    l.fence = raised
-    fence = math.max(fence, raised)
-  end
-  local asked = now + ttl
-  l.expires = shorten ~= '' and asked or math.max(asked, l.expires)
-  l.ttl = math.max(l.ttl, ttl)
-  l.renewals = l.renewals + 1
-  -- Setting an expiry is allowed when memory is full, and Redis then lets the rest of the script pass too: a full
-  -- store must not lose the leases it has.
-  if finder then
-    redis.call('PEXPIREAT', finder, math.ceil(l.expires / 1000))
-  else
-    redis.call('PEXPIREAT', name, keep)
-  end
-  if mode == 's' and l.mode == 'x' then
-    l.mode = 's'
-    alone = false
-    held = held + 1
-    add(leases, l.expires, id)
-  elseif l.mode ~= 'x' then
-    redis.call('ZADD', leases, 'XX', l.expires, id)
-  end
-  set('l:' .. id, write_lease(l))
-  version = version + 1
-  ends_at(l.expires)
-  return shown(1, l)
-end
-
-local answer = act()
-finish()
-return answer

@@ -4,30 +4,37 @@
 -- gives how many leases, and the time
 
 local at_once = ARGV[2] == '1'
+local count = held + (alone and 1 or 0)
 
-settle()
-
-local ids = redis.call('ZRANGE', leases, 0, -1)
-if alone then ids[#ids + 1] = alone end
+if alone then
+  call('PEXPIREAT', name, keep)
+  local l = read_lease(sub(tail, 23))
+  if at_once then
+    to_spend[#to_spend + 1] = { alone, l.ttl, 'revoked' }
+    alone, tail = false, ''
+  else
+    l.revoked = true
+    tail = alone .. write_lease(l)
+  end
+end
+local ids = held > 0 and call('ZRANGE', leases, 0, -1) or {}
 for from = 1, #ids, BATCH do
   local some = { unpack(ids, from, math.min(from + BATCH - 1, #ids)) }
-  for i, text in ipairs(texts(some, 'l:')) do
-    local l = read_lease(text)
+  for i, row in ipairs(call('HMGET', rows, unpack(some))) do
+    local l = read_lease(row)
     if at_once then
-      spend(some[i], l.ttl, 'revoked')
+      to_spend[#to_spend + 1] = { some[i], l.ttl, 'revoked' }
     else
       l.revoked = true
-      set('l:' .. some[i], write_lease(l))
+      sets[#sets + 1] = some[i]
+      sets[#sets + 1] = write_lease(l)
     end
   end
-  if at_once then redis.call('HDEL', name, unpack(fields(some, 'l:', 'o:'))) end
 end
-if #ids > 0 then
-  version = version + 1
-  if at_once then
-    redis.call('DEL', leases)
-    alone, held = false, 0
-  end
+if at_once and held > 0 then
+  call('DEL', leases)
+  held = 0
 end
-finish()
-return { #ids, now }
+if count > 0 then version = version + 1 end
+answer = { count, now }
+

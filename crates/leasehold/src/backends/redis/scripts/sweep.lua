@@ -2,6 +2,5 @@
 --
 -- gives leases dropped, tickets dropped, leases left, tickets left, and the time
 
-settle()
-finish()
-return { expired, lapsed, total(), waiting, now }
+answer = { expired, lapsed, held + (alone and 1 or 0), waiting, now }
+

@@ -2,8 +2,11 @@
 
 pub mod advisory;
 mod config;
+mod driver;
 mod fault;
+mod line;
 mod pooler;
+mod reach;
 mod tables;
 mod tls;
 mod tls_stream;

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 
 use super::super::pooler;
 use super::bell::Bell;
-use super::pool::{self, Lender, Lent, Pool, Source};
+use super::pool::{self, Lender, Lent, Link, Pool, Source};
 use super::{Inner, Postgres, answers, schema};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
@@ -144,18 +144,18 @@ impl PostgresBuilder {
         }
         let (mut bell, mut first) = (None, None);
         if let Some(address) = &self.address {
-            let client = pool::connect(address, false).await?;
-            let found = self.check(&client).await?;
+            let link = Link::open(address).await?;
+            let found = self.check(link.client()).await?;
             if found.direct {
-                pool::set_up(&client).await?;
+                link.set_up().await?;
                 bell = Some(Bell::new(address.clone()));
             } else {
                 tracing::warn!(
                     "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"
                 );
             }
-            schema::ensure(&client, &self.schema, found.exists, found.made).await?;
-            first = Some(client);
+            schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
+            first = Some(link);
         } else if let Some(lend) = &self.lender {
             let client = lend().await?;
             let found = self.check(&client).await?;
@@ -172,7 +172,7 @@ impl PostgresBuilder {
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
                 let pool = Pool::new(source, &self.schema, self.pool_size);
-                first.into_iter().for_each(|client| pool.keep(client));
+                first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }
             (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),

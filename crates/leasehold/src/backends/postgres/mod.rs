@@ -13,4 +13,5 @@ mod tls_stream;
 
 pub use advisory::{Advisory, AdvisoryKey};
 pub use config::Address;
-pub use tables::{Lent, Pooler, Postgres, PostgresBuilder};
+pub use pooler::Pooler;
+pub use tables::{Lent, Postgres, PostgresBuilder};

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::super::pooler;
+use super::super::pooler::{self, Pooler};
 use super::bell::Bell;
 use super::pool::{self, Lender, Lent, Link, Pool, Source};
 use super::{Inner, Postgres, answers, schema};
@@ -27,20 +27,6 @@ pub(crate) const OPTIONS: [&str; 3] = ["pool_size", "pooler", "schema"];
 
 /// The oldest server, as it tells its version.
 const OLDEST: i32 = 130_000;
-
-/// What stands between this client and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Pooler {
-    /// To be found out: if the server process that answers is not the one the login told of, a pooler that shares
-    /// connections for the length of a transaction.
-    #[default]
-    Auto,
-    /// Nothing, or a pooler that gives each client a connection of its own for as long as it stays.
-    None,
-    /// A pooler that shares connections for the length of a transaction: no prepared statements and no LISTEN.
-    Transaction,
-}
 
 /// Sets up a [`Postgres`].
 #[derive(Clone)]
@@ -85,8 +71,7 @@ impl PostgresBuilder {
         if let Some(size) = own.number("pool_size", 1, 1000)? {
             builder.pool_size = usize::try_from(size).unwrap_or(POOL_SIZE);
         }
-        let choices = [("auto", Pooler::Auto), ("none", Pooler::None), ("transaction", Pooler::Transaction)];
-        builder.pooler = own.choice("pooler", &choices)?.unwrap_or_default();
+        builder.pooler = Pooler::take(&mut own)?;
         Ok(builder)
     }
 
@@ -201,10 +186,16 @@ impl PostgresBuilder {
             ));
         }
         let direct = match self.pooler {
-            Pooler::None => true,
+            Pooler::Session => true,
             Pooler::Transaction => false,
-            Pooler::Auto => pooler::is_direct(client, answers::get(row, 4)?).await,
+            Pooler::Auto | Pooler::None => pooler::is_direct(client, answers::get(row, 4)?).await,
         };
+        if self.pooler == Pooler::None && !direct {
+            return refuse(
+                "there is a pooler before the PostgreSQL server, although the URL says pooler=none: say session or \
+                 transaction, whichever its pool_mode is, or connect to the server's own port",
+            );
+        }
         // On connections of ours it is set.
         if (!direct || self.lender.is_some()) && answers::get::<&str>(row, 2)? != "read committed" {
             return Err(pool::wrong_isolation());

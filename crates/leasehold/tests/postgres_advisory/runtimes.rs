@@ -40,7 +40,7 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss
     let own = runtime();
     let locks = own.block_on(connect(&server));
     // All of this is on one session.
-    let guard = own.block_on(locks.mutex("held").lock()).unwrap();
+    own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
     let (stuck, is_stuck) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel();
     let blocked = {
@@ -65,6 +65,7 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss
         let began = Instant::now();
         locks.mutex("free").lock().await.unwrap().release().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        let guard = locks.mutex("held").lock().await.unwrap();
         let look = stranger(&server).await;
         until("what was sent is done", || async { advisory_locks(&look).await == 2 }).await;
         let began = Instant::now();

@@ -21,6 +21,7 @@ DECLARE
     settled boolean := false; -- something may have ended
     dropped boolean := false; -- a lease has
     changed boolean := false; -- the name's row has to be written
+    locked_at timestamptz;
 BEGIN
     -- What check_session does, if it has something to do.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
@@ -28,10 +29,8 @@ BEGIN
     END IF;
 
     -- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
-    -- clock reaches in 2081. The same as below in two statements: the first locks the row, and reads the clock that
-    -- decides after that. What it sets by the clock of before may be too early, by as long as it waited for the row:
-    -- nothing expires before `next_expiry`, and the fence is above the last one all the same. Whoever comes again
-    -- has most likely waited.
+    -- clock reaches in 2081. The same as below in two statements, of which the first locks the row: what it decides
+    -- does not depend on the clock. Whoever comes again has most likely waited.
     IF p_first THEN
         o_now := clock_timestamp();
         UPDATE leasehold.names SET
@@ -39,8 +38,16 @@ BEGIN
             permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
         WHERE name = p_name AND holders = 0 AND waiters = 0 AND next_forget = 'infinity'
             AND fence < 899999999999999 AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0)
-        RETURNING fence, clock_timestamp() INTO o_fence, o_now;
+        RETURNING fence, clock_timestamp() INTO o_fence, locked_at;
         IF FOUND THEN
+            -- It had to wait for the row: then the clock of after that counts, as everywhere.
+            IF locked_at > o_now + interval '1 millisecond' THEN
+                o_now := locked_at;
+                UPDATE leasehold.names SET
+                    fence = greatest(fence, leasehold.clock_fence(o_now)),
+                    next_expiry = o_now + p_ttl * interval '1 microsecond'
+                WHERE name = p_name RETURNING fence INTO o_fence;
+            END IF;
             INSERT INTO leasehold.leases (
                 name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
             ) VALUES (

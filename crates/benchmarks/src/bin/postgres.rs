@@ -1,4 +1,5 @@
-//! The figures of the PostgreSQL stores, beside bare statements and another lock: `make bench-postgres`.
+//! The figures of the PostgreSQL stores, beside bare statements and another lock: `make bench-postgres`. Arguments
+//! are parts of the figures that are wanted: `… --bin postgres -- 'leases: uncontended' fenced`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -164,6 +165,12 @@ fn main() {
     runtime.block_on(measure(&server.url()));
 }
 
+/// Whether a figure is wanted: all of them, or those that the arguments name a part of.
+fn wanted(figure: &str) -> bool {
+    let mut asked = std::env::args().skip(1).peekable();
+    asked.peek().is_none() || asked.any(|part| figure.contains(&part))
+}
+
 async fn measure(url: &str) {
     let about = connect(url).await.query_one("SELECT version(), current_setting('synchronous_commit')", &[]).await;
     let about = about.expect("the version");
@@ -183,10 +190,14 @@ async fn measure(url: &str) {
 
     let mut table = Table::begin();
     for (tasks, goal) in [(1, 0.7), (16, 0.6)] {
+        let figure = format!("leases: uncontended pairs, {tasks} tasks on {tasks} names");
+        if !wanted(&figure) {
+            continue;
+        }
         let (rate, beside, ratio) =
             alternate(ROUNDS, || uncontended(&tables, tasks, ROUND), || uncontended(&upserts, tasks, ROUND)).await;
         table.row(
-            &format!("leases: uncontended pairs, {tasks} tasks on {tasks} names"),
+            &figure,
             ratio >= goal,
             format!("{rate:.0}/s, {ratio:.2} of two bare upserts"),
             &format!("≥ {goal}"),
@@ -194,32 +205,43 @@ async fn measure(url: &str) {
         );
     }
     for (what, ours, goal) in [("unfenced", &unfenced, 0.9), ("fenced", &fenced, 0.45)] {
+        let figure = format!("advisory, {what}: uncontended pairs, 1 task");
+        if !wanted(&figure) {
+            continue;
+        }
         let (rate, beside, ratio) =
             alternate(ROUNDS, || uncontended(ours, 1, ROUND), || uncontended(&bare, 1, ROUND)).await;
         table.row(
-            &format!("advisory, {what}: uncontended pairs, 1 task"),
+            &figure,
             ratio >= goal,
             format!("{rate:.0}/s, {ratio:.2} of the bare pair"),
             &format!("≥ {goal}"),
             format!("bare pg_try_advisory_lock and pg_advisory_unlock {beside:.0}/s"),
         );
     }
-    let (rate, beside, ratio) =
-        alternate(ROUNDS, || uncontended(&unfenced, 1, ROUND), || uncontended(&peer, 1, ROUND)).await;
-    table.row(
-        "advisory, unfenced, to distributed-lock-postgres",
-        ratio >= 2.0,
-        format!("{rate:.0}/s, {ratio:.1}×"),
-        "≥ 2×",
-        format!("distributed-lock-postgres {beside:.0}/s"),
-    );
+    let figure = "advisory, unfenced, to distributed-lock-postgres";
+    if wanted(figure) {
+        let (rate, beside, ratio) =
+            alternate(ROUNDS, || uncontended(&unfenced, 1, ROUND), || uncontended(&peer, 1, ROUND)).await;
+        table.row(
+            figure,
+            ratio >= 2.0,
+            format!("{rate:.0}/s, {ratio:.1}×"),
+            "≥ 2×",
+            format!("distributed-lock-postgres {beside:.0}/s"),
+        );
+    }
     let upsert = "INSERT INTO bare (name, n) VALUES ('probe', 1) ON CONFLICT (name) DO UPDATE SET n = bare.n + 1";
     for (what, ours, sql, unit) in
         [("advisory", &fenced, "SELECT 1", "round trips"), ("leases", &tables, upsert, "committed upserts")]
     {
+        let figure = format!("{what}: release call to the next holder's return, 16 tasks, median");
+        if !wanted(&figure) {
+            continue;
+        }
         let met = contended(ours, 16, CONTENDED, probe(url, sql).await).await;
         table.row(
-            &format!("{what}: release call to the next holder's return, 16 tasks, median"),
+            &figure,
             met.hand_over <= 4.0 * met.probe,
             format!("{:.3} ms, {:.1} {unit}", met.hand_over, met.hand_over / met.probe),
             "≤ 4",

@@ -133,6 +133,26 @@ impl Postgres {
         PostgresBuilder::default().setting("max_connections", "200")
     }
 
+    /// A standby that follows this server and answers what does not write.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn standby(&self) -> Self {
+        let directory = Directory::new("pgs");
+        run(Command::new("env")
+            .args(unprivileged(&program("pg_basebackup")))
+            .args(["-R", "-c", "fast", "-X", "stream", "-d", &self.url(), "-D"])
+            .arg(directory.path().join("data")));
+        let mut standby = Postgres { daemon: None, directory, port: 0, settings: self.settings.clone() };
+        for _ in 0..TRIES {
+            standby.port = free_port();
+            if standby.try_start() {
+                return standby;
+            }
+        }
+        panic!("the standby does not start:\n{}", standby.log());
+    }
+
     /// Where it listens on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -406,7 +426,7 @@ fn is_ready(data: &Path, pid: Pid) -> bool {
     let text = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let mut lines = text.lines();
     lines.next() == Some(&pid.as_raw_nonzero().to_string())
-        && lines.nth(6).is_some_and(|line| line.trim() == "ready")
+        && lines.nth(6).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
 }
 
 /// A program of PostgreSQL: of the newest version that is installed.

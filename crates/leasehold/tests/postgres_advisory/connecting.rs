@@ -132,7 +132,8 @@ async fn who_is_not_let_in_is_told_why_and_no_password_is_repeated() {
         ("postgres+advisory://u:hunter2@/db?nonsense=1".into(), ErrorKind::InvalidArgument),
         (at("postgres", "postgres") + "?keepalive=0", ErrorKind::InvalidArgument),
         (at("postgres", "postgres") + "?schema=", ErrorKind::InvalidArgument),
-        (at("postgres", "postgres") + "?pooler=transaction", ErrorKind::InvalidArgument),
+        (at("postgres", "postgres") + "?pooler=transaction", ErrorKind::Unsupported),
+        (at("postgres", "postgres") + "?pooler=statement", ErrorKind::InvalidArgument),
     ] {
         let error = refused(&url).await;
         assert_eq!(error.kind(), kind, "{url}: {error:?}");

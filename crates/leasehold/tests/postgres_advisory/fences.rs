@@ -48,13 +48,13 @@ async fn above_the_highest_fence_there_is_an_error_and_no_lock() {
     let server = Postgres::start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     locks.mutex("x").lock().await.unwrap().release().await.unwrap();
-    server.sql(&format!("UPDATE leasehold.advisory_fences SET fence = {}", Fence::MAX.get() - 1));
+    server.sql(&format!("UPDATE leasehold.advisory_fences_live SET fence = {}", Fence::MAX.get() - 1));
     let last = locks.mutex("x").lock().await.unwrap();
     assert_eq!(last.fence(), Fence::MAX);
     last.release().await.unwrap();
     assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Internal);
     assert_eq!(advisory_locks(&look).await, 0);
-    server.sql("DELETE FROM leasehold.advisory_fences");
+    server.sql("DELETE FROM leasehold.advisory_fences; DELETE FROM leasehold.advisory_fences_live");
     locks.mutex("x").lock().await.unwrap().release().await.unwrap();
 }
 
@@ -88,6 +88,8 @@ async fn without_the_right_to_a_table_it_works_only_for_those_who_say_so() {
     // An administrator makes it, and gives the least that is needed.
     connect(&server).await;
     server.sql("GRANT USAGE ON SCHEMA leasehold TO app; GRANT SELECT, INSERT, UPDATE ON leasehold.advisory_fences TO app");
+    assert!(!Locks::connect(&url).await.unwrap().info().fenced, "one of the two is not enough");
+    server.sql("GRANT SELECT, INSERT, UPDATE ON leasehold.advisory_fences_live TO app");
     let locks = Locks::connect(&url).await.unwrap();
     assert!(locks.info().fenced);
     assert!(!locks.mutex("y").try_lock().await.unwrap().unwrap().fence().is_unfenced());
@@ -117,9 +119,15 @@ async fn a_sweep_forgets_counters_that_are_long_past_and_no_others() {
     let server = Postgres::start();
     let locks = connect(&server).await;
     locks.mutex("old").lock().await.unwrap().release().await.unwrap();
-    server.sql("UPDATE leasehold.advisory_fences SET fence = fence - 8 * 86400::bigint * 256000");
+    for table in ["advisory_fences", "advisory_fences_live"] {
+        server.sql(&format!("UPDATE leasehold.{table} SET fence = fence - 8 * 86400::bigint * 256000"));
+    }
     let held = locks.mutex("new").lock().await.unwrap();
     let swept = locks.sweep().await.unwrap();
     assert_eq!((swept.counters, swept.held, swept.waiting), (1, 1, 0));
-    assert_eq!(server.sql("SELECT fence FROM leasehold.advisory_fences"), held.fence().get().to_string());
+    assert_eq!(
+        server.sql("SELECT fence FROM leasehold.advisory_fences_live"),
+        held.fence().get().to_string()
+    );
+    assert_eq!(server.sql("SELECT count(*) FROM leasehold.advisory_fences"), "1");
 }

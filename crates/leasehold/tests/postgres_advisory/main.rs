@@ -8,6 +8,7 @@ mod fences;
 mod keys;
 mod loss;
 mod processes;
+mod runtimes;
 mod scope;
 mod support;
 mod waiting;

@@ -5,6 +5,7 @@ mod conformance;
 mod model;
 mod network;
 mod races;
+mod runtimes;
 mod setup;
 mod support;
 mod survival;

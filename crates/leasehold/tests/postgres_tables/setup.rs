@@ -117,9 +117,33 @@ async fn a_pooler_that_gives_sessions_away_is_told_from_one_that_does_not() {
     let url = format!("{}?schema={}", pooler.url(), place.schema);
     // To be on the safe side, unless told otherwise.
     assert!(!Store::connect(&url).await.unwrap().info().push);
-    let store = Store::connect(&format!("{url}&pooler=none")).await.unwrap();
+    let store = Store::connect(&format!("{url}&pooler=session")).await.unwrap();
     assert!(store.info().push);
     works(&store).await;
+    let store = Store::connect(&format!("{}&pooler=transaction", place.url)).await.unwrap();
+    assert!(!store.info().push, "as was said, though there is none");
+    works(&store).await;
+    let error = Store::connect(&format!("{url}&pooler=none")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(Store::connect(&format!("{}&pooler=none", place.url)).await.unwrap().info().push);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_refused_by_both_stores_and_passed_over_for_the_primary() {
+    let primary = Postgres::start();
+    works(&Store::connect(&primary.url()).await.unwrap()).await;
+    let standby = primary.standby();
+    for url in [standby.url(), standby.url().replacen(':', "+advisory:", 1)] {
+        let error = Locks::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("primary"), "{error}");
+    }
+    let both =
+        format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", standby.port(), primary.port());
+    for url in [both.clone(), both.replacen(':', "+advisory:", 1)] {
+        let locks = Locks::connect(&url).await.unwrap();
+        locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

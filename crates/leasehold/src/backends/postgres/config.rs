@@ -6,16 +6,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
-use tokio_postgres::{CancelToken, Client, Config, Socket};
+use tokio_postgres::{CancelToken, Config};
 
 use crate::error::{Error, ErrorKind, Result};
 
 use super::fault;
+use super::reach::{self, Reached, Target};
 use super::tls::{self, Tls, TlsFiles};
-use super::tls_stream::{Connector, TlsStream};
-
-/// The half of a connection that does its I/O, as the driver has it.
-pub(crate) type Connection = tokio_postgres::Connection<Socket, TlsStream<Socket>>;
+use super::tls_stream::Connector;
 
 /// How long it may take to connect, all in all: the time a request may take unless the user says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -174,10 +172,10 @@ impl Address {
             && self.config.get_target_session_attrs() != TargetSessionAttrs::ReadWrite
     }
 
-    /// A new connection. Its second half has to be polled for anything to happen on the first.
-    pub(crate) async fn connect(&self) -> Result<(Client, Connection)> {
-        match tokio::time::timeout(self.timeout, self.config.connect(self.tls.clone())).await {
-            Ok(connected) => connected.map_err(fault::connecting),
+    /// A new connection, whose home is the runtime this is called on.
+    pub(crate) async fn connect(&self) -> Result<Reached> {
+        match tokio::time::timeout(self.timeout, reach::connect(&self.config, &self.tls)).await {
+            Ok(reached) => reached,
             Err(_) => Err(Error::new(
                 ErrorKind::NetworkTimeout,
                 "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
@@ -186,9 +184,10 @@ impl Address {
     }
 
     /// Asks the server to cancel what a connection is doing. Whether it did, nobody says.
-    pub(crate) async fn cancel(&self, token: &CancelToken) -> Result<()> {
-        match tokio::time::timeout(self.timeout, token.cancel_query(self.tls.clone())).await {
-            Ok(sent) => sent.map_err(fault::connecting),
+    pub(crate) async fn cancel(&self, token: &CancelToken, target: &Target) -> Result<()> {
+        let asking = reach::cancel(token, target, &self.config, &self.tls);
+        match tokio::time::timeout(self.timeout, asking).await {
+            Ok(sent) => sent,
             Err(_) => {
                 Err(Error::new(ErrorKind::NetworkTimeout, "the PostgreSQL server did not answer in time"))
             }

@@ -26,6 +26,9 @@ impl fmt::Display for Said {
 
 impl StdError for Said {}
 
+const UNREACHABLE: &str =
+    "the PostgreSQL server cannot be reached; look at host and port, and whether it runs";
+
 /// The error of a statement that failed, or got no answer.
 pub(crate) fn statement(fault: Fault) -> Error {
     match fault.as_db_error() {
@@ -55,8 +58,15 @@ pub(crate) fn connecting(fault: Fault) -> Error {
             "no TLS with the PostgreSQL server; look at sslmode and sslrootcert, and whether the host is the one its certificate is for",
         )
         .with_source(fault),
-        _ => without_words(fault, "the PostgreSQL server cannot be reached; look at host and port, and whether it runs"),
+        _ => without_words(fault, UNREACHABLE),
     }
+}
+
+/// The error of a server that could not be reached at all.
+pub(crate) fn unreachable(error: io::Error) -> Error {
+    let late = error.kind() == io::ErrorKind::TimedOut;
+    let kind = if late { ErrorKind::NetworkTimeout } else { ErrorKind::Unavailable };
+    Error::new(kind, UNREACHABLE).with_source(error)
 }
 
 /// The error of a URL that the driver does not understand. Only what cannot hold a part of it is repeated.

@@ -12,6 +12,40 @@ use tokio::io::{
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
+use super::config::OwnOptions;
+use crate::error::Result;
+
+/// What stands between this client and the server, with the same words for both stores: a URL says
+/// `pooler=auto|none|session|transaction`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pooler {
+    /// To be found out: if the server process that answers is not the one the login told of, there is a pooler, and
+    /// it is taken for one that shares connections for the length of a transaction.
+    #[default]
+    Auto,
+    /// Nothing. A pooler that is found all the same is refused.
+    None,
+    /// A pooler that gives each client a connection of its own for as long as it stays: as good as none.
+    Session,
+    /// A pooler that shares connections for the length of a transaction. Leases in tables then do without prepared
+    /// statements and wake-ups; session locks cannot be had.
+    Transaction,
+}
+
+impl Pooler {
+    /// The option of a URL.
+    pub(super) fn take(own: &mut OwnOptions) -> Result<Self> {
+        let words = [
+            ("auto", Pooler::Auto),
+            ("none", Pooler::None),
+            ("session", Pooler::Session),
+            ("transaction", Pooler::Transaction),
+        ];
+        Ok(own.choice("pooler", &words)?.unwrap_or_default())
+    }
+}
+
 /// Whether the server process that answers, by its own word, is the one that the login told of. No I/O.
 pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
     told_pid(client).await == Some(answers)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::backend::{Grant, HolderInfo, Mode, NameInfo, Page, Query, WaiterInfo};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,14 +64,12 @@ impl Store {
         let key = self.key(&name)?;
         let mut info = NameInfo::unused(name);
         let loan = self.pool.shared(&[]).await?;
-        let client = loan.session().client();
+        let session = loan.session();
         if self.sql.fenced {
             let sql = include_str!("sql/last_fence.sql").replace("%SCHEMA%", &self.sql.schema);
             let (space, packed) = (key.space(), key.packed());
-            let row = client
-                .query_typed_opt(&sql, &[(&space, Type::INT2), (&packed, Type::INT8)])
-                .await
-                .map_err(fault::statement)?;
+            let params: [(&(dyn ToSql + Sync), Type); 2] = [(&space, Type::INT2), (&packed, Type::INT8)];
+            let row = session.ask(|client| client.query_typed_opt(&sql, &params)).await?;
             if let Some(row) = row {
                 let fence: i64 = row.try_get(0).map_err(fault::statement)?;
                 info.last_fence = Fence::new(u64::try_from(fence).unwrap_or_default());
@@ -81,13 +79,10 @@ impl Store {
         // As two unsigned halves, which is how `pg_locks` shows them.
         let (high, low) = ((packed >> 32) as u32, packed as u32);
         let space = key.space();
-        let rows = client
-            .query_typed(
-                &body(include_str!("sql/inspect.sql")),
-                &[(&high, Type::OID), (&low, Type::OID), (&space, Type::INT2)],
-            )
-            .await
-            .map_err(fault::statement)?;
+        let sql = body(include_str!("sql/inspect.sql"));
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&high, Type::OID), (&low, Type::OID), (&space, Type::INT2)];
+        let rows = session.ask(|client| client.query_typed(&sql, &params)).await?;
         for row in rows {
             let pid: i32 = row.try_get(0).map_err(fault::statement)?;
             let shared: bool = row.try_get(2).map_err(fault::statement)?;

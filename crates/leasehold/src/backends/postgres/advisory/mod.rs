@@ -28,6 +28,7 @@ use crate::name::Name;
 
 use super::config::Address;
 use super::findings::Settings;
+use super::pooler::Pooler;
 use finish::Finish;
 use pool::Pool;
 use sql::Sql;
@@ -49,7 +50,7 @@ const CONNECTIONS: usize = 32;
 /// Seconds above which it is worth a word that a server keeps the locks of a client that has vanished.
 const LONG_SILENCE: i32 = 120;
 
-/// The schema of the table of fences.
+/// The schema of the tables of fences.
 const SCHEMA: &str = "leasehold";
 
 /// Options of a URL that are this store's.
@@ -84,19 +85,19 @@ pub struct AdvisoryBuilder {
     fences: bool,
     hashing: bool,
     keepalive: Duration,
-    pooled: bool,
+    pooler: Pooler,
     connections: usize,
 }
 
 impl AdvisoryBuilder {
-    /// Sets the schema of the table of fences; `leasehold` unless set. In a URL: `schema=…`.
+    /// Sets the schema of the tables of fences; `leasehold` unless set. In a URL: `schema=…`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// Whether leases get fences, which needs a table; they do unless told otherwise. In a URL: `fences=off`.
+    /// Whether leases get fences, which needs two tables; they do unless told otherwise. In a URL: `fences=off`.
     #[must_use]
     pub fn fences(mut self, fences: bool) -> Self {
         self.fences = fences;
@@ -127,22 +128,22 @@ impl AdvisoryBuilder {
         self
     }
 
-    /// Says that there may be a pooler before the server that keeps one connection for each client for as long as
-    /// the client stays (PgBouncer's `pool_mode = session`). Unless this is said, every pooler is refused. In a URL:
-    /// `pooler=session`.
+    /// Sets what stands between this client and the server. A pooler is refused unless it is said to keep one
+    /// connection for each client for as long as the client stays ([`Pooler::Session`], PgBouncer's `pool_mode =
+    /// session`), and refused then too if it is found not to. In a URL: `pooler=session`.
     #[must_use]
-    pub fn session_pooler(mut self) -> Self {
-        self.pooled = true;
+    pub fn pooler(mut self, pooler: Pooler) -> Self {
+        self.pooler = pooler;
         self
     }
 
-    /// Connects, and makes the table of fences unless it is there.
+    /// Connects, and makes the tables of fences unless they are there.
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left but perhaps the table.
+    /// Dropped, nothing is left but perhaps the tables.
     ///
     /// # Errors
-    /// `Unsupported` behind a pooler, unless it is in session mode and [that was said](Self::session_pooler);
+    /// `Unsupported` behind a pooler, unless it is in session mode and [that was said](Self::pooler);
     /// `InvalidArgument` for settings out of range; faults of the server.
     pub async fn connect(self) -> Result<Advisory> {
         if self.keepalive < Duration::from_millis(100) || !(2..=10_000).contains(&self.connections) {
@@ -151,9 +152,13 @@ impl AdvisoryBuilder {
         if self.schema.is_empty() || self.schema.len() > 63 || self.schema.contains('\0') {
             return Err(Error::invalid("a PostgreSQL schema has a name of 1 to 63 bytes"));
         }
-        let pool = Pool::new(self.address, self.keepalive, self.pooled, self.connections);
+        if self.pooler == Pooler::Transaction {
+            return Err(session::in_transaction_mode());
+        }
+        let pooled = self.pooler == Pooler::Session;
+        let pool = Pool::new(self.address, self.keepalive, pooled, self.connections);
         let first = pool.shared(&[]).await?;
-        if self.pooled {
+        if pooled {
             open::check_session_mode(&pool, first.session()).await?;
         }
         let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
@@ -196,7 +201,7 @@ impl Advisory {
         }
         builder.fences = own.choice("fences", &switch)?.unwrap_or(builder.fences);
         builder.hashing = own.choice("hashing", &switch)?.unwrap_or(builder.hashing);
-        builder.pooled = own.choice("pooler", &[("session", true)])?.unwrap_or(builder.pooled);
+        builder.pooler = Pooler::take(&mut own)?;
         if let Some(seconds) = own.number("keepalive", 1, 3600)? {
             builder.keepalive = Duration::from_secs(seconds);
         }
@@ -214,7 +219,7 @@ impl Advisory {
             fences: true,
             hashing: true,
             keepalive: KEEPALIVE,
-            pooled: false,
+            pooler: Pooler::Auto,
             connections: CONNECTIONS,
         }
     }

@@ -1,4 +1,4 @@
-//! Opening the store: is there a pooler in the way, and is there a table for the fences?
+//! Opening the store: is there a pooler in the way, and are there tables for the fences?
 
 use std::sync::Arc;
 
@@ -7,10 +7,9 @@ use tokio_postgres::types::Type;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
-use super::super::fault;
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};
-use super::sql::{body, quoted};
+use super::sql::{TABLES, body, quoted};
 
 /// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
 /// about every third time.
@@ -28,15 +27,17 @@ pub(super) async fn check_session_mode(pool: &Pool, first: &Session) -> Result<(
         let secret = LeaseId::random();
         mark(first, secret.expose()).await?;
         // Sent together, one after the other.
-        let (begun, shared) =
-            tokio::join!(second.client().batch_execute("BEGIN"), is_marked(&second, secret.expose()));
-        begun.map_err(fault::statement)?;
+        let (begun, shared) = tokio::join!(
+            second.ask(|client| client.batch_execute("BEGIN")),
+            is_marked(&second, secret.expose())
+        );
+        begun?;
         // If they share one session, the first would wait for the second here.
         let moved = match shared {
             Ok(false) => is_marked(first, secret.expose()).await.map(|same| !same),
             Ok(true) | Err(_) => Ok(false),
         };
-        let ended = second.client().batch_execute("ROLLBACK").await.map_err(fault::statement);
+        let ended = second.ask(|client| client.batch_execute("ROLLBACK")).await;
         if shared? || moved? {
             return Err(in_transaction_mode());
         }
@@ -48,26 +49,26 @@ pub(super) async fn check_session_mode(pool: &Pool, first: &Session) -> Result<(
 /// Leaves a mark on the session that is there now.
 async fn mark(session: &Session, secret: &str) -> Result<()> {
     let sql = "SELECT set_config('leasehold.probe', $1, false)";
-    session.client().query_typed(sql, &[(&secret, Type::TEXT)]).await.map_err(fault::statement)?;
-    Ok(())
+    session.ask(async |client| client.query_typed(sql, &[(&secret, Type::TEXT)]).await).await.map(drop)
 }
 
 /// Whether the session that is there now has that mark.
 async fn is_marked(session: &Session, secret: &str) -> Result<bool> {
     let sql = "SELECT current_setting('leasehold.probe', true) IS NOT DISTINCT FROM $1";
-    let row = session.client().query_typed_one(sql, &[(&secret, Type::TEXT)]).await;
-    row.and_then(|row| row.try_get(0)).map_err(fault::statement)
+    session.ask(async |client| client.query_typed_one(sql, &[(&secret, Type::TEXT)]).await?.try_get(0)).await
 }
 
-/// Makes the table of fences unless it is there. Whether it can be used; if not, leases have no fences.
+/// Makes the tables of fences unless they are there. Whether they can be used; if not, leases have no fences.
 pub(super) async fn prepare_fences(session: &Arc<Session>, schema: &str) -> Result<bool> {
-    let table = format!("{}.advisory_fences", quoted(schema));
+    let tables = TABLES.map(|table| format!("{}.{table}", quoted(schema)));
     // Twice: somebody else may be making it at the same moment.
     for last in [false, true] {
-        match is_ready(session, &table).await {
+        match is_ready(session, &tables).await {
             Ok((true, usable)) => {
                 if !usable {
-                    tracing::warn!("no fences: this user may not read and write the table advisory_fences");
+                    tracing::warn!(
+                        "no fences: this user may not read and write the tables advisory_fences and advisory_fences_live"
+                    );
                 }
                 return Ok(usable);
             }
@@ -75,26 +76,30 @@ pub(super) async fn prepare_fences(session: &Arc<Session>, schema: &str) -> Resu
             Err(error) => return forbidden(error),
         }
         let script = body(include_str!("sql/fences.sql")).replace("%SCHEMA%", &quoted(schema));
-        match session.client().batch_execute(&script).await.map_err(fault::statement) {
+        match session.ask(|client| client.batch_execute(&script)).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AuthFailed => return forbidden(error),
             Err(error) if last => return Err(error),
             Err(_) => {}
         }
     }
-    Ok(is_ready(session, &table).await?.1)
+    Ok(is_ready(session, &tables).await?.1)
 }
 
-async fn is_ready(session: &Session, table: &str) -> Result<(bool, bool)> {
+async fn is_ready(session: &Session, tables: &[String]) -> Result<(bool, bool)> {
     let sql = body(include_str!("sql/ready.sql"));
-    let row = session.client().query_typed_one(&sql, &[(&table, Type::TEXT)]).await;
-    row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?))).map_err(fault::statement)
+    session
+        .ask(async |client| {
+            let row = client.query_typed_one(&sql, &[(&tables, Type::TEXT_ARRAY)]).await?;
+            Ok((row.try_get(0)?, row.try_get(1)?))
+        })
+        .await
 }
 
 fn forbidden(error: Error) -> Result<bool> {
     if error.kind() != ErrorKind::AuthFailed {
         return Err(error);
     }
-    tracing::warn!(%error, "no fences: this user may not make or use the table advisory_fences");
+    tracing::warn!(%error, "no fences: this user may not make or use the tables advisory_fences and advisory_fences_live");
     Ok(false)
 }

@@ -114,7 +114,10 @@ impl Pool {
     /// A new session, if there is room for one.
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
-        Session::open(&self.address, &self.home, self.keepalive, self.pooled, room).await.map(Some)
+        let (address, keepalive, pooled) = (self.address.clone(), self.keepalive, self.pooled);
+        let opened = self.home.spawn(async move { Session::open(&address, keepalive, pooled, room).await });
+        let gone = |_| Error::new(ErrorKind::Unavailable, "the runtime of this store is gone");
+        opened.await.map_err(gone)?.map(Some)
     }
 
     fn loan(&self, session: Arc<Session>) -> Loan {

@@ -17,6 +17,22 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! On a connection of the caller's, from a pool of its own for example, a lock lasts until it is freed or the session
+//! ends; whoever gives the connection back first gives the lock away with it:
+//!
+//! ```no_run
+//! use leasehold::{Mode, backends::postgres::{AdvisoryKey, advisory::scope::OnClient}};
+//!
+//! # async fn example(client: &mut tokio_postgres::Client) -> leasehold::Result<()> {
+//! let (mut locks, key) = (OnClient::new(client), AdvisoryKey::from_name("nightly-report", true)?);
+//! if locks.try_lock(key, Mode::Exclusive).await? {
+//!     // … work …
+//!     locks.unlock(key, Mode::Exclusive).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::time::Duration;
 

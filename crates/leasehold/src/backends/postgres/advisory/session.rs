@@ -1,13 +1,11 @@
 //! One session of our own with the server: its statements, its keepalive, and whether it is still there.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
@@ -16,20 +14,23 @@ use crate::cancel::Cancel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
-use super::super::config::{Address, Connection};
+use super::super::config::Address;
+use super::super::driver::Driver;
+use super::super::reach::{Reached, Target};
 use super::super::{fault, pooler};
 use super::key::AdvisoryKey;
-use super::sql::{Sql, body};
+use super::sql::{Ask, Sql, body};
 
 /// A session. Dropped, it is closed, and the server frees what it held.
 pub(super) struct Session {
     client: Client,
+    driver: Arc<Driver>,
+    target: Target,
     /// The server's process, which must be the same for every statement.
     pid: i32,
     /// A statement waits in the server's queue: nothing else can be asked meanwhile.
     waiting: AtomicBool,
-    statements: Mutex<HashMap<String, Statement>>,
-    end: Arc<Notify>,
+    statements: [OnceLock<Statement>; Sql::PREPARED],
     /// It was told to end.
     doomed: AtomicBool,
     /// It no longer answered.
@@ -39,19 +40,18 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A new one. Its I/O and its keepalive run on `home`. `pooled`: there may be a pooler in session mode between.
+    /// A new one. Its home is the runtime this is called on. `pooled`: there may be a pooler in session mode between.
     pub(super) async fn open(
         address: &Address,
-        home: &Handle,
         keepalive: Duration,
         pooled: bool,
         room: OwnedSemaphorePermit,
     ) -> Result<Arc<Self>> {
-        let (client, connection) = address.connect().await?;
-        let end = Arc::new(Notify::new());
+        let Reached { client, connection, line, target } = address.connect().await?;
+        let driver = Driver::new(connection, line);
         let (tell, session) = tokio::sync::oneshot::channel::<Weak<Session>>();
         let silent = Cancel::new();
-        home.spawn(drive(connection, Arc::clone(&end), session, keepalive, silent.clone()));
+        tokio::spawn(drive(Arc::clone(&driver), session, keepalive, silent.clone()));
         let row = client
             .query_typed_one(&body(include_str!("sql/session.sql")), &[])
             .await
@@ -68,10 +68,11 @@ impl Session {
         }
         let session = Arc::new(Session {
             client,
+            driver,
+            target,
             pid,
             waiting: AtomicBool::new(false),
-            statements: Mutex::default(),
-            end,
+            statements: Default::default(),
             doomed: AtomicBool::new(false),
             silent,
             _room: room,
@@ -88,7 +89,12 @@ impl Session {
     /// Ends it now, whatever it is doing; the server frees what it holds.
     pub(super) fn kill(&self) {
         self.doomed.store(true, Ordering::Release);
-        self.end.notify_one();
+        self.driver.close();
+    }
+
+    /// Sees to it that its end is noticed although a call on it may be stuck on a runtime that is blocked.
+    pub(super) fn take_home(&self) {
+        self.driver.take_home();
     }
 
     /// Resolves if the server stops to answer on this session.
@@ -101,25 +107,41 @@ impl Session {
         self.pid
     }
 
-    /// The driver's half, for what is rarely asked.
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    /// Asks something of the server, by the driver's half of the connection.
+    pub(super) async fn ask<'a, T, F>(&'a self, question: impl FnOnce(&'a Client) -> F) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<T, fault::Fault>>,
+    {
+        self.driver.call(question(&self.client)).await.map_err(fault::statement)
+    }
+
+    /// The rows of a statement of ours.
+    async fn rows(&self, sql: &Sql, key: AdvisoryKey, ask: Ask) -> Result<Option<Row>> {
+        self.ask(async |client| {
+            let statement = self.statement(client, sql, key, ask).await?;
+            match &key {
+                AdvisoryKey::Bigint(key) => client.query_opt(statement, &[key]).await,
+                AdvisoryKey::Pair(high, low) => client.query_opt(statement, &[high, low]).await,
+            }
+        })
+        .await
     }
 
     /// One attempt: the fence if it is granted.
     pub(super) async fn attempt(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<Option<Fence>> {
-        let statement = self.statement(sql.attempt(key, mode), sql.types(key)).await?;
-        let row = self.client.query_opt(&statement, &parameters(&key)).await;
-        row.map_err(fault::statement)?.map_or(Ok(None), |row| self.granted(sql, &row))
+        match self.rows(sql, key, Ask::Attempt(mode)).await? {
+            Some(row) => self.granted(sql, &row),
+            None => Ok(None),
+        }
     }
 
     /// Waits in the server's queue.
     pub(super) async fn wait(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<Option<Fence>> {
         self.waiting.store(true, Ordering::Relaxed);
         let typed: Vec<_> = parameters(&key).into_iter().zip(sql.types(key).iter().cloned()).collect();
-        let row = self.client.query_typed_one(sql.wait(key, mode), &typed).await;
+        let row = self.ask(|client| client.query_typed_one(sql.wait(key, mode), &typed)).await;
         self.waiting.store(false, Ordering::Relaxed);
-        self.granted(sql, &row.map_err(fault::statement)?)
+        self.granted(sql, &row?)
     }
 
     fn granted(&self, sql: &Sql, row: &Row) -> Result<Option<Fence>> {
@@ -139,9 +161,8 @@ impl Session {
 
     /// Frees a key; whether the session had it.
     pub(super) async fn unlock(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<bool> {
-        let statement = self.statement(sql.unlock(key, mode), sql.types(key)).await?;
-        let row = self.client.query_one(&statement, &parameters(&key)).await;
-        row.and_then(|row| row.try_get(0)).map_err(fault::statement)
+        let row = self.rows(sql, key, Ask::Unlock(mode)).await?;
+        row.map_or(Ok(false), |row| row.try_get(0).map_err(fault::statement))
     }
 
     /// Frees a key for certain: if the server does not say that it is free, the session ends.
@@ -155,35 +176,35 @@ impl Session {
 
     /// From exclusive to shared, with no moment in which it is neither.
     pub(super) async fn downgrade(&self, sql: &Sql, key: AdvisoryKey) -> Result<()> {
-        let statement = self.statement(sql.downgrade(key), sql.types(key)).await?;
-        self.client.query_one(&statement, &parameters(&key)).await.map_err(fault::statement)?;
+        self.rows(sql, key, Ask::Downgrade).await?;
         self.free(sql, key, Mode::Exclusive).await?;
         Ok(())
     }
 
     /// A prepared statement, from the second time on at no cost.
-    async fn statement(&self, sql: &str, types: &[tokio_postgres::types::Type]) -> Result<Statement> {
-        let known = self.known().get(sql).cloned();
-        if let Some(statement) = known {
+    async fn statement<'a>(
+        &'a self,
+        client: &Client,
+        sql: &Sql,
+        key: AdvisoryKey,
+        ask: Ask,
+    ) -> std::result::Result<&'a Statement, fault::Fault> {
+        let slot = &self.statements[sql.slot(key, ask)];
+        if let Some(statement) = slot.get() {
             return Ok(statement);
         }
-        let statement = self.client.prepare_typed(sql, types).await.map_err(fault::statement)?;
-        self.known().insert(sql.to_owned(), statement.clone());
-        Ok(statement)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, Statement>> {
-        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+        let statement = client.prepare_typed(sql.text(key, ask), sql.types(key)).await?;
+        Ok(slot.get_or_init(|| statement))
     }
 
     /// Prepares what a lock needs, so that the first one is as quick as the others.
     pub(super) async fn prepare(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<()> {
-        self.statement(sql.unlock(key, mode), sql.types(key)).await.map(drop)
+        self.ask(async |client| self.statement(client, sql, key, Ask::Unlock(mode)).await.map(drop)).await
     }
 
     /// Asks the server to cancel what it does for this session.
     pub(super) async fn cancel(&self, address: &Address) -> Result<()> {
-        address.cancel(&self.client.cancel_token()).await
+        address.cancel(&self.client.cancel_token(), &self.target).await
     }
 }
 
@@ -201,20 +222,18 @@ fn parameters(key: &AdvisoryKey) -> Vec<&(dyn ToSql + Sync)> {
     }
 }
 
-/// Does the connection's I/O until it breaks, is told to end, or no longer answers.
+/// Sees to the connection's I/O until it breaks, is told to end, or no longer answers.
 async fn drive(
-    connection: Connection,
-    end: Arc<Notify>,
+    driver: Arc<Driver>,
     session: tokio::sync::oneshot::Receiver<Weak<Session>>,
     every: Duration,
     silent: Cancel,
 ) {
     tokio::select! {
-        _ = connection => {}
-        () = end.notified() => {}
+        () = driver.run() => {}
         () = keep_alive(session, every) => silent.cancel(),
     }
-    // Whatever is left is dropped here: the socket is closed, and who asks is told that it is over.
+    // The driver is dropped here: the socket is closed, and who asks is told that it is over.
 }
 
 /// Asks the server for a sign of life, for as long as it gives one in time.
@@ -225,7 +244,10 @@ async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, ever
         let Some(session) = session.upgrade() else { return std::future::pending().await };
         // In the queue it cannot answer; TCP alone tells whether the server is there.
         if !session.waiting.load(Ordering::Relaxed)
-            && !matches!(tokio::time::timeout(every, session.client.batch_execute("")).await, Ok(Ok(())))
+            && !matches!(
+                tokio::time::timeout(every, session.ask(|client| client.batch_execute(""))).await,
+                Ok(Ok(()))
+            )
             && !session.waiting.load(Ordering::Relaxed)
         {
             return;

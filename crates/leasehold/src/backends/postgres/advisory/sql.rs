@@ -6,6 +6,13 @@ use crate::backend::Mode;
 
 use super::key::AdvisoryKey;
 
+/// The tables of the fences: the one that is safe, and the one that is quick.
+pub(super) const TABLES: [&str; 2] = ["advisory_fences", "advisory_fences_live"];
+
+/// How far ahead of the clock fences are reserved, 256 000 of them a second: one commit of a key in so many seconds
+/// waits for the disk. After a crash, fences are ahead of the clock by as much.
+const AHEAD: u64 = 10 * 256_000;
+
 /// The statements of one space of keys.
 #[derive(Debug)]
 struct Space {
@@ -15,6 +22,18 @@ struct Space {
     wait: [String; 2],
     unlock: [String; 2],
     downgrade: String,
+}
+
+/// What a session is asked again and again, by a prepared statement.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ask {
+    /// A row with the fence (or whether it was granted, without fences) and the session's process; fenced and
+    /// not granted: no row.
+    Attempt(Mode),
+    /// Whether the session had it.
+    Unlock(Mode),
+    /// Takes it shared as well, which a session that has it exclusively is granted at once.
+    Downgrade,
 }
 
 /// All statements of a store.
@@ -57,25 +76,36 @@ impl Sql {
         self.space(key).types
     }
 
-    /// A row with the fence (or whether it was granted, without fences) and the session's process; fenced and
-    /// not granted: no row.
-    pub(super) fn attempt(&self, key: AdvisoryKey, mode: Mode) -> &str {
-        &self.space(key).attempt[index(mode)]
+    /// Prepared statements that a session can have.
+    pub(super) const PREPARED: usize = 10;
+
+    /// Where a session keeps a prepared statement.
+    pub(super) fn slot(&self, key: AdvisoryKey, ask: Ask) -> usize {
+        let first = match key {
+            AdvisoryKey::Bigint(_) => 0,
+            AdvisoryKey::Pair(..) => Sql::PREPARED / 2,
+        };
+        first
+            + match ask {
+                Ask::Attempt(mode) => index(mode),
+                Ask::Unlock(mode) => 2 + index(mode),
+                Ask::Downgrade => 4,
+            }
     }
 
-    /// The same row, when it is granted.
+    /// The text of a statement that is prepared.
+    pub(super) fn text(&self, key: AdvisoryKey, ask: Ask) -> &str {
+        let space = self.space(key);
+        match ask {
+            Ask::Attempt(mode) => &space.attempt[index(mode)],
+            Ask::Unlock(mode) => &space.unlock[index(mode)],
+            Ask::Downgrade => &space.downgrade,
+        }
+    }
+
+    /// The row of an attempt, when it is granted.
     pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> &str {
         &self.space(key).wait[index(mode)]
-    }
-
-    /// Whether the session had it.
-    pub(super) fn unlock(&self, key: AdvisoryKey, mode: Mode) -> &str {
-        &self.space(key).unlock[index(mode)]
-    }
-
-    /// Takes it shared as well, which a session that has it exclusively is granted at once.
-    pub(super) fn downgrade(&self, key: AdvisoryKey) -> &str {
-        &self.space(key).downgrade
     }
 }
 
@@ -89,24 +119,28 @@ impl Space {
         fenced: bool,
     ) -> Self {
         let call = |function: &str| format!("{function}({parameters})");
-        let fill = |template: &str, name: &str, function: &str| {
-            template
-                .replace(name, &call(function))
+        // Granted by this answer.
+        let fenced_by = |function: &str, granted: &str, as_text: &str| {
+            body(include_str!("sql/fenced.sql"))
+                .replace("%LOCK%", &format!("{}{as_text}", call(function)))
+                .replace("%GRANTED%", granted)
                 .replace("%SPACE%", &space.to_string())
                 .replace("%KEY%", key)
                 .replace("%CLOCK%", include_str!("sql/clock.sql").trim())
+                .replace("%AHEAD%", &AHEAD.to_string())
                 .replace("%SCHEMA%", schema)
         };
         let attempt = |function: &str| {
             if fenced {
-                fill(&body(include_str!("sql/try_fenced.sql")), "%TRY%", function)
+                fenced_by(function, "answer", "")
             } else {
                 format!("SELECT {}, pg_backend_pid()", call(function))
             }
         };
         let wait = |function: &str| {
             if fenced {
-                fill(&body(include_str!("sql/wait_fenced.sql")), "%WAIT%", function)
+                // What these answer is no boolean.
+                fenced_by(function, "answer IS NOT NULL", "::text")
             } else {
                 format!("SELECT {}::text IS NOT NULL, pg_backend_pid()", call(function))
             }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_postgres::AsyncMessage;
 
 use crate::backend::{Claim, Wake};
+use crate::backends::postgres::reach::Reached;
 use crate::backends::postgres::{Address, fault};
 use crate::backends::waiting::Slot;
 use crate::error::{Error, ErrorKind, Result};
@@ -235,7 +236,7 @@ async fn listen(bell: &Weak<Bell>) -> Result<()> {
     else {
         return Ok(());
     };
-    let (client, mut connection) = address.connect().await?;
+    let Reached { client, mut connection, .. } = address.connect().await?;
     let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
     let listen = format!("LISTEN \"{channel}\"");
     let mut question: Option<Question<'_>> = Some(Box::pin(client.batch_execute(&listen)));

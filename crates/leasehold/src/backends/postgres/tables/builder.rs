@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::super::pooler;
+use super::super::pooler::{self, Pooler};
 use super::bell::Bell;
-use super::pool::{self, Lender, Lent, Pool, Source};
+use super::pool::{self, Lender, Lent, Link, Pool, Source};
 use super::{Inner, Postgres, answers, schema};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
@@ -27,20 +27,6 @@ pub(crate) const OPTIONS: [&str; 3] = ["pool_size", "pooler", "schema"];
 
 /// The oldest server, as it tells its version.
 const OLDEST: i32 = 130_000;
-
-/// What stands between this client and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Pooler {
-    /// To be found out: if the server process that answers is not the one the login told of, a pooler that shares
-    /// connections for the length of a transaction.
-    #[default]
-    Auto,
-    /// Nothing, or a pooler that gives each client a connection of its own for as long as it stays.
-    None,
-    /// A pooler that shares connections for the length of a transaction: no prepared statements and no LISTEN.
-    Transaction,
-}
 
 /// Sets up a [`Postgres`].
 #[derive(Clone)]
@@ -85,8 +71,7 @@ impl PostgresBuilder {
         if let Some(size) = own.number("pool_size", 1, 1000)? {
             builder.pool_size = usize::try_from(size).unwrap_or(POOL_SIZE);
         }
-        let choices = [("auto", Pooler::Auto), ("none", Pooler::None), ("transaction", Pooler::Transaction)];
-        builder.pooler = own.choice("pooler", &choices)?.unwrap_or_default();
+        builder.pooler = Pooler::take(&mut own)?;
         Ok(builder)
     }
 
@@ -144,18 +129,18 @@ impl PostgresBuilder {
         }
         let (mut bell, mut first) = (None, None);
         if let Some(address) = &self.address {
-            let client = pool::connect(address, false).await?;
-            let found = self.check(&client).await?;
+            let link = Link::open(address).await?;
+            let found = self.check(link.client()).await?;
             if found.direct {
-                pool::set_up(&client).await?;
+                link.set_up().await?;
                 bell = Some(Bell::new(address.clone()));
             } else {
                 tracing::warn!(
                     "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"
                 );
             }
-            schema::ensure(&client, &self.schema, found.exists, found.made).await?;
-            first = Some(client);
+            schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
+            first = Some(link);
         } else if let Some(lend) = &self.lender {
             let client = lend().await?;
             let found = self.check(&client).await?;
@@ -172,7 +157,7 @@ impl PostgresBuilder {
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
                 let pool = Pool::new(source, &self.schema, self.pool_size);
-                first.into_iter().for_each(|client| pool.keep(client));
+                first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }
             (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),
@@ -203,10 +188,16 @@ impl PostgresBuilder {
             ));
         }
         let direct = match self.pooler {
-            Pooler::None => true,
+            Pooler::Session => true,
             Pooler::Transaction => false,
-            Pooler::Auto => pooler::is_direct(client, answers::get(row, 4)?).await,
+            Pooler::Auto | Pooler::None => pooler::is_direct(client, answers::get(row, 4)?).await,
         };
+        if self.pooler == Pooler::None && !direct {
+            return refuse(
+                "there is a pooler before the PostgreSQL server, although the URL says pooler=none: say session or \
+                 transaction, whichever its pool_mode is, or connect to the server's own port",
+            );
+        }
         // On connections of ours it is set.
         if (!direct || self.lender.is_some()) && answers::get::<&str>(row, 2)? != "read committed" {
             return Err(pool::wrong_isolation());

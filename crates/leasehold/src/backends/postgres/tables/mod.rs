@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-pub use self::builder::{Pooler, PostgresBuilder};
+pub use self::builder::PostgresBuilder;
 pub use self::pool::Lent;
 
 use self::bell::Bell;
@@ -85,7 +85,7 @@ impl Postgres {
     }
 
     /// A store on the server of a URL, to be set up. Beside the options of [`Address`] the URL may say `schema`,
-    /// `pool_size` and `pooler` (`auto`, `none`, `transaction`), as the methods of the builder.
+    /// `pool_size` and `pooler` (`auto`, `none`, `session`, `transaction`), as the methods of the builder.
     ///
     /// # Errors
     /// `InvalidArgument` if it cannot be one. Nothing of the URL is in the error.

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::TryStreamExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::{Client, Row, Statement};
 
 use super::verbs::{Param, Statements, Verb};
+use crate::backends::postgres::driver::Driver;
+use crate::backends::postgres::reach::Reached;
 use crate::backends::postgres::{Address, fault};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -30,9 +33,10 @@ const IDLE: Duration = Duration::from_secs(60);
 /// What a session of ours is told first. A call that waits for a row longer than `lock_timeout` is an error,
 /// and so is one that takes longer than `statement_timeout`: within the 5 s that a request has by default. The
 /// plans of functions are kept, also those made while a table was empty: these must not be scans. (And a plan that
-/// cannot but scan is not worth compiling.)
+/// cannot but scan is not worth compiling.) None is better for some values than for others.
 const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '4500ms'; \
-    SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off";
+    SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off; \
+    SET plan_cache_mode = force_generic_plan";
 
 /// A connection that the caller lends for one call.
 pub type Lent = Box<dyn Deref<Target = Client> + Send + Sync>;
@@ -56,21 +60,55 @@ pub(super) struct Pool {
     permits: Arc<Semaphore>,
     /// With when they were last used, which was longest ago for the first.
     idle: Mutex<Vec<(Instant, Session)>>,
-    /// Where connections live, whoever needs one first.
+    /// Where connections live, whoever needs one first, and whoever does their I/O for a call.
     runtime: Handle,
 }
 
 enum Session {
-    Own { client: Client, prepared: Box<[Option<Statement>; Verb::ALL.len()]> },
+    Own { link: Link, prepared: Box<[Option<Statement>; Verb::ALL.len()]> },
     Lent(Lent),
+}
+
+/// A connection of ours, which lives at the store's home.
+pub(super) struct Link {
+    client: Client,
+    driver: Arc<Driver>,
 }
 
 impl Session {
     fn client(&self) -> &Client {
         match self {
-            Session::Own { client, .. } => client,
+            Session::Own { link, .. } => &link.client,
             Session::Lent(lent) => lent,
         }
+    }
+
+    /// Asks something of it.
+    async fn ask<F: Future>(&self, question: F) -> F::Output {
+        match self {
+            Session::Own { link, .. } => link.driver.call(question).await,
+            Session::Lent(_) => question.await,
+        }
+    }
+}
+
+impl Link {
+    /// A new one, whose I/O is done by a task of this runtime, or by the call under way, until it is dropped.
+    pub(super) async fn open(address: &Address) -> Result<Self> {
+        let Reached { client, connection, line, .. } = address.connect().await?;
+        let driver = Driver::new(connection, line);
+        tokio::spawn(Arc::clone(&driver).run());
+        Ok(Link { client, driver })
+    }
+
+    /// For what is asked when the store is opened, at its home.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Sets up a session that nobody else uses.
+    pub(super) async fn set_up(&self) -> Result<()> {
+        self.client.batch_execute(SETTINGS).await.map_err(fault::statement)
     }
 }
 
@@ -122,24 +160,27 @@ impl Pool {
         let text = self.statements.text(verb);
         // The answer counts when the server is ready for more: only then it has committed.
         let answer = match session {
-            Session::Own { client, prepared } if self.prepares() => {
+            Session::Own { link: Link { client, driver }, prepared } if self.prepares() => {
                 let slot = &mut prepared[verb as usize];
-                let statement = match slot {
-                    Some(statement) => Ok(&*statement),
-                    None => {
+                let question = async {
+                    if slot.is_none() {
                         let types: Vec<_> = params.iter().map(|(_, kind)| kind.clone()).collect();
-                        client.prepare_typed(text, &types).await.map(|statement| &*slot.insert(statement))
+                        *slot = Some(client.prepare_typed(text, &types).await?);
+                    }
+                    match slot {
+                        Some(statement) => {
+                            client
+                                .query_raw(&*statement, params.iter().map(|(value, _)| *value))
+                                .await?
+                                .try_collect()
+                                .await
+                        }
+                        None => Ok(Vec::new()),
                     }
                 };
-                match statement {
-                    Ok(statement) => {
-                        let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
-                        client.query(statement, &values).await
-                    }
-                    Err(fault) => Err(fault),
-                }
+                driver.call(question).await
             }
-            session => session.client().query_typed(text, params).await,
+            session => session.ask(session.client().query_typed(text, params)).await,
         };
         in_use.unanswered = false;
         Ok(answer)
@@ -169,9 +210,14 @@ impl Pool {
             Source::Lent(lend) => lend().await.map(Session::Lent),
             Source::Own { address, direct } => {
                 let (address, direct) = (address.clone(), *direct);
-                let made = self.runtime.spawn(async move { connect(&address, direct).await });
-                let client = made.await.map_err(|_| closed())??;
-                Ok(Session::Own { client, prepared: Default::default() })
+                let made = self.runtime.spawn(async move {
+                    let link = Link::open(&address).await?;
+                    if direct {
+                        link.set_up().await?;
+                    }
+                    Ok::<_, Error>(link)
+                });
+                Ok(Session::Own { link: made.await.map_err(|_| closed())??, prepared: Default::default() })
             }
         }
     }
@@ -185,8 +231,8 @@ impl Pool {
     }
 
     /// Puts back a connection made before.
-    pub(super) fn keep(&self, client: Client) {
-        self.give_back(Session::Own { client, prepared: Default::default() });
+    pub(super) fn keep(&self, link: Link) {
+        self.give_back(Session::Own { link, prepared: Default::default() });
     }
 
     fn give_back(&self, session: Session) {
@@ -213,32 +259,14 @@ impl Drop for InUse<'_> {
         let pool = Arc::downgrade(self.pool);
         self.pool.runtime.spawn(async move {
             // Answered when what was asked before it has been.
-            let answered = tokio::time::timeout(DRAIN, session.client().check_connection()).await;
+            let answered =
+                tokio::time::timeout(DRAIN, session.ask(session.client().check_connection())).await;
             if let (Ok(Ok(())), Some(pool)) = (answered, pool.upgrade()) {
                 pool.give_back(session);
             }
             drop(permit);
         });
     }
-}
-
-/// A new connection, whose I/O is done by a task of this runtime until the client is dropped.
-pub(super) async fn connect(address: &Address, direct: bool) -> Result<Client> {
-    let (client, connection) = address.connect().await?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the PostgreSQL server has ended");
-        }
-    });
-    if direct {
-        set_up(&client).await?;
-    }
-    Ok(client)
-}
-
-/// Sets up a session that nobody else uses.
-pub(super) async fn set_up(client: &Client) -> Result<()> {
-    client.batch_execute(SETTINGS).await.map_err(fault::statement)
 }
 
 fn is_rolled_back(fault: &fault::Fault) -> bool {

@@ -16,6 +16,26 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
         PERFORM leasehold.check_session();
     END IF;
+
+    -- What happens most: its lease is the only one, nobody waits, and no id is refused or has to be. The same as
+    -- below in two statements, of which the first locks the row. If the lease turns out not to be the one that is
+    -- meant, the row is set back; that something may have ended by now is always right.
+    IF p_unanswered IS NULL THEN
+        UPDATE leasehold.names SET version = version + 1, holders = 0, next_expiry = 'infinity'
+        WHERE name = p_name AND holders = 1 AND waiters = 0 AND next_forget = 'infinity'
+        RETURNING clock_timestamp() INTO o_now;
+        IF FOUND THEN
+            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated AND expires > o_now
+                AND (p_nonce IS NULL OR nonce = p_nonce) AND (p_fence IS NULL OR fence = p_fence)
+                AND (p_owner IS NULL OR owner = p_owner)
+            RETURNING 'done' INTO o_answer;
+            IF FOUND THEN
+                RETURN;
+            END IF;
+            UPDATE leasehold.names SET version = version - 1, holders = 1, next_expiry = o_now WHERE name = p_name;
+        END IF;
+    END IF;
+
     SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
         IF p_unanswered IS NULL THEN
@@ -26,22 +46,6 @@ BEGIN
         n := leasehold.open_name(p_name);
     END IF;
     o_now := clock_timestamp();
-
-    -- What happens most: its lease is the only one, nobody waits, and no id is refused or has to be. The same as
-    -- below, with fewer expressions: each costs about a microsecond per call.
-    IF n.holders = 1 AND n.waiters = 0 AND n.next_forget = 'infinity' AND n.next_expiry > o_now
-        AND p_unanswered IS NULL
-    THEN
-        DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated
-            AND (p_nonce IS NULL OR nonce = p_nonce) AND (p_fence IS NULL OR fence = p_fence)
-            AND (p_owner IS NULL OR owner = p_owner)
-        RETURNING 'done' INTO o_answer;
-        IF FOUND THEN
-            UPDATE leasehold.names SET version = version + 1, holders = 0, next_expiry = 'infinity'
-            WHERE name = p_name;
-            RETURN;
-        END IF;
-    END IF;
 
     IF n.next_expiry <= o_now OR n.next_lapse <= o_now OR n.next_forget <= o_now THEN
         SELECT * INTO s FROM leasehold.settle(n, o_now, p_id);

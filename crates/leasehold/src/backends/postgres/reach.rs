@@ -1,0 +1,189 @@
+//! Connecting: the hosts of an address one after the other, on sockets of our own making.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
+use tokio_postgres::{CancelToken, Client, Config, SimpleQueryMessage};
+
+use super::fault;
+use super::line::{Line, LineStream, Socket};
+use super::tls_stream::{Connector, Handshake, TlsStream};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The half of a connection that does its I/O, as the driver has it.
+pub(crate) type Connection = tokio_postgres::Connection<LineStream, TlsStream<LineStream>>;
+
+/// Unless the URL says otherwise.
+const PORT: u16 = 5432;
+
+/// A new connection. Its second half has to be polled for anything to happen on the first.
+pub(crate) struct Reached {
+    pub(crate) client: Client,
+    pub(crate) connection: Connection,
+    pub(crate) line: Arc<Line>,
+    pub(crate) target: Target,
+}
+
+/// The server that was reached, to be reached again for a cancel.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    place: Place,
+    /// What its certificate has to be for.
+    host: String,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// Connects to the first host that lets us in and is of the kind that is asked for. The socket's home is the runtime
+/// this is called on.
+pub(crate) async fn connect(config: &Config, tls: &Connector) -> Result<Reached> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let count = hosts.len().max(addresses.len());
+    if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
+        return Err(Error::invalid("the URL must have a host, and as many hostaddr as hosts if it has any"));
+    }
+    if ports.len() > 1 && ports.len() != count {
+        return Err(Error::invalid("the URL must have one port, or as many as hosts"));
+    }
+    let mut failed = None;
+    for index in 0..count {
+        let port = ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
+        let targets = match (hosts.get(index), addresses.get(index)) {
+            (Some(Host::Tcp(host)), Some(ip)) => vec![(SocketAddr::new(*ip, port), host.clone())],
+            (_, Some(ip)) => vec![(SocketAddr::new(*ip, port), String::new())],
+            (Some(Host::Tcp(host)), None) => match tokio::net::lookup_host((host.as_str(), port)).await {
+                Ok(found) => found.map(|address| (address, host.clone())).collect(),
+                Err(error) => {
+                    failed = Some(fault::unreachable(error));
+                    continue;
+                }
+            },
+            (Some(Host::Unix(directory)), None) => {
+                let place = Place::Unix(directory.join(format!(".s.PGSQL.{port}")));
+                match connect_to(Target { place, host: String::new() }, config, tls).await {
+                    Ok(reached) => return Ok(reached),
+                    Err(error) => failed = Some(error),
+                }
+                continue;
+            }
+            (None, None) => continue,
+        };
+        for (address, host) in targets {
+            match connect_to(Target { place: Place::Tcp(address), host }, config, tls).await {
+                Ok(reached) => return Ok(reached),
+                Err(error) => failed = Some(error),
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| {
+        fault::unreachable(io::Error::new(io::ErrorKind::NotFound, "the host has no address"))
+    }))
+}
+
+async fn connect_to(target: Target, config: &Config, tls: &Connector) -> Result<Reached> {
+    let line = open(&target.place, config).await.and_then(Line::new).map_err(fault::unreachable)?;
+    let (client, mut connection) = config
+        .connect_raw(LineStream(Arc::clone(&line)), handshake::<LineStream>(tls, &target)?)
+        .await
+        .map_err(fault::connecting)?;
+    let wanted = config.get_target_session_attrs();
+    if wanted != TargetSessionAttrs::Any {
+        let asked = client.simple_query("SHOW transaction_read_only");
+        let answer = tokio::select! {
+            biased;
+            answer = asked => answer.map_err(fault::connecting)?,
+            _ = &mut connection => return Err(fault::unreachable(io::ErrorKind::UnexpectedEof.into())),
+        };
+        let read_only = answer.iter().any(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0) == Some("on"),
+            _ => false,
+        });
+        if read_only != (wanted == TargetSessionAttrs::ReadOnly) {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "none of the PostgreSQL servers is the one that is looked for (target_session_attrs); is there a primary?",
+            ));
+        }
+    }
+    Ok(Reached { client, connection, line, target })
+}
+
+fn handshake<S>(tls: &Connector, target: &Target) -> Result<Handshake>
+where
+    Connector: tokio_postgres::tls::MakeTlsConnect<S, TlsConnect = Handshake>,
+    Handshake: TlsConnect<S>,
+{
+    tls.clone()
+        .make_tls_connect(&target.host)
+        .map_err(|_| Error::invalid("the URL's host cannot be one of a certificate"))
+}
+
+/// A socket, with the settings that let a dead server be noticed.
+async fn open(place: &Place, config: &Config) -> io::Result<Socket> {
+    let connecting = async {
+        match place {
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                notice_silence(&stream, config)?;
+                Ok(Socket::Tcp(stream.into_std()?))
+            }
+            Place::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?.into_std()?)),
+        }
+    };
+    match config.get_connect_timeout() {
+        None => connecting.await,
+        Some(limit) => within(*limit, connecting).await,
+    }
+}
+
+async fn within<T>(limit: Duration, connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it took too long to connect");
+    tokio::time::timeout(limit, connecting).await.map_err(late)?
+}
+
+fn notice_silence(stream: &TcpStream, config: &Config) -> io::Result<()> {
+    use rustix::net::sockopt;
+    #[cfg(target_os = "linux")]
+    if let Some(timeout) = config.get_tcp_user_timeout() {
+        let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(stream, millis)?;
+    }
+    if !config.get_keepalives() {
+        return Ok(());
+    }
+    sockopt::set_socket_keepalive(stream, true)?;
+    #[cfg(target_os = "linux")]
+    {
+        sockopt::set_tcp_keepidle(stream, config.get_keepalives_idle())?;
+        if let Some(interval) = config.get_keepalives_interval() {
+            sockopt::set_tcp_keepintvl(stream, interval)?;
+        }
+        if let Some(retries) = config.get_keepalives_retries() {
+            sockopt::set_tcp_keepcnt(stream, retries)?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks a server to cancel what one of its connections is doing. Whether it did, nobody says.
+pub(crate) async fn cancel(
+    token: &CancelToken,
+    target: &Target,
+    config: &Config,
+    tls: &Connector,
+) -> Result<()> {
+    let line = open(&target.place, config).await.and_then(Line::new).map_err(fault::unreachable)?;
+    let handshake = handshake::<LineStream>(tls, target)?;
+    token.cancel_query_raw(LineStream(line), handshake).await.map_err(fault::connecting)
+}

@@ -1,0 +1,146 @@
+//! Calls from runtimes that are blocked, gone, or do no I/O: their sessions live on.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold::State;
+use testkit::postgres::Postgres;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::{PATIENCE, advisory_locks, connect, stranger, until};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_lock_that_was_taken_on_a_runtime_that_is_gone_is_held_and_can_be_released() {
+    let server = Postgres::start();
+    let (first, second) = (runtime(), runtime());
+    let locks = first.block_on(connect(&server));
+    let guard = first.block_on(locks.mutex("x").lock()).unwrap();
+    drop(first);
+    second.block_on(async {
+        let look = stranger(&server).await;
+        assert_eq!(advisory_locks(&look).await, 1);
+        assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
+        guard.check().unwrap();
+        assert_eq!(guard.release().await.unwrap(), State::Released);
+        locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+        assert_eq!(advisory_locks(&look).await, 0);
+    });
+}
+
+#[test]
+fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss() {
+    let server = Postgres::start();
+    let own = runtime();
+    let locks = own.block_on(connect(&server));
+    // All of this is on one session.
+    own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
+    let (stuck, is_stuck) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let blocked = {
+        let locks = locks.clone();
+        std::thread::spawn(move || {
+            runtime().block_on(async {
+                let mutex = locks.mutex("stuck");
+                let mut call = pin!(mutex.lock());
+                poll_fn(|cx| {
+                    assert!(call.as_mut().poll(cx).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                stuck.send(()).unwrap();
+                let () = goes_on.recv().unwrap();
+                drop(tokio::time::timeout(PATIENCE, call).await.unwrap());
+            });
+        })
+    };
+    is_stuck.recv().unwrap();
+    own.block_on(async {
+        let began = Instant::now();
+        locks.mutex("free").lock().await.unwrap().release().await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        let guard = locks.mutex("held").lock().await.unwrap();
+        let look = stranger(&server).await;
+        until("what was sent is done", || async { advisory_locks(&look).await == 2 }).await;
+        let began = Instant::now();
+        look.query_one(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'",
+            &[],
+        )
+        .await
+        .unwrap();
+        tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    });
+    go_on.send(()).unwrap();
+    blocked.join().unwrap();
+}
+
+#[test]
+fn a_loss_is_noticed_although_the_only_call_is_stuck() {
+    let server = Postgres::start();
+    let own = runtime();
+    let locks = own.block_on(connect(&server));
+    let guard = own.block_on(locks.mutex("held").lock()).unwrap();
+    own.block_on(async {
+        let look = stranger(&server).await;
+        let mutex = locks.mutex("stuck");
+        let mut call = pin!(mutex.lock());
+        poll_fn(|cx| {
+            assert!(call.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        look.query_one(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'",
+            &[],
+        )
+        .await
+        .unwrap();
+        // This runtime does nothing else meanwhile.
+        let began = Instant::now();
+        while guard.state() == State::Held {
+            assert!(began.elapsed() < Duration::from_secs(1), "not noticed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+#[test]
+fn a_call_whose_runtime_ends_under_it_leaves_nothing() {
+    let server = Postgres::start();
+    let (first, second) = (runtime(), runtime());
+    let locks = first.block_on(connect(&server));
+    let taken = locks.clone();
+    first.spawn(async move { taken.mutex("x").lock().await });
+    // One turn: the statement is sent.
+    first.block_on(tokio::task::yield_now());
+    drop(first);
+    second.block_on(async {
+        let look = stranger(&server).await;
+        until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+        tokio::time::timeout(PATIENCE, locks.mutex("x").lock())
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_does_no_io_can_lock() {
+    let server = Postgres::start();
+    let locks = runtime().block_on(connect(&server));
+    let without = Builder::new_current_thread().enable_time().build().unwrap();
+    for _ in 0..2 {
+        without.block_on(async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() });
+    }
+}

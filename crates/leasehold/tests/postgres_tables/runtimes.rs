@@ -1,0 +1,120 @@
+//! Calls from runtimes that are blocked, gone, or do no I/O: they disturb nobody else's.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold::{Locks, State};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::{PATIENCE, Place, place, until};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn connect(on: &Runtime, place: &Place) -> Locks {
+    on.block_on(Locks::connect(&format!("{}&pool_size=2", place.url))).unwrap()
+}
+
+#[test]
+fn connections_outlive_the_runtimes_of_their_calls() {
+    let place = place();
+    let first = runtime();
+    let locks = connect(&first, &place);
+    let guard = first.block_on(locks.mutex("x").lock()).unwrap();
+    drop(first);
+    for _ in 0..3 {
+        let next = runtime();
+        next.block_on(async {
+            assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
+            guard.check().unwrap();
+        });
+    }
+    assert_eq!(runtime().block_on(guard.release()).unwrap(), State::Released);
+    let sessions = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{}\"%' AND pid <> pg_backend_pid()",
+        place.schema
+    );
+    assert!(place.sql(&sessions).parse::<u32>().unwrap() <= 2, "as many as were allowed, whoever calls");
+}
+
+#[test]
+fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other() {
+    let place = place();
+    let own = runtime();
+    let locks = connect(&own, &place);
+    own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
+    let (stuck, is_stuck) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    let blocked = {
+        let locks = locks.clone();
+        std::thread::spawn(move || {
+            runtime().block_on(async {
+                let mutex = locks.mutex("stuck");
+                let mut call = pin!(mutex.lock());
+                poll_fn(|cx| {
+                    assert!(call.as_mut().poll(cx).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                stuck.send(()).unwrap();
+                let () = goes_on.recv().unwrap();
+                let guard = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+                guard.release().await.unwrap();
+            });
+        })
+    };
+    is_stuck.recv().unwrap();
+    own.block_on(async {
+        let began = Instant::now();
+        for _ in 0..3 {
+            locks.mutex("free").lock().await.unwrap().release().await.unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    });
+    go_on.send(()).unwrap();
+    blocked.join().unwrap();
+}
+
+#[test]
+fn a_call_whose_runtime_ends_under_it_leaves_nothing() {
+    let place = place();
+    let (first, second) = (runtime(), runtime());
+    let locks = connect(&first, &place);
+    for _ in 0..5 {
+        let gone = runtime();
+        let taken = locks.clone();
+        gone.spawn(async move { taken.mutex("x").lock().await });
+        // One turn: the call is sent.
+        gone.block_on(tokio::task::yield_now());
+        drop(gone);
+    }
+    second.block_on(async {
+        until("nothing is left", async || {
+            place.sql(
+                "SELECT (SELECT count(*) FROM leasehold.leases) + (SELECT count(*) FROM leasehold.tickets)",
+            ) == "0"
+        })
+        .await;
+        tokio::time::timeout(PATIENCE, locks.mutex("x").lock())
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_does_no_io_can_lock() {
+    let place = place();
+    let locks = connect(&runtime(), &place);
+    let without = Builder::new_current_thread().enable_time().build().unwrap();
+    for _ in 0..2 {
+        without.block_on(async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() });
+    }
+}

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench bench-redis bench-postgres deny doc fmt clean
+.PHONY: help test check bench bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -16,12 +16,16 @@ check: ## The quick one for daily work: format, lints, tests
 bench: ## Run the library's benchmarks
 	cargo bench --locked -p leasehold --features file,sqlite
 
-# The others of the field are built for these two, in a workspace of their own.
+# The others of the field are built for these, in a workspace of their own.
 bench-redis: ## Measure the Redis store beside bare scripts and other locks
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin redis
 
 bench-postgres: ## Measure the PostgreSQL stores beside bare statements and another lock
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin postgres
+
+bench-server: ## Measure the lock server beside a bare handler and the bare disk (needs strace)
+	cargo build --locked --release
+	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server target/release/leasehold
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh

@@ -296,6 +296,15 @@ impl State {
             && self.crowd.as_ref().is_none_or(|crowd| crowd.queue.is_empty() && crowd.spent.is_empty())
     }
 
+    /// How many leases have expired at `now` and are still to be settled. The next verb drops them, and only a sweep
+    /// says so: whoever counts all that expire asks before each.
+    pub fn expired(&self, now: Now) -> u64 {
+        if is_live(self.due, now.expiry) {
+            return 0;
+        }
+        self.leases.values().filter(|lease| !is_live(lease.expires, now.expiry)).count() as u64
+    }
+
     /// The fence of the latest grant.
     pub fn last_fence(&self) -> Fence {
         self.fence

@@ -27,6 +27,7 @@ pub struct App {
     pub(crate) info: Info,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
+    pub(crate) request_ids: gate::RequestIds,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// The store's connections live on its thread.
@@ -54,6 +55,7 @@ impl App {
             info,
             metrics: Metrics::new(info.scheme),
             settings,
+            request_ids: gate::RequestIds::new(),
             draining: Cancel::new(),
             _locks: locks,
         }))

@@ -473,7 +473,7 @@ pub struct WaiterInfo {
 #[non_exhaustive]
 pub struct Swept {
     /// Leases that had expired and were dropped: by this sweep, and since the one before by other calls of this
-    /// client, where the store tells of them; `docs/metrics.md` says which do.
+    /// client, where the store tells of them; `docs/server.md` says which do.
     pub expired: u64,
     /// Places in queues that had lapsed.
     pub tickets: u64,

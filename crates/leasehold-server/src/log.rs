@@ -67,7 +67,7 @@ impl Desk {
     }
 
     /// The writer's thread.
-    fn write(&self, mut out: impl Write) {
+    fn write(&self, mut out: impl Write, form: LogForm) {
         let mut lines = String::new();
         loop {
             let idle = |inside: &mut Inside| inside.lines.is_empty() && !inside.closed;
@@ -83,7 +83,11 @@ impl Desk {
             let dropped = std::mem::take(&mut inside.dropped);
             drop(inside);
             if dropped > 0 {
-                let _ = writeln!(lines, "level=warn op=log dropped={dropped}");
+                let mut line = Line::begin(form);
+                line.text("level", "warn");
+                line.text("op", "log");
+                line.number("dropped", dropped);
+                lines.push_str(&line.end());
             }
             // With the reader gone there is nobody left to tell.
             let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
@@ -107,7 +111,7 @@ impl Log {
     pub fn to(out: impl Write + Send + 'static, form: LogForm) -> std::io::Result<Self> {
         let desk = Arc::new(Desk::default());
         let writer = Arc::clone(&desk);
-        std::thread::Builder::new().name("leasehold-log".into()).spawn(move || writer.write(out))?;
+        std::thread::Builder::new().name("leasehold-log".into()).spawn(move || writer.write(out, form))?;
         Ok(Log(Some(Arc::new(Sender { form, desk }))))
     }
 
@@ -124,18 +128,16 @@ impl Log {
     /// Adds a line.
     pub(crate) fn line(&self, fill: impl FnOnce(&mut Line)) {
         let Some(sender) = &self.0 else { return };
-        let mut line = Line { form: sender.form, text: String::with_capacity(512) };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
-        line.number("ts", now);
+        let mut line = Line::begin(sender.form);
         fill(&mut line);
-        line.text.push_str(if sender.form == LogForm::Json { "}\n" } else { "\n" });
+        let line = line.end();
         let mut inside = sender.desk.lock();
-        if inside.lines.len() + line.text.len() > CAPACITY {
+        if inside.lines.len() + line.len() > CAPACITY {
             inside.dropped += 1;
             return;
         }
         let first = inside.lines.is_empty();
-        inside.lines.push_str(&line.text);
+        inside.lines.push_str(&line);
         drop(inside);
         if first {
             sender.desk.bell.notify_one();
@@ -150,6 +152,18 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    fn begin(form: LogForm) -> Self {
+        // Longer than most.
+        let mut line = Line { form, text: String::with_capacity(512) };
+        line.number("ts", SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis()));
+        line
+    }
+
+    fn end(mut self) -> String {
+        self.text.push_str(if self.form == LogForm::Json { "}\n" } else { "\n" });
+        self.text
+    }
+
     fn key(&mut self, key: &str) {
         // Writing to a String cannot fail.
         let _ = match (self.form, self.text.is_empty()) {

@@ -147,8 +147,9 @@ impl Metrics {
 
     fn count(&self, op: &str, result: &str) -> Option<&Verb> {
         let verb = self.verbs.iter().find(|verb| verb.name == op)?;
-        let counter = verb.results.iter().find(|(known, _)| *known == result);
-        counter.into_iter().for_each(|(_, counter)| drop(counter.inc()));
+        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == result) {
+            counter.inc();
+        }
         if result == "busy" {
             verb.store_busy.inc();
         }

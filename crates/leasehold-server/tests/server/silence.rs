@@ -47,17 +47,14 @@ async fn a_wait_is_sent_again_within_seconds_and_keeps_its_place() {
     // Released while nothing gets through: the server's answer is held back on a connection that says nothing.
     let release = serde_json::json!({"lease_id": first["lease_id"]});
     server.verb("a", "release", release).await;
-    let connections = proxy.counts().accepted;
+    tokio::time::sleep(NOTICED).await;
     let began = Instant::now();
-    while proxy.counts().accepted == connections {
-        assert!(began.elapsed() < NOTICED + ROOM, "nothing was noticed");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     // Gone is what was held back; what is sent from now on arrives.
     proxy.discard();
     let got = tokio::time::timeout(PATIENCE, waiting).await.expect("it moves on").unwrap();
     assert!(got.unwrap().get() > first["fencing_token"].as_u64().unwrap());
-    assert!(began.elapsed() < 2 * NOTICED + ROOM, "it took {:?}", began.elapsed());
+    // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
+    assert!(began.elapsed() < Duration::from_secs(5) + ROOM, "it took {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,26 +67,6 @@ async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
     let began = Instant::now();
     let error = tokio::time::timeout(PATIENCE, waiting).await.expect("it ends").unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
-    // Noticed, and then tried for ten seconds in calls of five.
-    assert!(began.elapsed() < NOTICED + Duration::from_secs(15) + ROOM, "it took {:?}", began.elapsed());
-}
-
-/// Connections that were idle while the server fell silent are not trusted when it is back.
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_after_a_silence_do_not_wait_for_each_connection_that_died_in_it() {
-    let (_server, proxy, locks) = behind_a_proxy().await;
-    let mutex = |n: usize| locks.mutex(format!("a{n}")).request_timeout(Duration::from_millis(1500));
-    let calls = (0..8).map(|n| {
-        let mutex = mutex(n);
-        tokio::spawn(async move { mutex.lock().await.map(drop) })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.unwrap().unwrap();
-    }
-    proxy.blackhole();
-    assert!(mutex(9).try_lock().await.is_err(), "nothing gets through");
-    proxy.discard();
-    let began = Instant::now();
-    mutex(10).lock().await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4), "it took {:?}", began.elapsed());
+    // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
+    assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
 }

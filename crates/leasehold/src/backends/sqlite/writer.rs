@@ -189,12 +189,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Sees to it that the places of those who wait here are kept in time for a ticket of this ttl: at half of it. The
-    /// wait loop, where it keeps its place itself, does so at a third, but has a network to cross.
+    /// Sees to it that the places of those who wait here are kept in time for a ticket of this ttl: a third of
+    /// it, as the wait loop does where it keeps its place itself.
     pub(super) fn beat_before(&mut self, ticket_ttl: Option<Duration>, now: u64) {
         if let Some(ticket_ttl) = ticket_ttl {
-            let half = u64::try_from((ticket_ttl / 2).as_micros()).unwrap_or(u64::MAX);
-            self.beat_at = self.beat_at.min(now.saturating_add(half));
+            let third = u64::try_from((ticket_ttl / 3).as_micros()).unwrap_or(u64::MAX);
+            self.beat_at = self.beat_at.min(now.saturating_add(third));
         }
     }
 

@@ -357,9 +357,13 @@ fn it_survives_having_no_descriptors_left() {
 #[test]
 fn the_examples_of_the_documentation_work() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/server.md")).unwrap();
-    let blocks: Vec<&str> = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> =
+        page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     let examples: Vec<&&str> = blocks.iter().filter(|block| block.contains("curl ")).collect();
-    assert_eq!(page.matches("curl -").count(), examples.iter().map(|block| block.matches("curl -").count()).sum::<usize>());
+    assert_eq!(
+        page.matches("curl -").count(),
+        examples.iter().map(|block| block.matches("curl -").count()).sum::<usize>()
+    );
     assert!(examples.len() >= 4, "there are examples");
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());

@@ -68,7 +68,8 @@ fn milliseconds() -> Histogram {
 impl Metrics {
     pub(crate) fn new(store: &'static str) -> Self {
         let latency = Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
-        let store_latency = Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
+        let store_latency =
+            Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
         let store_busy = Family::<Labels, Counter>::default();
         let answered: [Family<Labels, Counter>; 3] = Default::default();
         // All are there from the start, so that a rate can be had of the first one.

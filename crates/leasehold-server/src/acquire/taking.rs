@@ -124,7 +124,8 @@ impl Taking {
     /// that is what was asked for. A lease that was there before has at least a microsecond less.
     fn is_new(&self, grant: &Grant) -> bool {
         let ttl = self.asked.claim.ttl;
-        let shown = grant.expires_at_ms.map(|end| Duration::from_millis(end.saturating_sub(grant.acquired_at_ms)));
+        let shown =
+            grant.expires_at_ms.map(|end| Duration::from_millis(end.saturating_sub(grant.acquired_at_ms)));
         // Shown times are rounded.
         let whole = shown.is_some_and(|shown| shown.abs_diff(ttl) <= Duration::from_millis(1));
         grant.renewals == 0 && grant.left == Some(ttl) && whole

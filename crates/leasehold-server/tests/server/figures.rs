@@ -161,7 +161,9 @@ async fn every_lease_that_expired_is_counted_once() {
         server.until("replaced", |lock| lock["held"] == false).await;
         server.take("replaced", 60_000).await;
         // Found by its own renewal, by its own release, by a revocation; and by the sweep.
-        for (name, verb) in [("renewed", "renew"), ("released", "release"), ("revoked", "revoke"), ("swept", "")] {
+        for (name, verb) in
+            [("renewed", "renew"), ("released", "release"), ("revoked", "revoke"), ("swept", "")]
+        {
             let id = server.take(name, 1).await;
             server.until(name, |lock| lock["held"] == false).await;
             match verb {
@@ -228,4 +230,3 @@ async fn waits_and_hand_overs_are_measured() {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
 }
-

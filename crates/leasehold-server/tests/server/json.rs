@@ -12,8 +12,19 @@ use crate::support::Server;
 /// Numbers, above all those at the edges.
 fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
-        prop::sample::select(vec![0, 1, 50_000, 600_000, 600_001, 1 << 31, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX])
-            .prop_map(Value::from),
+        prop::sample::select(vec![
+            0,
+            1,
+            50_000,
+            600_000,
+            600_001,
+            1 << 31,
+            1 << 32,
+            1 << 53,
+            u64::MAX - 1,
+            u64::MAX
+        ])
+        .prop_map(Value::from),
         any::<u64>().prop_map(Value::from),
         any::<u32>().prop_map(Value::from),
     ]
@@ -194,7 +205,12 @@ fn gone() -> BoxedStrategy<Value> {
 }
 
 fn released() -> BoxedStrategy<Value> {
-    object(vec![must("released", flag()), must("lock_name", text()), may("reason", text()), may("gone", text())])
+    object(vec![
+        must("released", flag()),
+        must("lock_name", text()),
+        may("reason", text()),
+        may("gone", text()),
+    ])
 }
 
 fn lock() -> BoxedStrategy<Value> {
@@ -263,8 +279,10 @@ fn round_trips<T: Serialize + DeserializeOwned>(bodies: &BoxedStrategy<Value>, s
 fn every_request_goes_through_json_unchanged_and_refuses_fields_it_does_not_know() {
     round_trips::<wire::Acquire>(&acquire(), true);
     round_trips::<wire::Renew>(&renew(true), true);
-    round_trips::<wire::RenewMany>(&prop::collection::vec(full_renewal(), 0..4)
-        .prop_map(|leases| json!({ "leases": leases })).boxed(), true);
+    round_trips::<wire::RenewMany>(
+        &prop::collection::vec(full_renewal(), 0..4).prop_map(|leases| json!({ "leases": leases })).boxed(),
+        true,
+    );
     round_trips::<wire::Release>(&release(), true);
     round_trips::<wire::Lookup>(&lookup(), true);
     round_trips::<wire::Revoke>(&revoke(), true);
@@ -288,14 +306,24 @@ fn every_answer_goes_through_json_unchanged_and_may_say_more_one_day() {
     let listed = (prop::collection::vec(lock(), 0..3), or_null(text()))
         .prop_map(|(locks, next)| json!({"locks": locks, "next_cursor": next}));
     round_trips::<wire::Listed>(&listed.boxed(), false);
-    let found = object(vec![must("found", flag()), must("state", or_null(text())), must("lock", or_null(lock()))]);
+    let found =
+        object(vec![must("found", flag()), must("state", or_null(text())), must("lock", or_null(lock()))]);
     round_trips::<wire::Found>(&found, false);
     let numbers = |names: &[&'static str]| names.iter().map(|name| must(name, number())).collect::<Vec<_>>();
-    round_trips::<wire::Swept>(&object(numbers(&["expired", "tickets", "counters", "held", "waiting"])), false);
+    round_trips::<wire::Swept>(
+        &object(numbers(&["expired", "tickets", "counters", "held", "waiting"])),
+        false,
+    );
     let mut able = numbers(&["max_ttl_ms", "max_wait_ms"]);
     able.extend(["server", "version", "store", "time"].map(|name| must(name, text())));
-    able.extend(["fenced", "fifo", "shared", "downgrade", "find_by_id", "revoke", "detects_loss"].map(|name| must(name, flag())));
-    able.extend([must("max_permits", limit()), must("min_validity_percent", any::<u8>().prop_map(Value::from))]);
+    able.extend(
+        ["fenced", "fifo", "shared", "downgrade", "find_by_id", "revoke", "detects_loss"]
+            .map(|name| must(name, flag())),
+    );
+    able.extend([
+        must("max_permits", limit()),
+        must("min_validity_percent", any::<u8>().prop_map(Value::from)),
+    ]);
     round_trips::<wire::Capabilities>(&object(able), false);
     let mut revoked = numbers(&["revoked"]);
     revoked.push(must("lock_name", text()));

@@ -121,7 +121,13 @@ impl Lock for Asking {
         let release = match &self.release {
             None => self.acquire.clone(),
             Some(path) => {
-                let id = answer.split(r#""lease_id":""#).nth(1).expect("a lease id").split('"').next().unwrap_or_default();
+                let id = answer
+                    .split(r#""lease_id":""#)
+                    .nth(1)
+                    .expect("a lease id")
+                    .split('"')
+                    .next()
+                    .unwrap_or_default();
                 post_request(path, &format!(r#"{{"lease_id":"{id}"}}"#))
             }
         };

@@ -50,7 +50,11 @@ async fn measure(leasehold: &str) {
 
 async fn uncontended_rates(leasehold: &str, table: &mut Table) {
     let disk = Disk::new();
-    let servers = [Server::bare(), Server::leasehold(leasehold, "memory:"), Server::leasehold(leasehold, "sqlite:locks.db")];
+    let servers = [
+        Server::bare(),
+        Server::leasehold(leasehold, "memory:"),
+        Server::leasehold(leasehold, "sqlite:locks.db"),
+    ];
     let clients: Vec<Arc<dyn Contender>> =
         servers.iter().map(|server| Arc::new(Client::of(server)) as Arc<dyn Contender>).collect();
     let mut rounds: Vec<[f64; 9]> = Vec::new();
@@ -60,11 +64,22 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
             let before = server.cpu_time();
             // An acquire and a release, or two calls of the bare handler.
             rates[which] = 2.0 * uncontended(&clients[which], CONNECTIONS, ROUND).await;
-            costs[which] = (server.cpu_time() - before).as_secs_f64() / ROUND.as_secs_f64() / rates[which] * 1e6;
+            costs[which] =
+                (server.cpu_time() - before).as_secs_f64() / ROUND.as_secs_f64() / rates[which] * 1e6;
         }
         let syncs = disk.syncs_a_second();
         let [bare, memory, sqlite] = rates;
-        rounds.push([bare, memory, sqlite, memory / bare, sqlite / bare, syncs, costs[0], costs[1], costs[2]]);
+        rounds.push([
+            bare,
+            memory,
+            sqlite,
+            memory / bare,
+            sqlite / bare,
+            syncs,
+            costs[0],
+            costs[1],
+            costs[2],
+        ]);
     }
     let of = |column: usize| median(&mut rounds.iter().map(|round| round[column]).collect::<Vec<_>>());
     table.row(
@@ -72,7 +87,12 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
         of(3) >= 0.7,
         format!("{:.0} requests/s, {:.2} of the bare handler", of(1), of(3)),
         "≥ 0.7",
-        format!("bare {:.0}/s; a request costs the server {:.1} µs of a core, the bare one {:.1} µs", of(0), of(7), of(6)),
+        format!(
+            "bare {:.0}/s; a request costs the server {:.1} µs of a core, the bare one {:.1} µs",
+            of(0),
+            of(7),
+            of(6)
+        ),
     );
     // The lower one decides: a slow disk, or a handler that is as fast as the machine.
     let by_disk = 0.7 * CONNECTIONS as f64 * of(5);
@@ -81,7 +101,11 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
         of(4) >= 0.35 || of(2) >= by_disk,
         format!("{:.0} requests/s, {:.2} of the bare handler", of(2), of(4)),
         "≥ 0.35, or 0.7 of 64 × fdatasyncs/s",
-        format!("{:.0} fdatasyncs/s (0.7 of 64 × that: {by_disk:.0}/s); a request costs {:.1} µs of a core", of(5), of(8)),
+        format!(
+            "{:.0} fdatasyncs/s (0.7 of 64 × that: {by_disk:.0}/s); a request costs {:.1} µs of a core",
+            of(5),
+            of(8)
+        ),
     );
 }
 
@@ -90,7 +114,8 @@ async fn hand_overs(leasehold: &str, sync: f64, table: &mut Table) {
     for (store, syncs) in [("memory:", 0.0), ("sqlite:locks.db", 2.0)] {
         let server = Server::leasehold(leasehold, store);
         let seen = hand_over(&server, &bare).await;
-        let (most, what) = (3.0 * seen.probe + syncs * sync, if syncs > 0.0 { "3, and 2 fdatasyncs" } else { "3" });
+        let (most, what) =
+            (3.0 * seen.probe + syncs * sync, if syncs > 0.0 { "3, and 2 fdatasyncs" } else { "3" });
         table.row(
             &format!("release call to the next holder's return, 16 clients, `{store}`, median"),
             seen.hand_over <= most,

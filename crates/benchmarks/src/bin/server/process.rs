@@ -26,7 +26,10 @@ impl Server {
     pub(crate) fn leasehold(program: &str, store: &str) -> Self {
         let program = std::fs::canonicalize(program).expect("the built `leasehold`");
         let mut command = killed_with_us();
-        command.arg(program).args(["serve", "--listen", "127.0.0.1:0", "--store", store]).stderr(Stdio::null());
+        command
+            .arg(program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--store", store])
+            .stderr(Stdio::null());
         Server::start(command, false)
     }
 

@@ -37,7 +37,11 @@ pub(crate) async fn count(leasehold: &str, table: &mut Table) {
         seen.answers > 0 && seen.syncs > 0 && seen.too_early == 0,
         format!("{} of {}", seen.too_early, seen.answers),
         "0",
-        format!("{} fdatasyncs: {:.1} answers for each", seen.syncs, seen.answers as f64 / seen.syncs.max(1) as f64),
+        format!(
+            "{} fdatasyncs: {:.1} answers for each",
+            seen.syncs,
+            seen.answers as f64 / seen.syncs.max(1) as f64
+        ),
     );
 }
 

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench bench-cli bench-redis bench-postgres deny doc fmt clean
+.PHONY: help test check bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -19,12 +19,16 @@ bench: ## Run the library's benchmarks
 bench-cli: ## Measure `leasehold run` on lock files beside flock
 	@scripts/bench-cli.sh
 
-# The others of the field are built for these two, in a workspace of their own.
+# The others of the field are built for these, in a workspace of their own.
 bench-redis: ## Measure the Redis store beside bare scripts and other locks
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin redis
 
 bench-postgres: ## Measure the PostgreSQL stores beside bare statements and another lock
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin postgres
+
+bench-server: ## Measure the lock server beside a bare handler and the bare disk (needs strace)
+	cargo build --locked --release
+	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server target/release/leasehold
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh

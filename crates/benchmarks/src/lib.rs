@@ -1,4 +1,4 @@
-//! Locks measured side by side, in one run: what `make bench-redis` and `make bench-postgres` share.
+//! Locks measured side by side, in one run: what `make bench-redis`, `make bench-postgres` and `make bench-server` share.
 //!
 //! Whoever is measured takes turns with what it is measured against, and medians of the rounds are compared, because
 //! the machine is never quite the same twice.

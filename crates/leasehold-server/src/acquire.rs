@@ -106,7 +106,8 @@ async fn prepare(
     let numbered = body.attempt.is_some();
     match body.attempt {
         Some(attempt) => (claim.nonce, claim.first) = (attempt, body.first.unwrap_or(true)),
-        None => claim.nonce = nonce(),
+        // Nobody else can make an attempt with an id that was made here.
+        None => claim.nonce = if own_id { nonce() } else { 1 },
     }
     Ok(Asked { claim, own_id, numbered, wait, keep })
 }

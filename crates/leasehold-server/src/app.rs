@@ -29,6 +29,7 @@ pub struct App {
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) history: History,
+    pub(crate) request_ids: gate::RequestIds,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// The store's connections live on its thread.
@@ -57,6 +58,7 @@ impl App {
             metrics: Metrics::new(info.scheme),
             history: History::default(),
             settings,
+            request_ids: gate::RequestIds::new(),
             draining: Cancel::new(),
             _locks: locks,
         }))

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -12,7 +13,6 @@ use leasehold::{Fence, LeaseId, Name, hash_name};
 
 use crate::app::App;
 use crate::history::{Event, History, What};
-use crate::log::Entry;
 use crate::problem::Refusal;
 use crate::token::{Place, Room, Token, Verb};
 
@@ -140,7 +140,7 @@ pub(crate) async fn pass(
     next: Next,
 ) -> Response<Body> {
     let began = Instant::now();
-    let id = request_id(request.headers());
+    let id = request_id(&app, request.headers());
     let method = request.method().clone();
     let mut response = match admit(&app, &request) {
         Ok(caller) => {
@@ -162,7 +162,7 @@ pub(crate) async fn pass(
         tell(&app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
     }
     let headers = response.headers_mut();
-    if let Ok(value) = HeaderValue::from_str(&id) {
+    if let Ok(value) = HeaderValue::try_from(id) {
         headers.insert(REQUEST_ID, value);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -170,32 +170,63 @@ pub(crate) async fn pass(
 }
 
 fn tell(app: &App, told: &Told, request_id: &str, status: StatusCode, took: Duration) {
-    app.settings.log.line(|| {
+    app.settings.log.line(|line| {
         let names = app.settings.log_names;
-        Entry {
-            level: if status.is_server_error() { "warn" } else { "info" },
-            op: told.op,
-            lock: told.name.as_ref().filter(|_| names).map(|name| name.as_str().to_owned()),
-            lock_hash: told.name.as_ref().map(Name::hash),
-            owner: told.owner.clone().filter(|_| names),
-            owner_hash: told.owner.as_deref().map(hash_name),
-            result: told.result,
-            status: status.as_u16(),
-            lease_hash: told.lease.map(|id| id.digest().expose().to_owned()),
-            fence: told.fence.map(Fence::get),
-            waited_ms: told.waited.map(leasehold::wire::floor_ms),
-            latency_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
-            error: told.why.clone(),
-            request_id: request_id.to_owned(),
+        line.text("level", if status.is_server_error() { "warn" } else { "info" });
+        line.text("op", told.op);
+        if let Some(name) = &told.name {
+            if names {
+                line.text("lock", name.as_str());
+            }
+            line.text("lock_hash", &name.hash());
         }
+        if let Some(owner) = &told.owner {
+            if names {
+                line.text("owner", owner);
+            }
+            line.text("owner_hash", &hash_name(owner));
+        }
+        line.text("result", told.result);
+        line.number("status", status.as_u16());
+        if let Some(id) = told.lease {
+            line.text("lease_hash", id.digest().expose());
+        }
+        if let Some(fence) = told.fence {
+            line.number("fence", fence.get());
+        }
+        if let Some(waited) = told.waited {
+            line.number("waited_ms", leasehold::wire::floor_ms(waited));
+        }
+        line.milliseconds("latency_ms", took);
+        if let Some(why) = &told.why {
+            line.text("error", why);
+        }
+        line.text("request_id", request_id);
     });
 }
 
-fn request_id(headers: &HeaderMap) -> String {
+/// The numbers of requests that bring none of their own: those of one process have the same beginning.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    begin: String,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> Self {
+        RequestIds { begin: LeaseId::random().expose()[..11].to_owned(), next: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> String {
+        format!("{}-{}", self.begin, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+fn request_id(app: &App, headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
     let good =
         |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
-    given.filter(good).map_or_else(|| LeaseId::random().expose().to_owned(), str::to_owned)
+    given.filter(good).map_or_else(|| app.request_ids.next(), str::to_owned)
 }
 
 /// Whether a request may come in, and who sends it.

@@ -1,16 +1,16 @@
 //! One line for each operation, written by a thread of its own: a slow reader of the log delays no lock.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+/// Bytes of lines that may wait for their writer, some thousand lines; more are dropped and counted.
+const CAPACITY: usize = 4 << 20;
 
-/// Lines that may wait for their writer; more are dropped and counted.
-const CAPACITY: usize = 8192;
+/// How long lines are gathered before they are written together: waking the writer for each of many costs more than
+/// the lines, and nobody reads them this soon.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,39 +25,77 @@ pub enum LogForm {
 
 /// Where the lines of a server go.
 #[derive(Debug, Clone)]
-pub struct Log(Option<(SyncSender<Line>, LogForm, Arc<AtomicU64>)>);
+pub struct Log(Option<Arc<Sender>>);
 
-/// A line, or a request to say when everything before it was written.
-enum Line {
-    Text(String),
-    Flush(SyncSender<()>),
+/// What those who log share; the writer ends, after what is still waiting, when the last of them is gone.
+#[derive(Debug)]
+struct Sender {
+    form: LogForm,
+    desk: Arc<Desk>,
 }
 
-/// One operation.
-#[derive(Debug, Serialize)]
-pub(crate) struct Entry {
-    pub(crate) level: &'static str,
-    pub(crate) op: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lock: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lock_hash: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) owner: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) owner_hash: Option<String>,
-    pub(crate) result: &'static str,
-    pub(crate) status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lease_hash: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) fence: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) waited_ms: Option<u64>,
-    pub(crate) latency_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
-    pub(crate) request_id: String,
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.desk.lock().closed = true;
+        self.desk.bell.notify_all();
+    }
+}
+
+/// Where lines wait for the writer.
+#[derive(Debug, Default)]
+struct Desk {
+    inside: Mutex<Inside>,
+    /// There is something to write.
+    bell: Condvar,
+    /// Something was written.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    lines: String,
+    dropped: u64,
+    /// Somebody waits for what is there to be written: it is not gathered any longer.
+    hurry: bool,
+    writing: bool,
+    closed: bool,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer's thread.
+    fn write(&self, mut out: impl Write, form: LogForm) {
+        let mut lines = String::new();
+        loop {
+            let idle = |inside: &mut Inside| inside.lines.is_empty() && !inside.closed;
+            let inside = self.bell.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+            let gather = |inside: &mut Inside| !inside.hurry && !inside.closed;
+            let gathered = self.bell.wait_timeout_while(inside, GATHER, gather);
+            let (mut inside, _) = gathered.unwrap_or_else(PoisonError::into_inner);
+            if inside.lines.is_empty() {
+                return;
+            }
+            std::mem::swap(&mut lines, &mut inside.lines);
+            (inside.hurry, inside.writing) = (false, true);
+            let dropped = std::mem::take(&mut inside.dropped);
+            drop(inside);
+            if dropped > 0 {
+                let mut line = Line::begin(form);
+                line.text("level", "warn");
+                line.text("op", "log");
+                line.number("dropped", dropped);
+                lines.push_str(&line.end());
+            }
+            // With the reader gone there is nobody left to tell.
+            let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+            lines.clear();
+            self.lock().writing = false;
+            self.done.notify_all();
+        }
+    }
 }
 
 impl Log {
@@ -70,60 +108,91 @@ impl Log {
     ///
     /// # Errors
     /// If no thread can be had.
-    pub fn to(mut out: impl Write + Send + 'static, form: LogForm) -> std::io::Result<Self> {
-        let (send, lines) = sync_channel::<Line>(CAPACITY);
-        std::thread::Builder::new().name("leasehold-log".into()).spawn(move || {
-            for line in lines {
-                match line {
-                    // With the reader gone there is nobody left to tell.
-                    Line::Text(line) => drop(out.write_all(line.as_bytes())),
-                    Line::Flush(done) => {
-                        let _ = out.flush();
-                        let _ = done.send(());
-                    }
-                }
-            }
-        })?;
-        Ok(Log(Some((send, form, Arc::default()))))
+    pub fn to(out: impl Write + Send + 'static, form: LogForm) -> std::io::Result<Self> {
+        let desk = Arc::new(Desk::default());
+        let writer = Arc::clone(&desk);
+        std::thread::Builder::new().name("leasehold-log".into()).spawn(move || writer.write(out, form))?;
+        Ok(Log(Some(Arc::new(Sender { form, desk }))))
     }
 
     /// Waits until what was logged so far is written, at most a second.
     pub fn flush(&self) {
-        if let Some((send, ..)) = &self.0 {
-            let (done, wait) = sync_channel(1);
-            if send.try_send(Line::Flush(done)).is_ok() {
-                let _ = wait.recv_timeout(std::time::Duration::from_secs(1));
-            }
+        let Some(sender) = &self.0 else { return };
+        let mut inside = sender.desk.lock();
+        inside.hurry = true;
+        sender.desk.bell.notify_all();
+        let unwritten = |inside: &mut Inside| inside.writing || !inside.lines.is_empty();
+        drop(sender.desk.done.wait_timeout_while(inside, Duration::from_secs(1), unwritten));
+    }
+
+    /// Adds a line.
+    pub(crate) fn line(&self, fill: impl FnOnce(&mut Line)) {
+        let Some(sender) = &self.0 else { return };
+        let mut line = Line::begin(sender.form);
+        fill(&mut line);
+        let line = line.end();
+        let mut inside = sender.desk.lock();
+        if inside.lines.len() + line.len() > CAPACITY {
+            inside.dropped += 1;
+            return;
+        }
+        let first = inside.lines.is_empty();
+        inside.lines.push_str(&line);
+        drop(inside);
+        if first {
+            sender.desk.bell.notify_one();
+        }
+    }
+}
+
+/// One line, field by field.
+pub(crate) struct Line {
+    form: LogForm,
+    text: String,
+}
+
+impl Line {
+    fn begin(form: LogForm) -> Self {
+        // Longer than most.
+        let mut line = Line { form, text: String::with_capacity(512) };
+        line.number("ts", SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis()));
+        line
+    }
+
+    fn end(mut self) -> String {
+        self.text.push_str(if self.form == LogForm::Json { "}\n" } else { "\n" });
+        self.text
+    }
+
+    fn key(&mut self, key: &str) {
+        // Writing to a String cannot fail.
+        let _ = match (self.form, self.text.is_empty()) {
+            (LogForm::Json, true) => write!(self.text, "{{\"{key}\":"),
+            (LogForm::Json, false) => write!(self.text, ",\"{key}\":"),
+            (LogForm::Text, true) => write!(self.text, "{key}="),
+            (LogForm::Text, false) => write!(self.text, " {key}="),
+        };
+    }
+
+    /// A number.
+    pub(crate) fn number(&mut self, key: &str, value: impl Display) {
+        self.key(key);
+        let _ = write!(self.text, "{value}");
+    }
+
+    /// A text; in quotes where it could be misread without.
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
+        self.key(key);
+        if self.form == LogForm::Text && is_plain(value) {
+            self.text.push_str(value);
+        } else {
+            self.text.push_str(&serde_json::Value::from(value).to_string());
         }
     }
 
-    pub(crate) fn line<E: Serialize>(&self, entry: impl FnOnce() -> E) {
-        let Some((send, form, dropped)) = &self.0 else { return };
-        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(entry()) else { return };
-        let ts = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-        let mut line = String::new();
-        match form {
-            LogForm::Json => {
-                let _ = write!(line, "{{\"ts\":{ts}");
-                for (key, value) in fields {
-                    let _ = write!(line, ",{}:{value}", serde_json::Value::String(key));
-                }
-                line.push('}');
-            }
-            LogForm::Text => {
-                let _ = write!(line, "ts={ts}");
-                for (key, value) in fields {
-                    let _ = match &value {
-                        serde_json::Value::String(text) if is_plain(text) => write!(line, " {key}={text}"),
-                        value => write!(line, " {key}={value}"),
-                    };
-                }
-            }
-        }
-        line.push('\n');
-        if send.try_send(Line::Text(line)).is_err() {
-            dropped.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Milliseconds, with the microseconds.
+    pub(crate) fn milliseconds(&mut self, key: &str, time: Duration) {
+        self.number(key, (time.as_secs_f64() * 1e6).round() / 1e3);
     }
 }
 

@@ -27,15 +27,22 @@ use spans::Spans;
 
 type Labels = [(&'static str, &'static str); 1];
 
+/// Calls to the store that are measured.
+const STORE_OPS: [&str; 6] = ["acquire", "renew", "release", "revoke", "inspect", "sweep"];
+
+/// The figures of one verb at hand, so that counting does not look for them by their labels.
+struct Verb {
+    name: &'static str,
+    results: [(&'static str, Counter); 3],
+    latency: Histogram,
+    store_busy: Counter,
+}
+
 /// Everything that is counted.
 pub(crate) struct Metrics {
     registry: Registry,
-    acquires: Family<Labels, Counter>,
-    renewals: Family<Labels, Counter>,
-    releases: Family<Labels, Counter>,
-    latency: Family<Labels, Histogram>,
-    store_busy: Family<Labels, Counter>,
-    store: Family<Labels, Histogram>,
+    verbs: [Verb; 3],
+    store: [(&'static str, Histogram); STORE_OPS.len()],
     spans: Spans,
     holds: Histogram,
     handovers: Histogram,
@@ -60,19 +67,26 @@ fn milliseconds() -> Histogram {
 
 impl Metrics {
     pub(crate) fn new(store: &'static str) -> Self {
-        let latency: Family<Labels, Histogram> =
-            Family::new_with_constructor(milliseconds as fn() -> Histogram);
+        let latency = Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
+        let store_latency =
+            Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
+        let store_busy = Family::<Labels, Counter>::default();
+        let answered: [Family<Labels, Counter>; 3] = Default::default();
+        // All are there from the start, so that a rate can be had of the first one.
+        let verb = |which: usize, name| Verb {
+            name,
+            results: ["success", "fail", "busy"]
+                .map(|result| (result, answered[which].get_or_create_owned(&[("result", result)]))),
+            latency: latency.get_or_create_owned(&[("op", name)]),
+            store_busy: store_busy.get_or_create_owned(&[("op", name)]),
+        };
         let mut metrics = Metrics {
+            verbs: [verb(0, "acquire"), verb(1, "renew"), verb(2, "release")],
+            store: STORE_OPS.map(|op| (op, store_latency.get_or_create_owned(&[("op", op)]))),
             registry: Registry::default(),
-            acquires: Family::default(),
-            renewals: Family::default(),
-            releases: Family::default(),
-            latency,
-            store: Family::new_with_constructor(milliseconds as fn() -> Histogram),
             spans: Spans::default(),
             holds: Histogram::new(exponential_buckets(0.001, 2.0, 22)),
             handovers: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
-            store_busy: Family::default(),
             held: Gauge::default(),
             queued: Gauge::default(),
             expired: Counter::<u64, AtomicU64>::default(),
@@ -81,29 +95,22 @@ impl Metrics {
             waits: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
             refused: Counter::default(),
         };
+        let [acquires, renewals, releases] = answered;
+        let r = &mut metrics.registry;
+        r.register("lock_acquire", "Acquires that were answered, by result", acquires);
+        r.register("lock_renew", "Renewals that were answered, by result", renewals);
+        r.register("lock_release", "Releases that were answered, by result", releases);
+        r.register("lock_op_latency_ms", "From request to answer, waiting included", latency);
+        r.register("lock_db_busy", "Operations that found the store busy", store_busy);
+        r.register("lock_store_latency_ms", "How long the store took for a call", store_latency);
         metrics.register(store);
-        // Counters are there from the start, so that a rate can be had of the first one.
-        for result in ["success", "fail", "busy"] {
-            for family in [&metrics.acquires, &metrics.renewals, &metrics.releases] {
-                drop(family.get_or_create(&[("result", result)]));
-            }
-        }
-        for op in ["acquire", "renew", "release"] {
-            drop(metrics.latency.get_or_create(&[("op", op)]));
-            drop(metrics.store_busy.get_or_create(&[("op", op)]));
-        }
         metrics
     }
 
     fn register(&mut self, store: &'static str) {
         let r = &mut self.registry;
-        r.register("lock_acquire", "Acquires that were answered, by result", self.acquires.clone());
-        r.register("lock_renew", "Renewals that were answered, by result", self.renewals.clone());
-        r.register("lock_release", "Releases that were answered, by result", self.releases.clone());
-        r.register("lock_op_latency_ms", "From request to answer, waiting included", self.latency.clone());
-        r.register("lock_db_busy", "Operations that found the store busy", self.store_busy.clone());
         r.register("locks_held", "Live leases at the last sweep", self.held.clone());
-        r.register("lock_expired", "Expired leases that a sweep found", self.expired.clone());
+        r.register("lock_expired", "Leases that expired, as far as the store tells", self.expired.clone());
         r.register("lock_queued", "Places in queues at the last sweep", self.queued.clone());
         r.register("lock_waiting_requests", "Requests that wait at this server", self.waiting.clone());
         r.register("lock_wait_seconds", "How long those waited who got their lease", self.waits.clone());
@@ -112,7 +119,6 @@ impl Metrics {
             "Requests refused for host, origin, token or rate",
             self.refused.clone(),
         );
-        r.register("lock_store_latency_ms", "How long the store took for a call", self.store.clone());
         r.register(
             "lock_hold_seconds",
             "From grant to release, both through this server",
@@ -128,32 +134,33 @@ impl Metrics {
     }
 
     pub(crate) fn operation(&self, told: &Told, took: Duration) {
-        let family = match told.op {
-            "acquire" => &self.acquires,
-            "renew" => &self.renewals,
-            "release" => &self.releases,
-            "refused" => {
-                self.refused.inc();
-                return;
-            }
-            _ => return,
-        };
-        family.get_or_create(&[("result", told.result)]).inc();
-        self.latency.get_or_create(&[("op", told.op)]).observe(took.as_secs_f64() * 1e3);
-        if told.result == "busy" {
-            self.store_busy.get_or_create(&[("op", told.op)]).inc();
+        if told.op == "refused" {
+            self.refused.inc();
+        }
+        if let Some(verb) = self.count(told.op, told.result) {
+            verb.latency.observe(took.as_secs_f64() * 1e3);
         }
     }
 
     pub(crate) fn renewed_in_batch(&self, result: &'static str) {
-        self.renewals.get_or_create(&[("result", result)]).inc();
-        if result == "busy" {
-            self.store_busy.get_or_create(&[("op", "renew")]).inc();
+        self.count("renew", result);
+    }
+
+    fn count(&self, op: &str, result: &str) -> Option<&Verb> {
+        let verb = self.verbs.iter().find(|verb| verb.name == op)?;
+        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == result) {
+            counter.inc();
         }
+        if result == "busy" {
+            verb.store_busy.inc();
+        }
+        Some(verb)
     }
 
     pub(crate) fn asked_store(&self, op: &'static str, took: Duration) {
-        self.store.get_or_create(&[("op", op)]).observe(took.as_secs_f64() * 1e3);
+        if let Some((_, latency)) = self.store.iter().find(|(known, _)| *known == op) {
+            latency.observe(took.as_secs_f64() * 1e3);
+        }
     }
 
     /// A lease was granted; with how long it was waited for, if it was.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use leasehold::Name;
@@ -55,10 +55,10 @@ pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>)
     serde_json::from_slice(&bytes).map_err(|error| Refusal::bad(format!("the body cannot be read: {error}")))
 }
 
-async fn bytes(body: Body, timeout: Duration) -> Result<Vec<u8>, Refusal> {
+async fn bytes(body: Body, timeout: Duration) -> Result<Bytes, Refusal> {
     let read = tokio::time::timeout(timeout, Limited::new(body, MAX_BODY).collect()).await;
     match read {
-        Ok(Ok(collected)) => Ok(collected.to_bytes().into()),
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "INVALID_ARGUMENT",

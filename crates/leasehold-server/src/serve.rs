@@ -99,33 +99,39 @@ async fn serve_one(state: Arc<App>, router: Router, tls: Option<Arc<Tls>>, strea
     let _ = stream.set_nodelay(true);
     notice_silence(&stream);
     match tls {
+        // On the heap, and only here: ten thousand connections without TLS do not pay for it.
+        Some(tls) => Box::pin(shake_hands(state, router, tls, stream)).await,
         None => speak(state, router, stream).await,
-        Some(tls) => {
-            let handshake = tokio::time::timeout(state.settings.read_timeout, tls.acceptor().accept(stream));
-            if let Ok(Ok(stream)) = handshake.await {
-                speak(state, router, stream).await;
-            }
-        }
     }
 }
 
-async fn speak(
-    state: Arc<App>,
-    router: Router,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) {
+async fn shake_hands(state: Arc<App>, router: Router, tls: Arc<Tls>, stream: TcpStream) {
+    let handshake = tokio::time::timeout(state.settings.read_timeout, tls.acceptor().accept(stream));
+    if let Ok(Ok(stream)) = handshake.await {
+        speak(state, router, stream).await;
+    }
+}
+
+/// Answers the requests of one connection. Not an `async fn`: that would keep its arguments beside what is made of them.
+fn speak<S>(state: Arc<App>, router: Router, stream: S) -> impl Future<Output = ()> + Send
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(state.settings.read_timeout)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
-    tokio::select! {
-        biased;
-        _ = connection.as_mut() => {}
-        () = state.draining.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+    // In a place of its own, where it is once and does not have to be moved.
+    let mut connection = Box::pin(connection);
+    async move {
+        // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
+        tokio::select! {
+            biased;
+            _ = connection.as_mut() => {}
+            () = state.draining.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
         }
     }
 }

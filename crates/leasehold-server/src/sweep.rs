@@ -4,21 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use leasehold::backend::Swept;
-use serde::Serialize;
 
 use crate::app::App;
-
-#[derive(Serialize)]
-struct Line {
-    level: &'static str,
-    op: &'static str,
-    result: &'static str,
-    expired: u64,
-    tickets: u64,
-    held: u64,
-    waiting: u64,
-    latency_ms: f64,
-}
 
 pub(crate) async fn once(app: &App) -> leasehold::Result<Swept> {
     let swept = app.ask("sweep", app.backend.sweep()).await?;
@@ -37,20 +24,19 @@ pub(crate) async fn run(app: Arc<App>) {
         }
         let began = Instant::now();
         let answer = once(&app).await;
-        let latency_ms = (began.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+        let took = began.elapsed();
         // A line for each sweep that found something or failed; two a second of nothing help nobody.
         if !matches!(&answer, Ok(swept) if swept.expired == 0) {
-            let result = if answer.is_ok() { "success" } else { "fail" };
-            let swept = answer.unwrap_or_default();
-            app.settings.log.line(|| Line {
-                level: if result == "success" { "info" } else { "warn" },
-                op: "sweep",
-                result,
-                expired: swept.expired,
-                tickets: swept.tickets,
-                held: swept.held,
-                waiting: swept.waiting,
-                latency_ms,
+            app.settings.log.line(|line| {
+                line.text("level", if answer.is_ok() { "info" } else { "warn" });
+                line.text("op", "sweep");
+                line.text("result", if answer.is_ok() { "success" } else { "fail" });
+                let swept = answer.unwrap_or_default();
+                line.number("expired", swept.expired);
+                line.number("tickets", swept.tickets);
+                line.number("held", swept.held);
+                line.number("waiting", swept.waiting);
+                line.milliseconds("latency_ms", took);
             });
         }
     }

@@ -472,7 +472,8 @@ pub struct WaiterInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Leases that had expired and were dropped by this sweep.
+    /// Leases that had expired and were dropped: by this sweep, and since the one before by other calls of this
+    /// client, where the store tells of them; `docs/server.md` says which do.
     pub expired: u64,
     /// Places in queues that had lapsed.
     pub tickets: u64,

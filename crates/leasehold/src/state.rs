@@ -147,6 +147,24 @@ struct Spent {
     why: Gone,
 }
 
+impl Crowd {
+    /// How many are before the one in the queue with this arrival number.
+    fn before(&self, number: u64) -> u64 {
+        let (first, last) = (self.queue.first_key_value(), self.queue.last_key_value());
+        let (Some((first, _)), Some((last, _))) = (first, last) else { return 0 };
+        let length = self.queue.len() as u64;
+        // Mostly nobody has left from the middle, and then the numbers tell. Otherwise they are counted, from the
+        // nearer end: those who wait in a long queue ask again and again.
+        if last - first + 1 == length {
+            number - first
+        } else if number - first <= last - number {
+            self.queue.range(..number).count() as u64
+        } else {
+            length - self.queue.range(number..).count() as u64
+        }
+    }
+}
+
 /// The one predicate: whether what ends at `end` is still there at `now`.
 fn is_live(end: u64, now: u64) -> bool {
     end > now
@@ -294,6 +312,15 @@ impl State {
     pub fn is_at_rest(&self) -> bool {
         self.leases.is_empty()
             && self.crowd.as_ref().is_none_or(|crowd| crowd.queue.is_empty() && crowd.spent.is_empty())
+    }
+
+    /// How many leases have expired at `now` and are still to be settled. The next verb drops them, and only a sweep
+    /// says so: whoever counts all that expire asks before each.
+    pub fn expired(&self, now: Now) -> u64 {
+        if is_live(self.due, now.expiry) {
+            return 0;
+        }
+        self.leases.values().filter(|lease| !is_live(lease.expires, now.expiry)).count() as u64
     }
 
     /// The fence of the latest grant.
@@ -478,10 +505,7 @@ impl State {
         let (place, queue_length, lapse) = match &self.crowd {
             Some(crowd) => {
                 let length = crowd.queue.len() as u64;
-                let place = arrival.map(|number| match crowd.queue.last_key_value() {
-                    Some((last, _)) if *last == number => length - 1,
-                    _ => crowd.queue.range(..number).count() as u64,
-                });
+                let place = arrival.map(|number| crowd.before(number));
                 (place, length, crowd.lapse)
             }
             None => (None, 0, u64::MAX),

@@ -83,7 +83,10 @@ impl Taking {
         loop {
             let sent = Instant::now();
             let busy = match self.app.ask("acquire", self.app.backend.try_acquire(&self.asked.claim)).await {
-                Ok(Attempt::Granted(grant)) => return self.granted(sent, grant),
+                Ok(Attempt::Granted(grant)) => {
+                    self.ours |= self.is_new(&grant);
+                    return self.granted(sent, grant);
+                }
                 Ok(Attempt::Gone(_)) if self.probing => {
                     // The id has a lease or a place from an earlier request, or is spent: the next call tells.
                     (self.probing, self.ours) = (false, false);
@@ -115,6 +118,17 @@ impl Taking {
                 return outcome;
             }
         }
+    }
+
+    /// Whether this very call made the lease, from a place that an earlier request had: it has all of its time, and
+    /// that is what was asked for. A lease that was there before has at least a microsecond less.
+    fn is_new(&self, grant: &Grant) -> bool {
+        let ttl = self.asked.claim.ttl;
+        let shown =
+            grant.expires_at_ms.map(|end| Duration::from_millis(end.saturating_sub(grant.acquired_at_ms)));
+        // Shown times are rounded.
+        let whole = shown.is_some_and(|shown| shown.abs_diff(ttl) <= Duration::from_millis(1));
+        grant.renewals == 0 && grant.left == Some(ttl) && whole
     }
 
     /// A grant of a call sent at this moment.

@@ -4,9 +4,13 @@
 
 mod api;
 mod bad_input;
+mod figures;
 mod gates;
+mod json;
 mod operations;
 mod schema;
+mod several;
+mod silence;
 mod support;
 mod tls;
 mod vanishing;

@@ -38,66 +38,6 @@ async fn a_server_that_ends_answers_everybody_who_waits() {
     assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
 }
 
-#[tokio::test]
-async fn the_metrics_really_count() {
-    let server = Server::start().await;
-    let lease = server.acquire("a").await.body["lease_id"].clone();
-    server.acquire("a").await;
-    server.verb("a", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
-    server.verb("b", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
-    server.verb("a", "release", json!({"lease_id": lease})).await;
-    server.verb("a", "release", json!({"lease_id": lease})).await;
-    server.verb("short", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
-    server.verb("lasting-name", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000})).await;
-    let began = Instant::now();
-    let text = loop {
-        let text = server.get("/metrics").await.text;
-        if text.contains("\nlock_expired_total 1\n") && text.contains("\nlocks_held 1\n") {
-            break text;
-        }
-        assert!(began.elapsed() < PATIENCE, "{text}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    for line in [
-        "lock_acquire_total{result=\"success\"} 3",
-        "lock_acquire_total{result=\"fail\"} 1",
-        "lock_acquire_total{result=\"busy\"} 0",
-        "lock_renew_total{result=\"success\"} 1",
-        "lock_renew_total{result=\"fail\"} 1",
-        "lock_release_total{result=\"success\"} 1",
-        "lock_release_total{result=\"fail\"} 1",
-        "lock_op_latency_ms_count{op=\"acquire\"} 4",
-        "lock_op_latency_ms_bucket{le=\"2048.0\",op=\"renew\"} 2",
-        "lock_db_busy_total{op=\"acquire\"} 0",
-        "lock_hold_seconds_count 1",
-        "lock_store_latency_ms_count{op=\"release\"} 2",
-    ] {
-        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
-    }
-    assert!(
-        !text.contains("lasting-name") && !text.contains("\"me\""),
-        "names and owners are no labels: {text}"
-    );
-}
-
-#[tokio::test]
-async fn waits_and_hand_overs_are_measured() {
-    let server = Server::start().await;
-    let lease = server.acquire("a").await.body["lease_id"].clone();
-    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
-    let (granted, _) = tokio::join!(server.verb("a", "acquire", waits), async {
-        server.until("a", |lock| lock["queue_length"] == 1).await;
-        let text = server.get("/metrics").await.text;
-        assert!(text.contains("\nlock_waiting_requests 1\n"), "{text}");
-        server.verb("a", "release", json!({"lease_id": lease})).await
-    });
-    assert_eq!(granted.status, 200);
-    let text = server.get("/metrics").await.text;
-    for line in ["lock_waiting_requests 0", "lock_wait_seconds_count 1", "lock_handover_seconds_count 1"] {
-        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
-    }
-}
-
 /// Where a log can be read back.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);

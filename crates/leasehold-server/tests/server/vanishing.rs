@@ -138,3 +138,32 @@ async fn an_id_that_only_the_server_knows_holds_nothing_after_a_fault() {
     server.acquire("a").await.is_problem(503, "NETWORK_TIMEOUT");
     server.until("a", |lock| lock["held"] == false).await;
 }
+
+/// The repeat finds the place that an earlier request of the same client had, and gets the lease through it; then the
+/// client is gone. On Redis, because stores in this process grant to a place that nobody waits at any more.
+#[tokio::test]
+async fn what_a_repeat_got_from_its_old_place_is_given_back_when_its_client_has_gone() {
+    let redis = testkit::redis::Server::start();
+    let store = leasehold::backends::redis::Redis::connect(&redis.url()).await.unwrap();
+    let store = Faulty::new(store, Arc::new(SystemClock));
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    let server = Server::on(locks, Settings::default()).await;
+    let holder = server.acquire("a").await.body;
+    let body = json!({"owner_id": "back", "ttl_ms": 600_000, "wait_ms": 1, "lease_id": ID, "queue": 60_000});
+    let timeout = server.verb("a", "acquire", body.clone()).await;
+    assert_eq!((timeout.status, &timeout.body["reason"]), (409, &json!("WAIT_TIMEOUT")));
+    server.verb("a", "release", json!({"lease_id": holder["lease_id"]})).await;
+    let seen = server.get("/v1/locks/a").await.body;
+    assert_eq!((&seen["held"], &seen["queue_length"]), (&json!(false), &json!(1)), "its place is kept");
+    let (tried, released) = (store.calls(Verb::TryAcquire).len(), store.calls(Verb::Release).len());
+    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+    let going = server.raw(&acquire("a", body)).await;
+    asked(&store, Verb::TryAcquire, tried + 1).await;
+    drop(going);
+    // The question whether there is something, the attempt itself, and then what it got is given back.
+    asked(&store, Verb::Release, released + 1).await;
+    store.always(Verb::TryAcquire, Act::Pass);
+    let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 50_000});
+    let next = server.verb("a", "acquire", next).await;
+    assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")));
+}

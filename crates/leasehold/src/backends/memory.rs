@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ struct Inner {
     hasher: RandomState,
     clock: Arc<dyn Clock>,
     retention: Duration,
+    /// Leases that expired and that no sweep has told of.
+    expired: AtomicU64,
 }
 
 #[derive(Default)]
@@ -85,7 +88,8 @@ impl Memory {
 
     fn build(clock: Arc<dyn Clock>, retention: Duration) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Memory { inner: Arc::new(Inner { shards, hasher: RandomState::new(), clock, retention }) }
+        let (hasher, expired) = (RandomState::new(), AtomicU64::new(0));
+        Memory { inner: Arc::new(Inner { shards, hasher, clock, retention, expired }) }
     }
 
     fn read_clock(&self) -> (Now, Moment) {
@@ -104,16 +108,24 @@ impl Memory {
         // Read under the lock, so that time never goes back for a name.
         let (now, at) = self.read_clock();
         if let Some(entry) = shard.names.get_mut(name.stored()) {
+            self.note_expired(entry.state.expired(now));
             return entry.apply(now, at, op);
         }
         let mut entry = Entry::default();
         let answer = entry.apply(now, at, op);
         // A stray renewal of a name nobody used leaves nothing.
         if !entry.state.is_at_rest() {
-            shard.make_room(now, at, self.inner.retention);
+            self.note_expired(shard.make_room(now, at, self.inner.retention));
             shard.names.insert(Arc::clone(name.stored_arc()), entry);
         }
         answer
+    }
+
+    fn note_expired(&self, leases: u64) {
+        // Mostly none, and then nobody else has to hear of it.
+        if leases > 0 {
+            self.inner.expired.fetch_add(leases, Ordering::Relaxed);
+        }
     }
 
     /// Looks at every name, shard by shard.
@@ -235,6 +247,7 @@ impl Backend for Memory {
             let (now, at) = self.read_clock();
             total += shard.sweep(now, at, self.inner.retention);
         }
+        total.expired += self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(total)
     }
 }
@@ -258,11 +271,14 @@ impl Shard {
         self.names.get(claim.name.stored())?.waiting.slot(&claim.id)
     }
 
-    fn make_room(&mut self, now: Now, at: Moment, retention: Duration) {
-        if self.names.len() >= self.sweep_at.max(SWEEP_FROM) {
-            self.sweep(now, at, retention);
-            self.sweep_at = self.names.len() * 2;
+    /// Sweeps if it is time; how many leases had expired.
+    fn make_room(&mut self, now: Now, at: Moment, retention: Duration) -> u64 {
+        if self.names.len() < self.sweep_at.max(SWEEP_FROM) {
+            return 0;
         }
+        let swept = self.sweep(now, at, retention);
+        self.sweep_at = self.names.len() * 2;
+        swept.expired
     }
 
     fn sweep(&mut self, now: Now, at: Moment, retention: Duration) -> Swept {

@@ -7,6 +7,7 @@ mod address;
 mod findings;
 mod polls;
 mod pool;
+mod pulse;
 mod reading;
 mod tls;
 
@@ -25,6 +26,7 @@ use crate::wire::{self, ceil_ms, mode_fields, segment};
 pub use address::Options;
 use polls::{Poll, Polls};
 use pool::Pool;
+use pulse::Pulse;
 
 /// What a server can do at best; what it can do in truth, it says when it is connected to.
 pub(crate) const INFO: Info = {
@@ -46,6 +48,7 @@ const BATCH_BYTES: usize = 40 * 1024;
 pub struct Http {
     pool: std::sync::Arc<Pool>,
     polls: Polls,
+    pulse: std::sync::Arc<Pulse>,
     info: Info,
 }
 
@@ -81,7 +84,7 @@ impl Http {
         (info.find_by_id, info.revoke, info.detects_loss) = (able.find_by_id, able.revoke, able.detects_loss);
         info.max_ttl = Duration::from_millis(able.max_ttl_ms);
         info.min_validity_percent = able.min_validity_percent;
-        Ok(Http { polls: Polls::new(), pool, info })
+        Ok(Http { polls: Polls::new(), pulse: std::sync::Arc::default(), pool, info })
     }
 }
 
@@ -171,7 +174,8 @@ impl Backend for Http {
             // The attempt was begun by the call before.
             body.first = body.attempt.map(|_| false);
             let (pool, path) = (std::sync::Arc::clone(&self.pool), path(&claim.name, "/acquire")?);
-            Ok((self.pool.runtime().clone(), async move {
+            let pulse = Pulse::listen(&self.pulse, &self.pool);
+            Ok((self.pool.runtime().clone(), pulse, async move {
                 reading::attempt(pool.post_within(&path, &body, wait + Poll::GRACE).await?)
             }))
         })?;

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::pulse::Listener;
 use crate::acquire::TICKET_TTL;
 use crate::backend::{Attempt, Claim, Grant, Wake};
 use crate::error::{Error, ErrorKind, Result};
@@ -45,7 +46,11 @@ impl Polls {
     }
 
     /// The poll of a claim that is under way, or a new one.
-    pub(super) fn of<W>(&self, claim: &Claim, start: impl FnOnce() -> Result<(Handle, W)>) -> Result<Poll>
+    pub(super) fn of<W>(
+        &self,
+        claim: &Claim,
+        start: impl FnOnce() -> Result<(Handle, Listener, W)>,
+    ) -> Result<Poll>
     where
         W: Future<Output = Result<Attempt>> + Send + 'static,
     {
@@ -53,7 +58,7 @@ impl Polls {
         if let Some(pending) = polls.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
             return Ok(Poll { sent: pending.sent, end: pending.end.subscribe() });
         }
-        let (runtime, work) = start()?;
+        let (runtime, pulse, work) = start()?;
         let (tell, end) = watch::channel(None);
         let (tell, sent) = (Arc::new(tell), Instant::now());
         let (all, id, mine) = (Arc::downgrade(&self.0), claim.id, Arc::clone(&tell));
@@ -61,6 +66,7 @@ impl Polls {
         let task = runtime.spawn(async move {
             let answer = tokio::select! {
                 answer = work => Some(answer),
+                () = pulse.stops() => Some(Err(silent())),
                 // The connection closes, and the server gives up the place.
                 () = nobody_waits(&mine, patience) => None,
             };
@@ -84,6 +90,10 @@ impl Polls {
     }
 }
 
+fn silent() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server does not answer any more")
+}
+
 /// Resolves when nobody has waited for so long: a claim whose `wait` was dropped for good keeps no place.
 async fn nobody_waits(end: &End, patience: Duration) {
     loop {
@@ -103,7 +113,8 @@ impl Drop for Polls {
 }
 
 impl Poll {
-    /// How long the server is asked to wait. Not longer, so that a server that died without a word is noticed.
+    /// How long the server is asked to wait. Not longer, so that a connection that died alone is noticed; that the
+    /// server did, its pulse tells sooner.
     pub(super) const TIME: Duration = Duration::from_secs(10);
     /// How long after that its answer may take.
     pub(super) const GRACE: Duration = Duration::from_secs(5);

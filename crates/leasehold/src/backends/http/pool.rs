@@ -23,8 +23,10 @@ use crate::error::{Error, ErrorKind, Result};
 const IDLE: Duration = Duration::from_secs(4);
 /// How many.
 const MAX_IDLE: usize = 64;
-/// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(5);
+/// How long connecting may take: a lost packet is sent again after one second, and then after two.
+const CONNECT: Duration = Duration::from_secs(4);
+/// After how long without an answer other connections to the same server are suspect too.
+const SILENT: Duration = Duration::from_secs(1);
 /// How long a single call may take; those above have shorter times of their own.
 const CALL: Duration = Duration::from_secs(30);
 
@@ -81,7 +83,17 @@ impl Pool {
     }
 
     pub(super) async fn get(&self, path: &str) -> Result<Answer> {
-        self.call(Method::GET, path, Bytes::new(), CALL).await
+        self.get_within(path, CALL).await
+    }
+
+    pub(super) async fn get_within(&self, path: &str, time: Duration) -> Result<Answer> {
+        self.call(Method::GET, path, Bytes::new(), time).await
+    }
+
+    /// Closes what nobody uses: where one connection got no answer, others that were opened the same way will get none.
+    pub(super) fn forget_idle(&self) {
+        let idle = std::mem::take(&mut *self.idle());
+        drop(idle);
     }
 
     pub(super) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer> {
@@ -128,10 +140,12 @@ impl Pool {
                 Some(sender) => (sender, false),
                 None => (self.connect().await?, true),
             };
+            let mut asked = Asked { pool: self, since: Instant::now(), answered: false };
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let status = response.status().as_u16();
                     let body = response.into_body().collect().await.map_err(broken)?.to_bytes().into();
+                    asked.answered = true;
                     self.keep(sender);
                     return Ok(Answer { status, body });
                 }
@@ -182,6 +196,21 @@ impl Pool {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) => Err(unreachable(error)),
             Err(error) => Err(unreachable(error)),
+        }
+    }
+}
+
+/// A request that is out. Given up without an answer after a while, the idle connections are not trusted either.
+struct Asked<'a> {
+    pool: &'a Pool,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.since.elapsed() >= SILENT {
+            self.pool.forget_idle();
         }
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Book {
     unwritten: Vec<Arc<str>>,
     /// Counts the times when others have written.
     round: u64,
+    /// Leases that expired and that no sweep has told of.
+    pub(super) expired: u64,
 }
 
 struct Entry {
@@ -165,11 +167,13 @@ impl Book {
         wake: &mut Vec<LeaseId>,
     ) -> Result<Result<Answer>, Fault> {
         let entry = self.entry(db, name)?;
+        let expired = entry.state.expired(now);
         let answer = entry.apply(now, op, wake);
         if !entry.listed && !entry.is_written() {
             entry.listed = true;
             self.unwritten.push(Arc::clone(name));
         }
+        self.expired += expired;
         Ok(answer)
     }
 

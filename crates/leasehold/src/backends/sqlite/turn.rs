@@ -48,7 +48,11 @@ impl Turn<'_> {
                     .map(|renewal| self.apply(renewal.name.stored_arc(), Op::Renew(renewal)))
                     .collect::<Result<_, Fault>>()?,
             ),
-            Job::Sweep => Reply::One(Ok(Answer::Swept(self.sweep()?))),
+            Job::Sweep => {
+                let swept = self.sweep()?;
+                let expired = std::mem::take(&mut self.writer.book.expired);
+                Reply::One(Ok(Answer::Swept(Swept { expired, ..swept })))
+            }
             Job::Inspect(query) => Reply::Page(self.inspect(query)?),
         })
     }
@@ -151,14 +155,14 @@ impl Turn<'_> {
         Ok(Ok(Page { items, next }))
     }
 
-    /// Drops what has ended, and counters that are no longer needed.
+    /// Drops what has ended, and counters that are no longer needed. Leases that expired are counted in the book, with
+    /// those that other verbs dropped.
     pub(super) fn sweep(&mut self) -> Result<Swept, Fault> {
         self.write()?;
         let mut total = Swept::default();
         let due = (self.now.expiry.cast_signed(), MOST_SWEPT);
         for name in self.names(include_str!("sql/find_due.sql"), due)? {
             if let Ok(Answer::Swept(swept)) = self.apply(&name, Op::Sweep)? {
-                total.expired += swept.expired;
                 total.tickets += swept.tickets;
             }
         }

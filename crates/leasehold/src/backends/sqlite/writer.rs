@@ -254,7 +254,7 @@ impl Writer {
             found.is_empty() && requests.iter().all(|request| matches!(request.job, Job::Inspect(_)));
         let begin = if only_looks { "BEGIN" } else { "BEGIN IMMEDIATE" };
         execute(&self.db, begin).map_err(|fault| (fault, Outcome::Undone))?;
-        let mut after = After::default();
+        let (mut after, expired) = (After::default(), self.book.expired);
         let done = self.run_all(requests, found, &mut after);
         let done = done.map_err(|fault| (fault, Outcome::Undone)).and_then(|(replies, changed, at)| {
             execute(&self.db, "COMMIT").map_err(|fault| (fault, Outcome::Unknown))?;
@@ -279,6 +279,7 @@ impl Writer {
                 }
                 // Nothing at hand can be relied on, and whoever waits may wait in vain.
                 self.book.clear();
+                self.book.expired = expired;
                 after.ring.iter().for_each(|(slot, _)| slot.ring(None));
                 self.waiters.ring_all();
                 Err(failed)

@@ -1,0 +1,58 @@
+//! Ten thousand who wait, and nothing happens.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use benchmarks::Table;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::client::{Connection, post_request};
+use crate::process::Server;
+
+const WAITERS: usize = 10_000;
+const TIME: Duration = Duration::from_secs(10);
+
+/// From one loopback address at most so many, far fewer than it has ports.
+const FROM_ONE: usize = 2500;
+
+pub(crate) async fn measure(leasehold: &str, store: &str, table: &mut Table) {
+    let limit = getrlimit(Resource::Nofile);
+    // Otherwise the connections below say so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let server = Server::leasehold(leasehold, store);
+    let acquire = |wait: u64| {
+        let body = format!(r#"{{"owner_id":"worker-7","ttl_ms":600000,"wait_ms":{wait}}}"#);
+        post_request("/v1/locks/the-one/acquire", &body)
+    };
+    let mut holder = Connection::open(server.address).await;
+    holder.ask(&acquire(0)).await;
+    let before = server.memory();
+    let began = Instant::now();
+    let mut waiting = Vec::with_capacity(WAITERS);
+    for number in 0..WAITERS {
+        let from = Ipv4Addr::new(127, 0, 0, 2 + (number / FROM_ONE) as u8);
+        let mut connection = Connection::open_from(SocketAddr::from((from, 0)), server.address).await;
+        connection.send(&acquire(50_000)).await;
+        waiting.push(connection);
+    }
+    let mut looking = Connection::open(server.address).await;
+    loop {
+        let seen = looking.ask(b"GET /v1/locks/the-one HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        if seen.ends_with(&format!(r#""queue_length":{WAITERS}}}"#)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let came = began.elapsed();
+    let (began, used) = (Instant::now(), server.cpu_time());
+    tokio::time::sleep(TIME).await;
+    let share = (server.cpu_time() - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+    let each = (server.memory() - before) as f64 / WAITERS as f64 / 1000.0;
+    table.row(
+        &format!("10 000 idle waiters on one lock, `{store}`"),
+        each < 20.0 && share < 5.0,
+        format!("{each:.1} KB each, {share:.1} % of a core"),
+        "< 20 KB, < 5 %",
+        format!("all had come after {:.1} s", came.as_secs_f64()),
+    );
+}

@@ -1,0 +1,232 @@
+//! The metrics, row by row: that each really counts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::Backend;
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
+use leasehold::{ErrorKind, Locks};
+use leasehold_server::Settings;
+use serde_json::{Value, json};
+use testkit::faulty::{Act, Faulty, Verb};
+
+use crate::support::{PATIENCE, Server};
+
+impl Server {
+    /// A figure of `/metrics`, by its name and labels.
+    async fn figure(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in\n{text}"))
+    }
+
+    /// Waits until a figure has this value.
+    async fn figure_becomes(&self, name: &str, value: f64) {
+        let began = Instant::now();
+        while self.figure(name).await != value {
+            assert!(began.elapsed() < PATIENCE, "{name} is {} and not {value}", self.figure(name).await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn take(&self, name: &str, ttl_ms: u64) -> Value {
+        let answer = self.verb(name, "acquire", json!({"owner_id": "me", "ttl_ms": ttl_ms})).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body["lease_id"].clone()
+    }
+}
+
+async fn faulty() -> (Server, Faulty) {
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    (Server::on(locks, Settings::default()).await, store)
+}
+
+/// U03.
+#[tokio::test]
+async fn acquires_are_counted_by_result() {
+    let (server, store) = faulty().await;
+    server.take("a", 60_000).await;
+    server.take("b", 60_000).await;
+    assert_eq!(server.acquire("a").await.status, 409);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy)]);
+    server.acquire("c").await;
+    server.verb("d", "acquire", json!({"owner_id": ""})).await.is_problem(400, "INVALID_ARGUMENT");
+    for (result, count) in [("success", 2.0), ("fail", 2.0), ("busy", 1.0)] {
+        let name = format!("lock_acquire_total{{result=\"{result}\"}}");
+        assert_eq!(server.figure(&name).await, count, "{name}");
+    }
+}
+
+/// U04.
+#[tokio::test]
+async fn renewals_are_counted_by_result_also_those_of_a_batch() {
+    let (server, store) = faulty().await;
+    let id = server.take("a", 60_000).await;
+    let renew = json!({"lease_id": id, "extend_by_ms": 60_000});
+    assert_eq!(server.verb("a", "renew", renew.clone()).await.status, 200);
+    assert_eq!(server.verb("other", "renew", renew.clone()).await.status, 410);
+    store.plan(Verb::Renew, [Act::Fail(ErrorKind::Busy)]);
+    assert_eq!(server.verb("a", "renew", renew).await.status, 503);
+    let one = |name: &str| json!({"lock_name": name, "lease_id": id, "extend_by_ms": 60_000});
+    let batch = json!({"leases": [one("a"), one("a"), one("other")]}).to_string();
+    assert_eq!(server.post("/v1/renew", &batch).await.status, 200);
+    for (result, count) in [("success", 3.0), ("fail", 2.0), ("busy", 1.0)] {
+        let name = format!("lock_renew_total{{result=\"{result}\"}}");
+        assert_eq!(server.figure(&name).await, count, "{name}");
+    }
+}
+
+/// U05.
+#[tokio::test]
+async fn releases_are_counted_by_result() {
+    let (server, store) = faulty().await;
+    let id = server.take("a", 60_000).await;
+    let release = json!({"lease_id": id});
+    store.plan(Verb::Release, [Act::Fail(ErrorKind::Busy)]);
+    assert_eq!(server.verb("a", "release", release.clone()).await.status, 503);
+    assert_eq!(server.verb("a", "release", release.clone()).await.body["released"], true);
+    assert_eq!(server.verb("a", "release", release).await.body["released"], false);
+    for (result, count) in [("success", 1.0), ("fail", 1.0), ("busy", 1.0)] {
+        let name = format!("lock_release_total{{result=\"{result}\"}}");
+        assert_eq!(server.figure(&name).await, count, "{name}");
+    }
+}
+
+/// U06, and the store's part of it.
+#[tokio::test]
+async fn the_time_of_each_operation_is_observed_once() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(20))]);
+    let id = server.take("a", 60_000).await;
+    server.acquire("a").await;
+    server.verb("a", "renew", json!({"lease_id": id, "extend_by_ms": 60_000})).await;
+    server.verb("a", "release", json!({"lease_id": id})).await;
+    for (op, count) in [("acquire", 2.0), ("renew", 1.0), ("release", 1.0)] {
+        let count_of = |metric: &str| format!("lock_{metric}_latency_ms_count{{op=\"{op}\"}}");
+        assert_eq!(server.figure(&count_of("op")).await, count, "{op}");
+        assert_eq!(server.figure(&count_of("store")).await, count, "{op}");
+    }
+    // The slow one is among those above 16 ms, and no bound is missing from 1 to 2048.
+    let bucket = |bound: u32| format!("lock_op_latency_ms_bucket{{le=\"{bound}.0\",op=\"acquire\"}}");
+    assert!(server.figure(&bucket(16)).await <= 1.0);
+    for power in 0..12 {
+        server.figure(&bucket(1 << power)).await;
+    }
+    assert!(server.figure("lock_op_latency_ms_sum{op=\"acquire\"}").await >= 20.0);
+}
+
+/// U07.
+#[tokio::test]
+async fn a_busy_store_is_counted_for_each_verb() {
+    let (server, store) = faulty().await;
+    let id = server.take("a", 60_000).await;
+    for verb in [Verb::TryAcquire, Verb::Renew, Verb::Release] {
+        store.plan(verb, [Act::Fail(ErrorKind::Busy)]);
+    }
+    server.verb("a", "renew", json!({"lease_id": id, "extend_by_ms": 60_000})).await;
+    server.verb("a", "release", json!({"lease_id": id})).await;
+    // Last, because an id that the server made is given back after a fault, in a release of its own.
+    server.acquire("b").await;
+    for op in ["acquire", "renew", "release"] {
+        assert_eq!(server.figure(&format!("lock_db_busy_total{{op=\"{op}\"}}")).await, 1.0, "{op}");
+    }
+}
+
+/// U08.
+#[tokio::test]
+async fn held_locks_are_those_whose_ttl_has_not_passed() {
+    let server = Server::start().await;
+    let id = server.take("a", 60_000).await;
+    server.take("b", 60_000).await;
+    server.take("short", 1).await;
+    server.figure_becomes("locks_held", 2.0).await;
+    server.verb("a", "release", json!({"lease_id": id})).await;
+    server.figure_becomes("locks_held", 1.0).await;
+}
+
+/// U09, on every store that tells: also what a later call found before a sweep did.
+#[tokio::test]
+async fn every_lease_that_expired_is_counted_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
+    for store in ["memory:", &sqlite] {
+        let mut settings = Settings::default();
+        // By itself it sweeps when it starts and not again: what is counted was found by somebody else.
+        settings.sweep_every = Duration::from_secs(3600);
+        let server = Server::on(Locks::connect(store).await.unwrap(), settings).await;
+        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+        let old = server.take("replaced", 1).await;
+        server.until("replaced", |lock| lock["held"] == false).await;
+        server.take("replaced", 60_000).await;
+        // Found by its own renewal, by its own release, by a revocation; and by the sweep.
+        for (name, verb) in
+            [("renewed", "renew"), ("released", "release"), ("revoked", "revoke"), ("swept", "")]
+        {
+            let id = server.take(name, 1).await;
+            server.until(name, |lock| lock["held"] == false).await;
+            match verb {
+                "renew" => drop(server.verb(name, verb, json!({"lease_id": id, "extend_by_ms": 1})).await),
+                "release" => drop(server.verb(name, verb, json!({"lease_id": id})).await),
+                "revoke" => drop(server.verb(name, verb, json!({"now": true})).await),
+                _ => {}
+            }
+        }
+        // Those that ended in another way are not among them.
+        let id = server.take("ended", 60_000).await;
+        server.verb("ended", "release", json!({"lease_id": id})).await;
+        server.take("freed", 60_000).await;
+        server.verb("freed", "revoke", json!({"now": true})).await;
+        server.verb("replaced", "release", json!({"lease_id": old})).await;
+        assert_eq!(server.post("/v1/sweep", "{}").await.body["expired"], 5, "{store}");
+        assert_eq!(server.figure("lock_expired_total").await, 5.0, "{store}");
+        assert_eq!(server.post("/v1/sweep", "{}").await.body["expired"], 0, "{store}");
+    }
+}
+
+/// One who waits takes over from a holder that died: nobody sweeps in between.
+#[tokio::test]
+async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
+    for store in ["memory:", &sqlite] {
+        let mut settings = Settings::default();
+        settings.sweep_every = Duration::from_secs(3600);
+        let server = Server::on(Locks::connect(store).await.unwrap(), settings).await;
+        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+        server.take("a", 200).await;
+        let next = json!({"owner_id": "next", "ttl_ms": 60_000, "wait_ms": 50_000});
+        assert_eq!(server.verb("a", "acquire", next).await.status, 200);
+        assert_eq!(server.post("/v1/sweep", "{}").await.body["expired"], 1, "{store}");
+    }
+}
+
+#[tokio::test]
+async fn no_name_owner_or_lease_id_is_a_label() {
+    let server = Server::start().await;
+    let id = server.take("lasting-name", 60_000).await;
+    server.figure_becomes("locks_held", 1.0).await;
+    let text = server.get("/metrics").await.text;
+    for secret in ["lasting-name", "\"me\"", id.as_str().unwrap()] {
+        assert!(!text.contains(secret), "{secret} is in {text}");
+    }
+}
+
+#[tokio::test]
+async fn waits_and_hand_overs_are_measured() {
+    let server = Server::start().await;
+    let lease = server.acquire("a").await.body["lease_id"].clone();
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
+    let (granted, _) = tokio::join!(server.verb("a", "acquire", waits), async {
+        server.until("a", |lock| lock["queue_length"] == 1).await;
+        let text = server.get("/metrics").await.text;
+        assert!(text.contains("\nlock_waiting_requests 1\n"), "{text}");
+        server.verb("a", "release", json!({"lease_id": lease})).await
+    });
+    assert_eq!(granted.status, 200);
+    let text = server.get("/metrics").await.text;
+    for line in ["lock_waiting_requests 0", "lock_wait_seconds_count 1", "lock_handover_seconds_count 1"] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+    }
+}

@@ -1,0 +1,72 @@
+//! A server that falls silent, as the Rust client sees it: nothing comes back, and no connection ends.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Locks};
+use testkit::proxy::Proxy;
+
+use crate::support::{PATIENCE, Server};
+
+/// What `docs/server.md` promises, and some room for a slow machine.
+const NOTICED: Duration = Duration::from_secs(5);
+const ROOM: Duration = Duration::from_secs(5);
+
+async fn behind_a_proxy() -> (Server, Proxy, Locks) {
+    let server = Server::start().await;
+    let proxy = Proxy::before(server.address).unwrap();
+    let locks = Locks::connect(&format!("http://{}", proxy.address())).await.unwrap();
+    (server, proxy, locks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_is_lost_before_its_lease_can_have_passed_on() {
+    let (server, proxy, locks) = behind_a_proxy().await;
+    let guard = locks.mutex("a").ttl(Duration::from_secs(2)).lock().await.unwrap();
+    proxy.blackhole();
+    let lost = async {
+        guard.lost().await;
+        Instant::now()
+    };
+    let passed_on = async {
+        server.until("a", |lock| lock["held"] == false).await;
+        Instant::now()
+    };
+    let both = async { tokio::join!(lost, passed_on) };
+    let (lost, passed_on) = tokio::time::timeout(PATIENCE, both).await.expect("both happen");
+    assert!(lost <= passed_on, "told {:?} too late", lost - passed_on);
+    assert!(guard.check().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_is_sent_again_within_seconds_and_keeps_its_place() {
+    let (server, proxy, locks) = behind_a_proxy().await;
+    let first = server.acquire("a").await.body;
+    let waiting = tokio::spawn(async move { locks.mutex("a").lock().await.map(|guard| guard.fence()) });
+    server.until("a", |lock| lock["queue_length"] == 1).await;
+    proxy.blackhole();
+    // Released while nothing gets through: the server's answer is held back on a connection that says nothing.
+    let release = serde_json::json!({"lease_id": first["lease_id"]});
+    server.verb("a", "release", release).await;
+    tokio::time::sleep(NOTICED).await;
+    let began = Instant::now();
+    // Gone is what was held back; what is sent from now on arrives.
+    proxy.discard();
+    let got = tokio::time::timeout(PATIENCE, waiting).await.expect("it moves on").unwrap();
+    assert!(got.unwrap().get() > first["fencing_token"].as_u64().unwrap());
+    // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
+    assert!(began.elapsed() < Duration::from_secs(5) + ROOM, "it took {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
+    let (server, proxy, locks) = behind_a_proxy().await;
+    server.acquire("a").await;
+    let waiting = tokio::spawn(async move { locks.mutex("a").lock().await.map(drop) });
+    server.until("a", |lock| lock["queue_length"] == 1).await;
+    proxy.blackhole();
+    let began = Instant::now();
+    let error = tokio::time::timeout(PATIENCE, waiting).await.expect("it ends").unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
+    // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
+    assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
+}

@@ -53,6 +53,8 @@ pub struct Counts {
     pub to_client: u64,
     /// Answers that [`Proxy::swallow_answer`] made away with.
     pub swallowed: u64,
+    /// Connections that [`Proxy::cut_after`] closed.
+    pub cut: u64,
 }
 
 /// A request that was held back by [`Proxy::hold_request`]. Dropped before it is delivered, its connection
@@ -71,6 +73,7 @@ struct Shared {
     open: AtomicU64,
     passed: [AtomicU64; 2],
     swallowed: AtomicU64,
+    cut: AtomicU64,
 }
 
 /// What holds for all bytes from now on.
@@ -139,7 +142,7 @@ impl Proxy {
 
     /// What has passed until now.
     pub fn counts(&self) -> Counts {
-        let Shared { accepted, open, passed: [to_server, to_client], swallowed, .. } = &*self.shared;
+        let Shared { accepted, open, passed: [to_server, to_client], swallowed, cut, .. } = &*self.shared;
         let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
         Counts {
             accepted: read(accepted),
@@ -147,6 +150,7 @@ impl Proxy {
             to_server: read(to_server),
             to_client: read(to_client),
             swallowed: read(swallowed),
+            cut: read(cut),
         }
     }
 
@@ -432,6 +436,7 @@ impl Connection {
             self.shared.passed[direction as usize].fetch_add(bytes.len() as u64, Ordering::SeqCst);
             to.write_all(&bytes).await.map_err(|_| End::Reset)?;
             if cut {
+                self.shared.cut.fetch_add(1, Ordering::SeqCst);
                 return Err(End::Closed);
             }
         }

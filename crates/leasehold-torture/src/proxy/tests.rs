@@ -107,7 +107,7 @@ async fn everything_passes_and_is_counted() {
     ask(&mut two, "you").await;
     comes(&mut two, "you").await;
     let counts = echo.proxy.counts();
-    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0 });
+    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0, cut: 0 });
     // The end of one half is passed on too: the server closes, and so does the client's other half.
     one.shutdown().await.unwrap();
     assert_eq!(ends(&mut one).await.unwrap(), 0);

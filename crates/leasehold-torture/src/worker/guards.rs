@@ -50,7 +50,7 @@ impl Player {
         let wait = self.wait();
         let give_up = self.give_up();
         self.pen.know(None, 0);
-        self.pen.note(Kind::AcquireCall, now(), 0, wait.nanos());
+        self.pen.note(Kind::AcquireCall, now(), self.asked(), wait.nanos());
         let mut finished = self.finished.clone();
         let taken = {
             let acquire = self.acquire(wait);

@@ -64,7 +64,7 @@ impl Player {
     /// repeat: whose lease that is will release it.
     async fn attempt(&mut self, claim: &Claim, repeat: bool) -> Option<(Grant, u64)> {
         let sent = now();
-        self.pen.note(Kind::AcquireCall, sent, 0, 0);
+        self.pen.note(Kind::AcquireCall, sent, self.asked(), 0);
         let patience = Duration::from_millis(self.task.patience_ms);
         let answer = within(patience, self.locks.backend().try_acquire(claim)).await;
         match answer {
@@ -93,7 +93,7 @@ impl Player {
         };
         self.pen.know(None, 0);
         let called = now();
-        self.pen.note(Kind::AcquireCall, called, 0, wait.nanos());
+        self.pen.note(Kind::AcquireCall, called, self.asked(), wait.nanos());
         let leasing = self.locks.leasing(&self.name().name).mode(self.mode());
         let limit = Duration::from_nanos(wait.nanos());
         let mut finished = self.finished.clone();

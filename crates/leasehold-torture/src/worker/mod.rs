@@ -20,7 +20,8 @@ use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
 
-use pen::{Pen, now};
+use pen::Pen;
+pub(crate) use pen::now;
 
 /// The name of a worker's history in the directory of a run.
 pub(crate) fn history(number: u32) -> String {
@@ -195,6 +196,11 @@ impl Player {
             1 if self.task.shared && !self.dice.once_in(3) => Mode::Shared,
             _ => Mode::Exclusive,
         };
+    }
+
+    /// The ttl that a history says was asked for.
+    fn asked(&self) -> u64 {
+        if self.task.session { 0 } else { self.task.ttl_ms * 1_000_000 }
     }
 
     fn name(&self) -> &Name {

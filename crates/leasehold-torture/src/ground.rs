@@ -8,6 +8,8 @@ use rustix::process::Signal;
 
 use crate::lock_server::LockServer;
 use crate::proxy::Proxy;
+use crate::roles::Around;
+use crate::room::Room;
 use crate::servers::postgres::{Postgres, Stop};
 use crate::servers::redis::Server as Redis;
 use crate::store::{Profile, Store};
@@ -41,6 +43,8 @@ pub(crate) struct Ground {
     servers: Vec<Server>,
     /// One before each server, of each side. Workers of both sides share the store, and a fault is one side's.
     proxies: Vec<Vec<Proxy>>,
+    /// The disk that it is on, if that can be filled.
+    room: Option<Room>,
     configuration: String,
 }
 
@@ -53,6 +57,7 @@ impl Ground {
             path: String::new(),
             servers: Vec::new(),
             proxies: Vec::new(),
+            room: None,
             configuration: "somebody's own".into(),
         }
     }
@@ -65,7 +70,15 @@ impl Ground {
         environment: &[(String, String)],
     ) -> io::Result<Self> {
         let log = directory.join("server.log");
-        let path = directory.join("store");
+        let room = match (profile, store) {
+            (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => Room::new(&directory.join("room")).ok(),
+            _ => None,
+        };
+        let path = directory.join(if room.is_some() { "room/store" } else { "store" });
+        let around = Around {
+            environment: environment.to_vec(),
+            entered: room.as_ref().map(Room::entered).unwrap_or_default(),
+        };
         let sqlite = || format!("sqlite:{}", path.with_extension("db").display());
         let durable = matches!(profile, Profile::Restart | Profile::All);
         let redis = |durable: bool| {
@@ -79,16 +92,13 @@ impl Ground {
             }
             builder.try_start().map(Server::Postgres)
         };
-        let lock_server = |store: &str| LockServer::start(store, &log, environment).map(Server::Lock);
+        let lock_server = |store: &str| LockServer::start(store, &log, &around).map(Server::Lock);
         let kept = if durable { "everything on disk before it answers" } else { "nothing on disk" };
         let (servers, configuration) = match store {
             Store::Memory => (vec![lock_server("memory:")?], "a lock server on memory:".into()),
             Store::Http => (vec![lock_server(&sqlite())?], "a lock server on a SQLite file".into()),
             Store::Sqlite => (Vec::new(), "a file".into()),
-            Store::File => {
-                std::fs::create_dir(&path)?;
-                (Vec::new(), "a directory".into())
-            }
+            Store::File => (Vec::new(), "a directory".into()),
             Store::Redis => (vec![redis(durable)?], format!("a Redis server, {kept}")),
             Store::Quorum => {
                 let nodes = (0..3).map(|_| redis(durable)).collect::<io::Result<Vec<_>>>()?;
@@ -104,8 +114,12 @@ impl Ground {
             path: path.display().to_string(),
             servers,
             proxies: Vec::new(),
+            room,
             configuration,
         };
+        if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
+            ground.configuration += "; without a full disk, which takes root's rights";
+        }
         if matches!(profile, Profile::Net | Profile::All) {
             let side = || -> io::Result<Vec<Proxy>> {
                 let before = |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
@@ -192,6 +206,11 @@ impl Ground {
             (Server::Lock(server), false) => server.signal(Signal::CONT)?,
         }
         Ok(())
+    }
+
+    /// The disk that it is on, if that can be filled.
+    pub(crate) fn room(&self) -> Option<&Room> {
+        self.room.as_ref()
     }
 
     /// Gives a Redis server so much memory, in bytes; 0: as much as it wants.

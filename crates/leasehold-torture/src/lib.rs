@@ -23,6 +23,8 @@ pub mod report;
 pub mod resource;
 #[cfg(feature = "run")]
 pub mod roles;
+#[cfg(feature = "run")]
+mod room;
 pub mod servers;
 #[cfg(feature = "run")]
 pub mod store;

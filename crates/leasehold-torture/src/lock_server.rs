@@ -11,7 +11,7 @@ use leasehold::Locks;
 use leasehold_server::{App, Settings};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::roles::{self, Role};
+use crate::roles::{self, Around, Role};
 
 /// Only a machine that is broken takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,16 +40,16 @@ pub(crate) struct LockServer {
     store: String,
     port: u16,
     log: PathBuf,
-    environment: Vec<(String, String)>,
+    around: Around,
 }
 
 impl LockServer {
     /// Starts one before this store.
-    pub(crate) fn start(store: &str, log: &Path, environment: &[(String, String)]) -> io::Result<Self> {
+    pub(crate) fn start(store: &str, log: &Path, around: &Around) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let process = launch(store, port, log, environment)?;
+        let process = launch(store, port, log, around)?;
         let (store, log) = (store.to_owned(), log.to_owned());
-        Ok(LockServer { process, store, port, log, environment: environment.to_vec() })
+        Ok(LockServer { process, store, port, log, around: around.clone() })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -63,7 +63,7 @@ impl LockServer {
     /// Kills it and starts it again.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.kill();
-        self.process = launch(&self.store, self.port, &self.log, &self.environment)?;
+        self.process = launch(&self.store, self.port, &self.log, &self.around)?;
         Ok(())
     }
 
@@ -85,12 +85,12 @@ pub(crate) fn signal_child(child: &Child, signal: Signal) -> io::Result<()> {
     Ok(kill_process(pid.ok_or_else(|| io::Error::other("no process id"))?, signal)?)
 }
 
-fn launch(store: &str, port: u16, log: &Path, environment: &[(String, String)]) -> io::Result<Child> {
+fn launch(store: &str, port: u16, log: &Path, around: &Around) -> io::Result<Child> {
     let started = Instant::now();
     loop {
         let errors = File::options().append(true).create(true).open(log)?;
         let role = Role::Server { store: store.to_owned(), port };
-        let mut child = roles::start(role, Stdio::from(errors), environment)?;
+        let mut child = roles::start(role, Stdio::from(errors), around)?;
         if is_ready(&mut child) {
             return Ok(child);
         }

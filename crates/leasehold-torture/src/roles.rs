@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use crate::supervise::rest;
 use crate::{lock_server, resource, worker};
 
 /// Where a process is told its part.
@@ -21,6 +22,8 @@ pub(crate) enum Role {
     Resource { socket: PathBuf, history: PathBuf },
     /// A lock server.
     Server { store: String, port: u16 },
+    /// Looks at the store at rest.
+    Rest(rest::Rest),
 }
 
 /// What a process is told.
@@ -49,6 +52,7 @@ pub fn play() -> Option<ExitCode> {
         Role::Worker(task) => worker::run(task),
         Role::Resource { socket, history } => resource::serve(&socket, &history),
         Role::Server { store, port } => lock_server::serve(&store, port),
+        Role::Rest(rest) => rest.look(),
     };
     Some(match played {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,12 +63,24 @@ pub fn play() -> Option<ExitCode> {
     })
 }
 
+/// What a process finds around itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Around {
+    /// Variables of its environment.
+    pub(crate) environment: Vec<(String, String)>,
+    /// The start of the command line that leads to where it runs.
+    pub(crate) entered: Vec<String>,
+}
+
 /// Starts a process that plays a part. It ends when the thread that called this ends.
-pub(crate) fn start(role: Role, errors: Stdio, environment: &[(String, String)]) -> io::Result<Child> {
+pub(crate) fn start(role: Role, errors: Stdio, around: &Around) -> io::Result<Child> {
     let part = serde_json::to_string(&Part { parent: std::process::id(), role })?;
-    Command::new(std::env::current_exe()?)
+    let own = std::env::current_exe()?;
+    let mut line = around.entered.iter().map(PathBuf::from).chain([own]);
+    Command::new(line.next().unwrap_or_default())
+        .args(line)
         .env(ROLE, part)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .envs(around.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::history::record::{Kind, read_last};
 use crate::lock_server::signal_child;
-use crate::roles::{self, Role};
+use crate::roles::{self, Around, Role};
 use crate::worker::{self, Task};
 
 /// Only a machine that is broken takes this long.
@@ -42,10 +42,10 @@ pub(super) struct At {
 
 impl Worker {
     /// Starts one.
-    pub(super) fn start(task: Task, environment: &[(String, String)]) -> io::Result<Self> {
+    pub(super) fn start(task: Task, around: &Around) -> io::Result<Self> {
         let errors = task.history.with_file_name(format!("errors-{}", task.worker));
         let file = File::create(&errors)?;
-        let mut child = roles::start(Role::Worker(task.clone()), Stdio::from(file), environment)?;
+        let mut child = roles::start(Role::Worker(task.clone()), Stdio::from(file), around)?;
         let input = child.stdin.take();
         Ok(Worker { child, input, task, errors, stopped: false })
     }
@@ -60,10 +60,6 @@ impl Worker {
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    pub(super) fn history(&self) -> &Path {
-        &self.task.history
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
@@ -177,13 +173,12 @@ pub(super) struct Crew {
     pub(super) workers: Vec<Worker>,
     next: u32,
     directory: PathBuf,
-    environment: Vec<(String, String)>,
+    around: Around,
 }
 
 impl Crew {
-    pub(super) fn new(directory: &Path, environment: &[(String, String)]) -> Self {
-        let (directory, environment) = (directory.to_owned(), environment.to_vec());
-        Crew { workers: Vec::new(), next: 1, directory, environment }
+    pub(super) fn new(directory: &Path, around: Around) -> Self {
+        Crew { workers: Vec::new(), next: 1, directory: directory.to_owned(), around }
     }
 
     /// Starts a worker with a number of its own.
@@ -192,7 +187,7 @@ impl Crew {
         task.url = url(self.next);
         task.history = self.directory.join(worker::history(self.next));
         self.next += 1;
-        Worker::start(task, &self.environment)
+        Worker::start(task, &self.around)
     }
 
     pub(super) fn add(&mut self, task: Task, url: impl Fn(u32) -> String) -> io::Result<()> {

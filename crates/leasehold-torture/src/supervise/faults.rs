@@ -49,6 +49,7 @@ enum Undo {
     Memory(usize),
     Descriptors(usize, u32, Rlimit),
     Clock,
+    Room,
 }
 
 impl<'a> Making<'a> {
@@ -81,7 +82,8 @@ impl<'a> Making<'a> {
             Fault::Memory => self.memory(planned),
             Fault::Descriptors => self.descriptors(planned),
             Fault::ClockWorker | Fault::ClockStore => self.step(planned),
-            Fault::DiskFull | Fault::None => Ok(()),
+            Fault::DiskFull => self.fill(planned),
+            Fault::None => Ok(()),
             _ => self.network(planned),
         }
     }
@@ -228,6 +230,19 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
+    fn fill(&mut self, planned: Planned) -> io::Result<()> {
+        let Some(room) = self.ground.room() else {
+            // It is said in the configuration.
+            self.landed.of(planned.fault).planned = 0;
+            return Ok(());
+        };
+        self.note(Kind::FaultBegin, planned.fault, 0, false)?;
+        let full = room.fill()?;
+        self.landed.of(planned.fault).landed += u64::from(full);
+        self.later(planned, 0, false, Undo::Room);
+        Ok(())
+    }
+
     /// Lets a worker open no more files.
     fn descriptors(&mut self, planned: Planned) -> io::Result<()> {
         let places = self.crew.workers.len();
@@ -286,6 +301,11 @@ impl<'a> Making<'a> {
                 let pid = i32::try_from(worker.pid()).ok().and_then(Pid::from_raw);
                 if let Some(pid) = pid.filter(|_| worker.number() == number) {
                     prlimit(Some(pid), Resource::Nofile, before)?;
+                }
+            }
+            Undo::Room => {
+                if let Some(room) = self.ground.room() {
+                    room.empty()?;
                 }
             }
             Undo::Clock => {

@@ -3,7 +3,7 @@
 mod crew;
 mod faults;
 mod landed;
-mod rest;
+pub(crate) mod rest;
 mod stalls;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -22,7 +22,8 @@ use crate::history::setting::{Name, Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
-use crate::roles::{self, Role};
+use crate::roles::{self, Around, Role};
+use crate::room::Room;
 use crate::store::{Profile, Store};
 use crate::worker::{Task, now};
 use crate::{resource, worker};
@@ -30,6 +31,7 @@ use crate::{resource, worker};
 use crew::Crew;
 use faults::Making;
 pub use landed::{Faults, Landed};
+use rest::Rest;
 use stalls::Stalls;
 
 /// The name of the supervisor's history in the directory of a run.
@@ -107,7 +109,6 @@ pub(crate) struct Seen {
     pub(crate) faults: Faults,
     pub(crate) processes: u32,
     pub(crate) stuck: usize,
-    pub(crate) left: u64,
     pub(crate) worked: Duration,
 }
 
@@ -128,11 +129,8 @@ impl Run<'_> {
             Some(url) => Ground::theirs(store, url),
             None => Ground::start(store, profile, self.out, &environment(Clocks::of_store))?,
         };
-        // Asked before any fault, and so that everything the store sets up is there when the workers come.
-        let locks = self.runtime.block_on(Locks::connect(&ground.own_url())).map_err(io::Error::other)?;
-        let info = locks.info();
-        self.runtime.block_on(locks.close());
-        drop(locks);
+        let entered = ground.room().map(Room::entered).unwrap_or_default();
+        let info = self.info(&ground)?;
         let setting = self.setting(&ground, &info);
         setting.write(self.out)?;
         let log = Log::append(&self.out.join(HISTORY))?;
@@ -141,11 +139,11 @@ impl Run<'_> {
         self.say("starting the workers");
         let socket = self.out.join("socket");
         let role = Role::Resource { socket: socket.clone(), history: self.out.join(resource::HISTORY) };
-        let mut resource = Killed(roles::start(role, Stdio::inherit(), &[])?);
+        let mut resource = Killed(roles::start(role, Stdio::inherit(), &Around::default())?);
         if !is_ready(&mut resource.0) {
             return Err(io::Error::other("the resource does not start"));
         }
-        let mut crew = Crew::new(self.out, &environment(Clocks::of_workers));
+        let mut crew = Crew::new(self.out, Around { environment: environment(Clocks::of_workers), entered: entered.clone() });
         for worker in &self.plan.workers {
             let task = self.task(worker, &setting, &info, &socket);
             crew.add(task, |number| ground.url_of(number))?;
@@ -163,15 +161,32 @@ impl Run<'_> {
         let _ = std::fs::remove_file(&socket);
         self.say("looking at the store at rest");
         let patience = TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5);
-        let url = ground.own_url();
-        let look = rest::look(&url, &setting.names, patience, &log);
-        let left = self.runtime.block_on(look)?;
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let names = setting.names.clone();
+        let role = Role::Rest(Rest { url: ground.own_url(), names, patience_ms, history: self.out.join(HISTORY) });
+        let mut look = Killed(roles::start(role, Stdio::inherit(), &Around { entered, ..Around::default() })?);
+        if !look.0.wait()?.success() {
+            return Err(io::Error::other("the store cannot be looked at"));
+        }
         stalls.end()?;
         let setting = Setting { span, ..setting };
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, processes, stuck, left, worked })
+        Ok(Seen { configuration, promises, faults, processes, stuck, worked })
+    }
+
+    /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
+    fn info(&self, ground: &Ground) -> io::Result<Info> {
+        let url = ground.own_url();
+        if ground.room().is_some() && !self.order.store.has_server() {
+            // Only its workers can see it.
+            let info = leasehold::stores().into_iter().find(|info| info.scheme == self.order.store.as_str());
+            return info.ok_or_else(|| io::Error::other("this build has no such store"));
+        }
+        let locks = self.runtime.block_on(Locks::connect(&url)).map_err(io::Error::other)?;
+        self.runtime.block_on(locks.close());
+        Ok(locks.info())
     }
 
     /// Lets them work, and makes the faults.

@@ -36,7 +36,7 @@ impl Player {
         if !kept.chosen && !self.renew_lease(&mut kept).await {
             return;
         }
-        if self.pen.name != 0 && self.task.abandons && self.dice.once_in(3) {
+        if self.pen.name != 0 && self.task.abandons && self.dice.once_in(5) {
             // Left to expire.
             return;
         }

@@ -163,13 +163,13 @@ impl Player {
         while !*self.finished.borrow() {
             self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
             self.choose();
-            let plain = !self.task.session && self.dice.once_in(if self.pen.name == 0 { 60 } else { 6 });
+            let plain = !self.task.session && self.dice.once_in(if self.pen.name == 0 { 60 } else { 5 });
             if plain {
                 self.take_lease().await;
             } else {
                 self.take_guard().await;
             }
-            if self.dice.once_in(3) {
+            if !self.is_hot() && self.dice.once_in(3) {
                 tokio::time::sleep(self.dice.micros(4_000)).await;
             } else {
                 tokio::task::yield_now().await;
@@ -178,15 +178,14 @@ impl Player {
     }
 
     /// Which lock, and how. The first name is the hot one, the second is read and written, the third may be a
-    /// semaphore, and the others are cool. Who is alone in its process is there to be met with a lock, and one that
-    /// is hot should not stand still all the time.
+    /// semaphore, and the others are cool. The first task of each process that has several is always after the hot
+    /// one, so that there is no moment without a queue for it; who holds another for long holds up only the others.
     fn choose(&mut self) {
-        let alone = self.task.tasks == 1;
         let names = self.task.names.len() as u64;
-        let hot = if alone { 8 } else { 45 };
         let place = match self.dice.below(100) {
-            roll if roll < hot => 0,
-            roll if roll < hot + 20 => 1,
+            _ if self.is_hot() => 0,
+            0..8 => 0,
+            8..30 => 1,
             _ => self.dice.between(2, names),
         };
         let limit = self.task.names[place as usize].limit;
@@ -201,6 +200,10 @@ impl Player {
     /// The ttl that a history says was asked for.
     fn asked(&self) -> u64 {
         if self.task.session { 0 } else { self.task.ttl_ms * 1_000_000 }
+    }
+
+    fn is_hot(&self) -> bool {
+        self.pen.task == 0 && self.task.tasks > 1
     }
 
     fn name(&self) -> &Name {
@@ -245,12 +248,12 @@ impl Player {
         let ttl = self.task.ttl();
         let alone = self.task.tasks == 1;
         let hot = self.pen.name == 0;
-        match self.dice.below(if hot && !alone { 400 } else { 40 }) {
+        match self.dice.below(if hot { 2_000 } else { 60 }) {
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
-            _ if alone => Duration::from_micros(self.dice.below(40_000)),
-            roll if roll % 2 == 0 => Duration::ZERO,
-            _ => self.dice.micros(4_000),
+            _ if alone && !hot => Duration::from_micros(self.dice.below(30_000)),
+            roll if roll % 3 > 0 => Duration::ZERO,
+            _ => self.dice.micros(2_000),
         }
     }
 }

@@ -39,7 +39,9 @@ impl fmt::Display for Floor {
 /// are handed over by inotify, and both servers before a store share the machine with the workers.
 const fn calm_handovers(store: Store) -> u64 {
     match store {
-        Store::Memory | Store::Sqlite | Store::Redis | Store::Postgres | Store::Advisory | Store::Http => 5_000,
+        Store::Memory | Store::Sqlite | Store::Redis | Store::Postgres | Store::Advisory | Store::Http => {
+            5_000
+        }
         Store::File => 2_000,
         Store::Quorum => 800,
     }
@@ -110,7 +112,11 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     }
     if plan.profile == Profile::Pause && !promises.session {
         // Without these nobody was ever in danger, and that nothing happened means nothing.
-        floors.push(Floor { what: "overlaps without fences".into(), least: 1, seen: figures.unfenced_overlaps });
+        floors.push(Floor {
+            what: "overlaps without fences".into(),
+            least: 1,
+            seen: figures.unfenced_overlaps,
+        });
         floors.push(Floor { what: "stale writes rejected".into(), least: 1, seen: figures.fenced_saves });
     }
     floors

@@ -71,7 +71,9 @@ impl Ground {
     ) -> io::Result<Self> {
         let log = directory.join("server.log");
         let room = match (profile, store) {
-            (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => Room::new(&directory.join("room")).ok(),
+            (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => {
+                Room::new(&directory.join("room")).ok()
+            }
             _ => None,
         };
         let path = directory.join(if room.is_some() { "room/store" } else { "store" });
@@ -82,7 +84,8 @@ impl Ground {
         let sqlite = || format!("sqlite:{}", path.with_extension("db").display());
         let durable = matches!(profile, Profile::Restart | Profile::All);
         let redis = |durable: bool| {
-            let options: &[&str] = if durable { &["--appendonly", "yes", "--appendfsync", "always"] } else { &[] };
+            let options: &[&str] =
+                if durable { &["--appendonly", "yes", "--appendfsync", "always"] } else { &[] };
             Redis::try_with(options, environment).map(Server::Redis)
         };
         let postgres = || {
@@ -122,7 +125,8 @@ impl Ground {
         }
         if matches!(profile, Profile::Net | Profile::All) {
             let side = || -> io::Result<Vec<Proxy>> {
-                let before = |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
+                let before =
+                    |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
                 ground.servers.iter().map(before).collect()
             };
             ground.proxies = vec![side()?, side()?];

@@ -108,5 +108,8 @@ fn launch(store: &str, port: u16, log: &Path, around: &Around) -> io::Result<Chi
 /// Waits until a process says that it is ready; false if it ends before that.
 pub(crate) fn is_ready(child: &mut Child) -> bool {
     let mut line = String::new();
-    child.stdout.take().is_some_and(|stdout| BufReader::new(stdout).read_line(&mut line).is_ok_and(|read| read > 0))
+    child
+        .stdout
+        .take()
+        .is_some_and(|stdout| BufReader::new(stdout).read_line(&mut line).is_ok_and(|read| read > 0))
 }

@@ -95,11 +95,11 @@ impl Plan {
             Series { plan, dice: Dice::fork(seed, number) }.every(every, make);
         };
         let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, 0);
-        let pause = |dice: &mut Dice| {
-            (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0)
-        };
+        let pause =
+            |dice: &mut Dice| (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0);
         let restart = |dice: &mut Dice| (Fault::RestartStore, dice.next() >> 32, 0, 0);
-        let freeze = |dice: &mut Dice| (Fault::PauseStore, dice.next() >> 32, dice.between(50, ttl_ms * 2), 0);
+        let freeze =
+            |dice: &mut Dice| (Fault::PauseStore, dice.next() >> 32, dice.between(50, ttl_ms * 2), 0);
         let worker_clock = |dice: &mut Dice| (Fault::ClockWorker, 0, dice.between(200, 1_500), step(dice));
         let store_clock = |dice: &mut Dice| (Fault::ClockStore, 0, dice.between(300, 2_000), step(dice));
         match profile {
@@ -118,10 +118,12 @@ impl Plan {
                 }
             }
             Profile::Resources => {
-                let descriptors = |dice: &mut Dice| (Fault::Descriptors, dice.below(places), dice.between(200, 1_000), 0);
+                let descriptors =
+                    |dice: &mut Dice| (Fault::Descriptors, dice.below(places), dice.between(200, 1_000), 0);
                 series(&mut plan, 500, &descriptors);
                 if matches!(store, Store::Redis | Store::Quorum) {
-                    let memory = |dice: &mut Dice| (Fault::Memory, dice.next() >> 32, dice.between(200, 1_500), 1);
+                    let memory =
+                        |dice: &mut Dice| (Fault::Memory, dice.next() >> 32, dice.between(200, 1_500), 1);
                     series(&mut plan, 2_500, &memory);
                 }
                 if matches!(store, Store::Sqlite | Store::File | Store::Http) {
@@ -185,7 +187,10 @@ mod tests {
             let plan = Plan::new(seed, Store::Redis, Profile::Net, 20_000, 12);
             use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
             for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
-                assert!(plan.faults.iter().any(|planned| planned.fault == fault), "seed {seed}: no {fault:?}");
+                assert!(
+                    plan.faults.iter().any(|planned| planned.fault == fault),
+                    "seed {seed}: no {fault:?}"
+                );
             }
         }
     }

@@ -116,8 +116,14 @@ impl Tables {
     fn apply(&mut self, verb: Verb, holder: Holder) -> io::Result<bool> {
         let Holder { name, task, worker, claim, lease, fence } = holder;
         let kind = if verb == Verb::Write { Kind::FencedWrite } else { Kind::UnfencedWrite };
-        let mut record =
-            Record { name, task, claim, lease, fence, ..Record::new(kind, worker, SystemClock.now().as_nanos()) };
+        let mut record = Record {
+            name,
+            task,
+            claim,
+            lease,
+            fence,
+            ..Record::new(kind, worker, SystemClock.now().as_nanos())
+        };
         let mut taken = true;
         match verb {
             Verb::Write => {

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 const SIZE: &str = "size=16m";
 
 /// Mounts it, says so, and keeps it until its input ends.
-const KEEPER: &str = r#"mount -t tmpfs -o "$2" leasehold "$1" && chmod 755 "$1" && echo ready && exec cat >/dev/null"#;
+const KEEPER: &str =
+    r#"mount -t tmpfs -o "$2" leasehold "$1" && chmod 755 "$1" && echo ready && exec cat >/dev/null"#;
 
 /// A disk that can be filled. Processes must [enter](Room::entered) to see it.
 #[derive(Debug)]
@@ -37,7 +38,11 @@ impl Room {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let room = Room { keeper, directory: directory.to_owned() };
-        if line.is_empty() { Err(io::Error::other("a disk of its own takes root's rights")) } else { Ok(room) }
+        if line.is_empty() {
+            Err(io::Error::other("a disk of its own takes root's rights"))
+        } else {
+            Ok(room)
+        }
     }
 
     /// The start of a command line that runs a program where it is seen.

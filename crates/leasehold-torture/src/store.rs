@@ -113,7 +113,9 @@ impl Profile {
         match self {
             Profile::Net if !store.has_server() => Some("nobody reaches this store by the network"),
             Profile::Restart if !store.has_server() => Some("this store has no server"),
-            Profile::Restart if !store.survives_restart() => Some("what is in memory does not survive a restart"),
+            Profile::Restart if !store.survives_restart() => {
+                Some("what is in memory does not survive a restart")
+            }
             Profile::Restart | Profile::Resources | Profile::Clock if !owned => {
                 Some("it takes a store of its own, and --url names one that is somebody's")
             }

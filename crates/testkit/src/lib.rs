@@ -1,7 +1,6 @@
 //! What the workspace's tests share: faulty backends, child processes, terminals, throw-away servers, a TCP proxy.
 
 pub mod faulty;
-pub mod history;
 pub mod paused;
 pub mod process;
 pub mod pty;

@@ -102,7 +102,8 @@ impl Lease {
 
     /// It ended because its time was over.
     pub(super) fn expired(&self) -> bool {
-        self.deadline != SESSION && self.release_called.is_none_or(|called| called >= self.deadline)
+        self.deadline != SESSION
+            && self.release_called.is_none_or(|called| called >= self.deadline)
             && !matches!(self.lost, Some((_, Loss::Refused)))
     }
 }
@@ -216,7 +217,11 @@ impl Case<'_> {
             }
             let who = letters.get(op).copied().unwrap_or(' ');
             let Record { worker, task, claim, kind, mode, fence, deadline, value, .. } = *this;
-            let _ = write!(told, "\n  {:>16}  {who}  worker {worker}.{task} claim {claim}  {kind:?}", self.at(*at));
+            let _ = write!(
+                told,
+                "\n  {:>16}  {who}  worker {worker}.{task} claim {claim}  {kind:?}",
+                self.at(*at)
+            );
             if skipped > 0 {
                 let _ = write!(told, " (after {} looks like it)", std::mem::take(&mut skipped));
             }

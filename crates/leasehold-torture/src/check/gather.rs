@@ -22,7 +22,10 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
         for record in history {
             last = last.max(record.at);
             if usize::from(record.name) >= setting.names.len() {
-                court.contradiction(format!("worker {} names lock {}, which there is not", record.worker, record.name));
+                court.contradiction(format!(
+                    "worker {} names lock {}, which there is not",
+                    record.worker, record.name
+                ));
                 continue;
             }
             match record.kind {
@@ -35,7 +38,9 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
                     // One that failed may happen later.
                     Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
-                    None => court.contradiction(format!("worker {} has Revoked without a call", record.worker)),
+                    None => {
+                        court.contradiction(format!("worker {} has Revoked without a call", record.worker))
+                    }
                 },
                 _ => records.push(*record),
             }
@@ -44,24 +49,27 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
     }
     records.sort_by_key(|record| (record.worker, record.claim));
     let stalls = matter.stalls.len() as u64;
-    let mut case = matter.case(setting, Case {
+    let mut case = matter.case(
         setting,
-        records,
-        leases: Vec::new(),
-        acquires: Vec::new(),
-        locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
-        disturbed: Windows::default(),
-        explained: Windows::default(),
-        restarts: Windows::default(),
-        paused: Windows::default(),
-        unnoticed: Windows::default(),
-        ended: Vec::new(),
-        revoked: Vec::new(),
-        resource,
-        left,
-        stalls,
-        last,
-    });
+        Case {
+            setting,
+            records,
+            leases: Vec::new(),
+            acquires: Vec::new(),
+            locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
+            disturbed: Windows::default(),
+            explained: Windows::default(),
+            restarts: Windows::default(),
+            paused: Windows::default(),
+            unnoticed: Windows::default(),
+            ended: Vec::new(),
+            revoked: Vec::new(),
+            resource,
+            left,
+            stalls,
+            last,
+        },
+    );
     put_together(&mut case, &mut court, &matter.deaths);
     (case, court)
 }
@@ -132,7 +140,8 @@ impl Matter {
 
         let within = promises.notices_within;
         let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        let mut cut: Vec<_> = self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
+        let mut cut: Vec<_> =
+            self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
         let cuts = Windows::new(cut.clone(), 0);
         // Who stands still meanwhile notices later.
         let mut still = self.spans(|fault| fault == Fault::Pause);
@@ -180,7 +189,8 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
         if is_acquire(record.kind) {
             continue;
         }
-        let lease = by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
+        let lease =
+            by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
         match lease {
             Some(lease) => case.leases[*lease].ops.push(place as u32),
             None => court.contradiction(format!(

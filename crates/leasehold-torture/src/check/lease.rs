@@ -123,9 +123,13 @@ impl Automaton<'_> {
         let own = (first.worker, first.claim) == (record.worker, record.claim);
         let chosen = record.value == 1 || self.case.records[self.lease.ops[0] as usize].lease != 0;
         if record.fence != first.fence || record.mode != first.mode {
-            self.accuse(I10, |brief| format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode));
+            self.accuse(I10, |brief| {
+                format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode)
+            });
         } else if !own && !chosen {
-            self.accuse(I10, |brief| format!("{brief} was granted to worker {} too, which did not ask for it", record.worker));
+            self.accuse(I10, |brief| {
+                format!("{brief} was granted to worker {} too, which did not ask for it", record.worker)
+            });
         } else if let Some(settled) = self.settled
             && self.ttl != 0
             && record.deadline != SESSION
@@ -154,7 +158,9 @@ impl Automaton<'_> {
         let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
         if plain && record.deadline != SESSION && record.deadline > self.confirmed {
             let later = record.deadline - self.confirmed;
-            self.accuse(I7, |brief| format!("the deadline of {brief} is {later} ns later than any answer said"));
+            self.accuse(I7, |brief| {
+                format!("the deadline of {brief} is {later} ns later than any answer said")
+            });
         }
         self.moved(record);
     }
@@ -164,10 +170,13 @@ impl Automaton<'_> {
         if record.deadline == 0 {
             return;
         }
-        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl) {
+        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl)
+        {
             let away = record.deadline - record.at;
             let ttl = self.ttl;
-            self.accuse(I7, |brief| format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns"));
+            self.accuse(I7, |brief| {
+                format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns")
+            });
         }
         self.deadline = record.deadline;
     }
@@ -205,7 +214,9 @@ impl Automaton<'_> {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
             }
             (None, Some(gone)) if sure && gone < self.release_called => {
-                self.accuse(I6, |brief| format!("{brief} was there to be released after the store had said that it is gone"));
+                self.accuse(I6, |brief| {
+                    format!("{brief} was there to be released after the store had said that it is gone")
+                });
             }
             _ => {}
         }

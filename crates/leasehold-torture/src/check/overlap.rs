@@ -108,11 +108,17 @@ fn too_many(
         inside.push(Reverse((span.to, span.lease)));
         if inside.len() > lock.limit as usize && accused.insert(span.lease) {
             // Those who stay longest are the ones to look at.
-            let mut who: Vec<usize> = inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
+            let mut who: Vec<usize> =
+                inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
             who.retain(|lease| *lease != span.lease);
             who.truncate(4);
             who.push(span.lease);
-            let seen = format!("{} {how} at once, {} are allowed: the last is {}", inside.len(), lock.limit, case.brief(span.lease));
+            let seen = format!(
+                "{} {how} at once, {} are allowed: the last is {}",
+                inside.len(),
+                lock.limit,
+                case.brief(span.lease)
+            );
             court.accuse(case, I9, seen, &who);
         }
     }

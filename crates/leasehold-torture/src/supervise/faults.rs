@@ -127,7 +127,8 @@ impl<'a> Making<'a> {
         for step in 0..places {
             let place = (planned.target as usize + step) % places;
             let worker = &self.crew.workers[place];
-            let suits = |at: super::crew::At| at.holds && !(kill && at.waits) || (last && !(kill && at.waits));
+            let suits =
+                |at: super::crew::At| at.holds && !(kill && at.waits) || (last && !(kill && at.waits));
             if worker.stopped || kill && worker.task().tasks > 1 || !suits(worker.at()?) {
                 continue;
             }
@@ -141,7 +142,11 @@ impl<'a> Making<'a> {
                 worker.go_on()?;
                 continue;
             }
-            self.log.write(Record { fault: planned.fault, value, ..Record::new(Kind::FaultBegin, 0, begin) })?;
+            self.log.write(Record {
+                fault: planned.fault,
+                value,
+                ..Record::new(Kind::FaultBegin, 0, begin)
+            })?;
             let landed = self.landed.of(planned.fault);
             landed.landed += 1;
             landed.holders += u64::from(at.holds);

@@ -3,6 +3,7 @@
 mod crew;
 mod faults;
 mod landed;
+mod load;
 pub(crate) mod rest;
 mod stalls;
 
@@ -31,6 +32,7 @@ use crate::{resource, worker};
 use crew::Crew;
 use faults::Making;
 pub use landed::{Faults, Landed};
+use load::Load;
 use rest::Rest;
 use stalls::Stalls;
 
@@ -86,7 +88,8 @@ impl Order {
         std::fs::create_dir_all(&self.out)?;
         let out = self.out.canonicalize()?;
         if std::fs::read_dir(&out)?.next().is_some() {
-            let message = format!("{} is not empty: --out names a directory for this run alone", out.display());
+            let message =
+                format!("{} is not empty: --out names a directory for this run alone", out.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
@@ -110,6 +113,7 @@ pub(crate) struct Seen {
     pub(crate) processes: u32,
     pub(crate) stuck: usize,
     pub(crate) worked: Duration,
+    pub(crate) others: u64,
 }
 
 struct Run<'a> {
@@ -124,7 +128,8 @@ impl Run<'_> {
         let Order { store, profile, .. } = *self.order;
         self.say("starting the store");
         let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
-        let environment = |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
+        let environment =
+            |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
         let mut ground = match &self.order.url {
             Some(url) => Ground::theirs(store, url),
             None => Ground::start(store, profile, self.out, &environment(Clocks::of_store))?,
@@ -143,7 +148,10 @@ impl Run<'_> {
         if !is_ready(&mut resource.0) {
             return Err(io::Error::other("the resource does not start"));
         }
-        let mut crew = Crew::new(self.out, Around { environment: environment(Clocks::of_workers), entered: entered.clone() });
+        let mut crew = Crew::new(
+            self.out,
+            Around { environment: environment(Clocks::of_workers), entered: entered.clone() },
+        );
         for worker in &self.plan.workers {
             let task = self.task(worker, &setting, &info, &socket);
             crew.add(task, |number| ground.url_of(number))?;
@@ -151,7 +159,7 @@ impl Run<'_> {
         crew.wait_for_begin()?;
 
         let begun = now();
-        let (faults, worked) = self.work(&mut ground, &mut crew, &log, clocks.as_ref())?;
+        let (faults, worked, others) = self.work(&mut ground, &mut crew, &log, clocks.as_ref())?;
         let span = (begun, now());
         self.say("everybody finishes");
         let stuck = crew.finish(FINISH)?;
@@ -163,8 +171,10 @@ impl Run<'_> {
         let patience = TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5);
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let names = setting.names.clone();
-        let role = Role::Rest(Rest { url: ground.own_url(), names, patience_ms, history: self.out.join(HISTORY) });
-        let mut look = Killed(roles::start(role, Stdio::inherit(), &Around { entered, ..Around::default() })?);
+        let role =
+            Role::Rest(Rest { url: ground.own_url(), names, patience_ms, history: self.out.join(HISTORY) });
+        let mut look =
+            Killed(roles::start(role, Stdio::inherit(), &Around { entered, ..Around::default() })?);
         if !look.0.wait()?.success() {
             return Err(io::Error::other("the store cannot be looked at"));
         }
@@ -173,7 +183,7 @@ impl Run<'_> {
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, processes, stuck, worked })
+        Ok(Seen { configuration, promises, faults, processes, stuck, worked, others })
     }
 
     /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
@@ -196,34 +206,40 @@ impl Run<'_> {
         crew: &mut Crew,
         log: &Log,
         clocks: Option<&Clocks>,
-    ) -> io::Result<(Faults, Duration)> {
+    ) -> io::Result<(Faults, Duration, u64)> {
         let mut making = Making::new(self.plan, ground, crew, log, clocks);
         let started = Instant::now();
         let mut planned = self.plan.faults.iter().peekable();
         let mut said = started;
+        let mut load = Load::new();
         while started.elapsed() < self.order.time {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
                 making.begin(*fault)?;
             }
             making.go_on()?;
+            load.go_on();
             if said.elapsed() > Duration::from_millis(250) {
                 said = Instant::now();
                 making.crew.watch()?;
                 let (records, landed) = (making.crew.records(), making.landed.landed());
-                self.say(&format!("{:5.1} s, {records} records, {landed} faults landed", elapsed as f64 / 1e3));
+                self.say(&format!(
+                    "{:5.1} s, {records} records, {landed} faults landed",
+                    elapsed as f64 / 1e3
+                ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         making.crew.watch()?;
         making.heal()?;
-        Ok((making.landed, started.elapsed()))
+        Ok((making.landed, started.elapsed(), load.others()))
     }
 
     fn setting(&self, ground: &Ground, info: &Info) -> Setting {
         let Order { store, profile, url, seed, .. } = self.order;
         // Somebody's own store may have anything in it.
-        let prefix = url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
+        let prefix =
+            url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
         let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
         let mut names = vec![lock("hot", 0), lock("book", 0)];
         if info.max_permits >= 3 {
@@ -233,7 +249,9 @@ impl Run<'_> {
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
-            Store::Redis | Store::Quorum => url.is_none() && matches!(profile, Profile::Restart | Profile::All),
+            Store::Redis | Store::Quorum => {
+                url.is_none() && matches!(profile, Profile::Restart | Profile::All)
+            }
             Store::Memory => false,
             _ => true,
         };

@@ -27,7 +27,10 @@ impl Rest {
     /// Waits until nothing is left, for as long as it is patient, and writes down what is.
     pub(crate) fn look(&self) -> io::Result<()> {
         let log = Log::append(&self.history)?;
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(self.until_nothing_is_left(&log))
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(self.until_nothing_is_left(&log))
     }
 
     async fn until_nothing_is_left(&self, log: &Log) -> io::Result<()> {
@@ -38,7 +41,12 @@ impl Rest {
                 Ok(left) if left.is_empty() || over => {
                     for (name, value, mode) in &left {
                         let value = *value as u64;
-                        log.write(Record { name: *name, mode: *mode, value, ..Record::new(Kind::Left, 0, now()) })?;
+                        log.write(Record {
+                            name: *name,
+                            mode: *mode,
+                            value,
+                            ..Record::new(Kind::Left, 0, now())
+                        })?;
                     }
                     return Ok(());
                 }

@@ -31,7 +31,8 @@ impl Player {
     /// One turn.
     pub(super) async fn take_lease(&mut self) {
         let Ok(name) = self.locks.name(&self.name().name) else { return };
-        let taken = if self.dice.once_in(2) { self.take_chosen(name).await } else { self.take_waiting(name).await };
+        let taken =
+            if self.dice.once_in(2) { self.take_chosen(name).await } else { self.take_waiting(name).await };
         let Some(mut kept) = taken else { return };
         if !kept.chosen && !self.renew_lease(&mut kept).await {
             return;
@@ -75,7 +76,10 @@ impl Player {
                 let mut release = Release::new(claim.name.clone(), claim.id);
                 release.unanswered = Some(claim.ttl);
                 for _ in 0..3 {
-                    if repeat || answer.is_ok() || within(patience, self.locks.backend().release(&release)).await.is_ok() {
+                    if repeat
+                        || answer.is_ok()
+                        || within(patience, self.locks.backend().release(&release)).await.is_ok()
+                    {
                         break;
                     }
                     self.rest().await;
@@ -217,4 +221,3 @@ async fn within<T>(patience: Duration, call: impl Future<Output = Result<T>>) ->
     let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
     tokio::time::timeout(patience, call).await.map_err(late)?
 }
-

@@ -70,7 +70,8 @@ impl Task {
 /// Works until told to finish by a line of input; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
     let log = Arc::new(Log::append(&task.history)?);
-    let begin = Record { value: u64::from(std::process::id()), ..Record::new(Kind::Begin, task.worker, now()) };
+    let begin =
+        Record { value: u64::from(std::process::id()), ..Record::new(Kind::Begin, task.worker, now()) };
     log.write(begin)?;
     let (finish, finished) = watch::channel(false);
     std::thread::spawn(move || {

@@ -46,8 +46,17 @@ impl Pen {
     /// Writes down one thing. A history with a hole shows nothing, so who cannot write ends.
     pub(super) fn note(&self, kind: Kind, at: u64, deadline: u64, value: u64) {
         let Pen { worker, task, name, mode, claim, lease, fence, .. } = *self;
-        let record =
-            Record { mode, name, task, claim, lease, fence, deadline, value, ..Record::new(kind, worker, at) };
+        let record = Record {
+            mode,
+            name,
+            task,
+            claim,
+            lease,
+            fence,
+            deadline,
+            value,
+            ..Record::new(kind, worker, at)
+        };
         if let Err(error) = self.log.write(record) {
             eprintln!("worker {worker}: the history cannot be written: {error}");
             std::process::exit(3);

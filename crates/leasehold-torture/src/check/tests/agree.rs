@@ -60,7 +60,11 @@ fn who_is_accused_has_no_order_and_who_has_none_is_accused() {
         mutate(random, &mut histories);
         let (accused, told) = accusations(&histories, limit);
         let right = linearizable(&histories, limit);
-        assert!(!right || accused.is_empty(), "seed {seed} is accused without reason: {told}\n{}", tell(&histories));
+        assert!(
+            !right || accused.is_empty(),
+            "seed {seed} is accused without reason: {told}\n{}",
+            tell(&histories)
+        );
         bad += u64::from(!right);
         if !right && accused.is_empty() {
             missed += 1;

@@ -90,7 +90,9 @@ impl Story {
         let promises = &mut self.setting.promises;
         for word in words {
             match word.split('=').next()? {
-                "session" => (promises.session, promises.notices_within) = (true, number(words, "session")? * MS),
+                "session" => {
+                    (promises.session, promises.notices_within) = (true, number(words, "session")? * MS)
+                }
                 "ticket" => promises.ticket = number(words, "ticket")? * MS,
                 "unfenced" => promises.fenced = false,
                 "unordered" => promises.fifo = false,
@@ -118,7 +120,9 @@ impl Story {
                 self.push(Record { kind: Kind::FaultBegin, ..record });
                 self.push(Record { kind: Kind::FaultEnd, at: moment(words[3])?, ..record })
             }
-            "stall" => self.push(Record { kind: Kind::Stall, value: record.at, at: moment(words[2])?, ..record }),
+            "stall" => {
+                self.push(Record { kind: Kind::Stall, value: record.at, at: moment(words[2])?, ..record })
+            }
             _ => {
                 let left = |left: &&Leftover| format!("{left:?}").eq_ignore_ascii_case(words[2]);
                 record.value = *Leftover::ALL.iter().find(left)? as u64;
@@ -161,7 +165,8 @@ impl Story {
                     Some(wait) => wait * MS,
                     None => u64::MAX,
                 };
-                record.deadline = if self.setting.promises.session { 0 } else { number(words, "ttl").unwrap_or(100) * MS };
+                record.deadline =
+                    if self.setting.promises.session { 0 } else { number(words, "ttl").unwrap_or(100) * MS };
                 self.claims.insert((worker, claim), Record { mode: record.mode, ..kept });
                 record.lease = number(words, "id").unwrap_or(0);
                 (record.kind, record.fence) = (Kind::AcquireCall, 0);
@@ -171,7 +176,8 @@ impl Story {
                 (record.fence, record.deadline) = (words[3].parse().ok()?, moment(words[4])?);
                 record.lease = number(words, "id").unwrap_or(record.lease);
                 record.value = u64::from(words.contains(&"again"));
-                self.claims.insert((worker, claim), Record { lease: record.lease, fence: record.fence, ..kept });
+                self.claims
+                    .insert((worker, claim), Record { lease: record.lease, fence: record.fence, ..kept });
                 Kind::Granted
             }
             "held" => {

@@ -85,8 +85,16 @@ impl Worker {
     fn new(number: u32, limit: u32, random: &mut Random) -> Self {
         let mode = if limit > 0 { Mode::Permit } else { Mode::Exclusive };
         let plan = Plan { call: 0, effect: 0, answer: 0, kind: Kind::AcquireCall };
-        let mut worker =
-            Worker { number, claim: 0, mode, deadline: None, fence: 0, over: false, plan, history: Vec::new() };
+        let mut worker = Worker {
+            number,
+            claim: 0,
+            mode,
+            deadline: None,
+            fence: 0,
+            over: false,
+            plan,
+            history: Vec::new(),
+        };
         worker.plan(random);
         worker
     }
@@ -123,7 +131,14 @@ impl Worker {
     fn write(&mut self, kind: Kind, at: u64, deadline: u64) {
         let lease = if kind == Kind::AcquireCall { 0 } else { self.id() };
         let fence = if deadline > 0 && kind != Kind::AcquireCall { self.fence } else { 0 };
-        let record = Record { claim: self.claim, mode: self.mode, lease, fence, deadline, ..Record::new(kind, self.number, at) };
+        let record = Record {
+            claim: self.claim,
+            mode: self.mode,
+            lease,
+            fence,
+            deadline,
+            ..Record::new(kind, self.number, at)
+        };
         self.history.push(record);
     }
 
@@ -144,7 +159,11 @@ impl Worker {
                     (self.fence, self.deadline) = (store.fence, Some(call + TTL));
                 }
                 if !killed {
-                    self.write(if admits { Kind::Granted } else { Kind::Busy }, answer, if admits { call + TTL } else { 0 });
+                    self.write(
+                        if admits { Kind::Granted } else { Kind::Busy },
+                        answer,
+                        if admits { call + TTL } else { 0 },
+                    );
                 }
             }
             Kind::Held => self.write(kind, call, self.deadline.unwrap_or(0)),
@@ -157,7 +176,11 @@ impl Worker {
                 }
                 self.deadline = there.then_some(call + TTL);
                 if !killed {
-                    self.write(if there { Kind::Renewed } else { Kind::RenewRefused }, answer, if there { call + TTL } else { 0 });
+                    self.write(
+                        if there { Kind::Renewed } else { Kind::RenewRefused },
+                        answer,
+                        if there { call + TTL } else { 0 },
+                    );
                 }
             }
             _ => {
@@ -188,13 +211,20 @@ pub(super) fn mutate(random: &mut Random, histories: &mut [Vec<Record>]) {
         let record = &mut history[place];
         match random.below(6) {
             0 | 1 => record.at = before + random.below(after - before + 1),
-            2 if record.kind == Kind::Granted => record.fence = (record.fence + random.below(5)).saturating_sub(2).max(1),
+            2 if record.kind == Kind::Granted => {
+                record.fence = (record.fence + random.below(5)).saturating_sub(2).max(1)
+            }
             3 if matches!(record.kind, Kind::Granted | Kind::Held | Kind::Renewed) => {
                 record.deadline = (record.deadline + random.below(9)).saturating_sub(4);
             }
             4 => {
                 let (claim, fence) = (record.claim, record.fence);
-                let grant = Record { lease: u64::from(record.worker) * 1000 + claim, fence: 1 + random.below(12), deadline: record.at + TTL / 2, ..*record };
+                let grant = Record {
+                    lease: u64::from(record.worker) * 1000 + claim,
+                    fence: 1 + random.below(12),
+                    deadline: record.at + TTL / 2,
+                    ..*record
+                };
                 let kind = match record.kind {
                     Kind::Released => Kind::ReleasedNothing,
                     Kind::ReleasedNothing => Kind::Released,
@@ -204,8 +234,15 @@ pub(super) fn mutate(random: &mut Random, histories: &mut [Vec<Record>]) {
                         continue;
                     }
                     Kind::Granted => {
-                        history.retain(|other| other.claim != claim || other.kind == Kind::AcquireCall || (other.kind, other.fence) == (Kind::Granted, fence));
-                        history.iter_mut().filter(|other| other.claim == claim && other.kind == Kind::Granted).for_each(|other| other.kind = Kind::Busy);
+                        history.retain(|other| {
+                            other.claim != claim
+                                || other.kind == Kind::AcquireCall
+                                || (other.kind, other.fence) == (Kind::Granted, fence)
+                        });
+                        history
+                            .iter_mut()
+                            .filter(|other| other.claim == claim && other.kind == Kind::Granted)
+                            .for_each(|other| other.kind = Kind::Busy);
                         continue;
                     }
                     Kind::Held => {

@@ -11,15 +11,33 @@ use crate::history::record::{Kind, Loss, Mode, Record};
 /// What an operation did to the lock, and what it must have found.
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    Granted { id: u64, mode: Mode, fence: u64, deadline: u64 },
-    Busy { mode: Mode },
+    Granted {
+        id: u64,
+        mode: Mode,
+        fence: u64,
+        deadline: u64,
+    },
+    Busy {
+        mode: Mode,
+    },
     /// There: until a deadline.
-    There { id: u64, deadline: u64 },
-    Gone { id: u64 },
-    Released { id: u64 },
+    There {
+        id: u64,
+        deadline: u64,
+    },
+    Gone {
+        id: u64,
+    },
+    Released {
+        id: u64,
+    },
     /// Without an answer, like the next.
-    MaybeReleased { id: u64 },
-    MaybeGranted { mode: Mode },
+    MaybeReleased {
+        id: u64,
+    },
+    MaybeGranted {
+        mode: Mode,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -140,7 +158,8 @@ impl Search {
             return true;
         }
         // Nothing may be later than the first that must have ended.
-        let soonest = left().filter(|place| self.events[*place].must_be()).map(|place| self.events[place].to).min();
+        let soonest =
+            left().filter(|place| self.events[*place].must_be()).map(|place| self.events[place].to).min();
         for place in left() {
             let event = self.events[place];
             if Some(event.from) > soonest || state.now > soonest.unwrap_or(u64::MAX) {
@@ -179,7 +198,9 @@ impl Search {
             Act::Busy { mode } if state.in_the_way(mode, self.limit).is_empty() => Vec::new(),
             Act::Busy { .. } => one(next),
             Act::There { id, deadline } => {
-                let Some(lease) = next.leases.iter_mut().find(|(other, ..)| *other == id) else { return Vec::new() };
+                let Some(lease) = next.leases.iter_mut().find(|(other, ..)| *other == id) else {
+                    return Vec::new();
+                };
                 lease.2 = deadline;
                 one(next)
             }
@@ -202,7 +223,9 @@ impl Search {
     fn enter(&self, next: State, lease: (u64, bool, u64), mode: Mode, to: u64) -> Vec<State> {
         let in_the_way = next.in_the_way(mode, self.limit);
         let sets: Vec<Vec<usize>> = match mode {
-            Mode::Permit if !in_the_way.is_empty() => in_the_way.into_iter().map(|place| vec![place]).collect(),
+            Mode::Permit if !in_the_way.is_empty() => {
+                in_the_way.into_iter().map(|place| vec![place]).collect()
+            }
             _ => vec![in_the_way],
         };
         let mut after = Vec::new();

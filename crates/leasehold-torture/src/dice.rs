@@ -15,12 +15,12 @@ impl Dice {
     /// Another one, which follows from this seed and a number and shares nothing with it.
     pub fn fork(seed: u64, number: u64) -> Self {
         let mut dice = Dice(seed ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        dice.next();
+        dice.roll();
         dice
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -29,7 +29,7 @@ impl Dice {
 
     /// A number below this; 0 of none.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+        self.roll() % bound.max(1)
     }
 
     /// True once in so many times.
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_numbers_and_another_gives_others() {
-        let numbers = |mut dice: Dice| -> Vec<u64> { (0..100).map(|_| dice.next()).collect() };
+        let numbers = |mut dice: Dice| -> Vec<u64> { (0..100).map(|_| dice.roll()).collect() };
         assert_eq!(numbers(Dice::new(7)), numbers(Dice::new(7)));
         assert_ne!(numbers(Dice::new(7)), numbers(Dice::new(8)));
         assert_ne!(numbers(Dice::fork(7, 1)), numbers(Dice::fork(7, 2)));

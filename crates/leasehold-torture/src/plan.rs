@@ -97,9 +97,9 @@ impl Plan {
         let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, 0);
         let pause =
             |dice: &mut Dice| (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0);
-        let restart = |dice: &mut Dice| (Fault::RestartStore, dice.next() >> 32, 0, 0);
+        let restart = |dice: &mut Dice| (Fault::RestartStore, dice.roll() >> 32, 0, 0);
         let freeze =
-            |dice: &mut Dice| (Fault::PauseStore, dice.next() >> 32, dice.between(50, ttl_ms * 2), 0);
+            |dice: &mut Dice| (Fault::PauseStore, dice.roll() >> 32, dice.between(50, ttl_ms * 2), 0);
         let worker_clock = |dice: &mut Dice| (Fault::ClockWorker, 0, dice.between(200, 1_500), step(dice));
         let store_clock = |dice: &mut Dice| (Fault::ClockStore, 0, dice.between(300, 2_000), step(dice));
         match profile {
@@ -123,7 +123,7 @@ impl Plan {
                 series(&mut plan, 500, &descriptors);
                 if matches!(store, Store::Redis | Store::Quorum) {
                     let memory =
-                        |dice: &mut Dice| (Fault::Memory, dice.next() >> 32, dice.between(200, 1_500), 1);
+                        |dice: &mut Dice| (Fault::Memory, dice.roll() >> 32, dice.between(200, 1_500), 1);
                     series(&mut plan, 2_500, &memory);
                 }
                 if matches!(store, Store::Sqlite | Store::File | Store::Http) {
@@ -149,13 +149,13 @@ impl Plan {
 }
 
 fn net(dice: &mut Dice) -> (Fault, u64, u64, i64) {
-    let target = dice.next() >> 32;
-    match dice.below(6) {
-        0 => (Fault::Delay, target, dice.between(100, 800), dice.between(5, 300) as i64),
-        1 => (Fault::Reset, target, 0, 0),
-        2 => (Fault::Blackhole, target, dice.between(100, 1_500), 0),
-        3 => (Fault::Cut, target, 500, dice.between(1, 3_000) as i64),
-        4 => (Fault::Swallow, target, 500, 0),
+    let target = dice.roll() >> 32;
+    match dice.below(10) {
+        0 | 1 => (Fault::Delay, target, dice.between(100, 800), dice.between(5, 300) as i64),
+        2 | 3 => (Fault::Reset, target, 0, 0),
+        4 => (Fault::Blackhole, target, dice.between(100, 1_200), 0),
+        5 | 6 => (Fault::Cut, target, 500, dice.between(1, 3_000) as i64),
+        7 | 8 => (Fault::Swallow, target, 500, 0),
         _ => (Fault::Hold, target, dice.between(50, 2_000), 0),
     }
 }

@@ -3,13 +3,10 @@
 use std::collections::HashMap;
 
 use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::matter::Matter;
 use super::windows::Windows;
-use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
-
-/// How long after a fault it still explains that something took long: connections are made again, pauses between
-/// tries have grown, places in queues are taken again.
-const EXPLAINS: u64 = 2_000_000_000;
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
     let mut court = Court::default();
@@ -74,100 +71,6 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
     (case, court)
 }
 
-/// What was the matter, as it is noted.
-struct Matter {
-    open: HashMap<(Fault, u64), Vec<u64>>,
-    faults: Vec<(Fault, u64, u64)>,
-    stalls: Vec<(u64, u64)>,
-    /// By name: spans, and whether they end leases at once.
-    revokes: Vec<Vec<(u64, u64, bool)>>,
-    /// The last moment a process can have lived.
-    deaths: HashMap<u32, u64>,
-}
-
-impl Matter {
-    fn new(names: usize) -> Self {
-        Matter {
-            open: HashMap::new(),
-            faults: Vec::new(),
-            stalls: Vec::new(),
-            revokes: vec![Vec::new(); names],
-            deaths: HashMap::new(),
-        }
-    }
-
-    fn note(&mut self, record: &Record) {
-        let key = (record.fault, record.value);
-        match record.kind {
-            Kind::FaultBegin => self.open.entry(key).or_default().push(record.at),
-            Kind::FaultEnd => {
-                let begin = self.open.get_mut(&key).and_then(Vec::pop).unwrap_or(record.at);
-                self.faults.push((record.fault, begin, record.at));
-                if record.fault == Fault::Kill {
-                    self.deaths.insert(record.value as u32, record.at);
-                }
-            }
-            _ => self.stalls.push((record.value, record.at)),
-        }
-    }
-
-    fn revoke(&mut self, call: &Record, until: u64) {
-        self.revokes[usize::from(call.name)].push((call.at, until, call.value == 1));
-    }
-
-    fn spans(&self, which: impl Fn(Fault) -> bool) -> Vec<(u64, u64)> {
-        self.faults.iter().filter(|(fault, ..)| which(*fault)).map(|(_, from, to)| (*from, *to)).collect()
-    }
-
-    fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
-        for ((fault, target), begins) in std::mem::take(&mut self.open) {
-            if let (Fault::Kill, Some(begin)) = (fault, begins.first()) {
-                self.deaths.insert(target as u32, begin.saturating_add(super::case::SLACK));
-            }
-            self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
-        }
-        let promises = &setting.promises;
-        let clock = self.spans(|fault| fault == Fault::ClockStore && !promises.steady);
-        let mut disturbing = self.spans(disturbs);
-        disturbing.extend(&self.stalls);
-        // A step back prolongs leases, nobody knows for how long.
-        disturbing.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
-        let longer = disturbing.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
-        case.explained = Windows::new(longer, 0);
-        case.disturbed = Windows::new(disturbing, super::case::SLACK);
-        case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
-        case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
-
-        let within = promises.notices_within;
-        let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        let mut cut: Vec<_> =
-            self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
-        let cuts = Windows::new(cut.clone(), 0);
-        // Who stands still meanwhile notices later.
-        let mut still = self.spans(|fault| fault == Fault::Pause);
-        still.extend(&self.stalls);
-        cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
-        case.unnoticed = Windows::new(cut, 0);
-
-        let mut unpromised = clock;
-        if !promises.durable {
-            unpromised.extend(self.spans(|fault| fault == Fault::RestartStore));
-        }
-        for revokes in &self.revokes {
-            let mut ended = unpromised.clone();
-            ended.extend(revokes.iter().filter(|(.., now)| *now).map(|(from, to, _)| (*from, *to)));
-            case.ended.push(Windows::new(ended, 0));
-            case.revoked.push(Windows::new(revokes.iter().map(|(from, to, _)| (*from, *to)).collect(), 0));
-        }
-        case
-    }
-}
-
-/// Whether a fault delays requests, or those who send them.
-fn disturbs(fault: Fault) -> bool {
-    !matches!(fault, Fault::None | Fault::Kill | Fault::ClockWorker | Fault::ClockStore)
-}
-
 fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u64>) {
     let mut by_id: HashMap<(u16, u64), usize> = HashMap::new();
     let mut by_claim: HashMap<(u32, u64), usize> = HashMap::new();
@@ -199,12 +102,17 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
             )),
         }
     }
+    let mut calls: HashMap<(u32, u16), Vec<u64>> = HashMap::new();
+    for record in case.records.iter().filter(|record| record.kind == Kind::AcquireCall) {
+        calls.entry((record.worker, record.task)).or_default().push(record.at);
+    }
+    calls.values_mut().for_each(|calls| calls.sort_unstable());
     let mut leases = std::mem::take(&mut case.leases);
     for lease in &mut leases {
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
-        fold(lease, &case.records);
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)]);
         surely(lease, case);
-        lease.possible = possible(lease, case, deaths);
+        lease.possible = possible(lease, case, deaths, &calls);
     }
     case.leases = leases;
     for acquire in 0..case.acquires.len() {
@@ -323,7 +231,7 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
 }
 
 /// What its records say of a lease, one after the other.
-fn fold(lease: &mut Lease, records: &[Record]) {
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
     let mut granted = false;
     for op in &lease.ops {
         let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
@@ -336,29 +244,29 @@ fn fold(lease: &mut Lease, records: &[Record]) {
             Kind::Granted if !granted => {
                 granted = true;
                 (lease.from, lease.mode, lease.fence, lease.worker) = (at, mode, fence, worker);
-                (lease.believed, lease.deadline) = (at, if deadline == 0 { at } else { deadline });
+                // One that has passed is only the moment at which that was noticed.
                 lease.believes = deadline > at;
+                (lease.believed, lease.deadline) = (at, if lease.believes { deadline } else { lease.called });
             }
-            Kind::Granted | Kind::Held | Kind::Renewed if !over => {
-                if deadline > at || deadline == 0 {
-                    lease.believed = lease.believed.max(at);
-                    lease.believes = true;
-                }
-                if deadline != 0 {
-                    lease.deadline = deadline;
-                }
+            Kind::Granted | Kind::Held | Kind::Renewed if !over && deadline > at => {
+                lease.believed = lease.believed.max(at);
+                lease.believes = true;
+                lease.deadline = deadline;
             }
             Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
             Kind::Lost => {
                 let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
                 lease.lost.get_or_insert((at, why));
-                if why == Loss::Refused {
+                if why == Loss::Refused && !revoked.meets(lease.called, at) {
                     lease.gone.get_or_insert(at);
                 }
             }
             Kind::RenewRefused => {
                 lease.lost.get_or_insert((at, Loss::Refused));
-                lease.gone.get_or_insert(at);
+                // One that is revoked is refused, and there until its time is over.
+                if !revoked.meets(lease.called, at) {
+                    lease.gone.get_or_insert(at);
+                }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
             Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
@@ -386,12 +294,21 @@ fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
 }
 
 /// Until when a lease can have held the lock.
-fn possible(lease: &Lease, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    // It may have gone to another process.
-    let heir = lease.ops.last().map_or(lease.worker, |op| case.records[*op as usize].worker);
-    let died = died(lease.worker, case, deaths).max(died(heir, case, deaths));
+fn possible(
+    lease: &Lease,
+    case: &Case<'_>,
+    deaths: &HashMap<u32, u64>,
+    calls: &HashMap<(u32, u16), Vec<u64>>,
+) -> u64 {
     if let Some(gone) = lease.gone {
         return gone;
+    }
+    let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
+    // It may have gone to another process.
+    let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
+    // A task that makes another acquire has left it to expire.
+    if let Some(calls) = calls.get(&(last.worker, last.task)) {
+        died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
     let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
     if calm && lease.release_called.is_some() && died > by {
@@ -407,7 +324,11 @@ fn possible(lease: &Lease, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
 
 /// Until when an acquire can have held the lock or a place in its queue.
 fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    if acquire.outcome == Outcome::Granted || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0) {
+    // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
+    let again = acquire.wait > 0 && case.disturbed.meets(acquire.called, acquire.returned);
+    if (acquire.outcome == Outcome::Granted && !again)
+        || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
+    {
         return acquire.returned;
     }
     let died = died(acquire.worker, case, deaths);

@@ -92,7 +92,7 @@ impl Automaton<'_> {
             }
             Kind::RenewRefused => {
                 self.ended_early(record, self.renew_called, "refused a renewal");
-                self.gone.get_or_insert(at);
+                self.refused(at);
             }
             // It may have prolonged it.
             Kind::RenewFailed => self.settled = None,
@@ -167,7 +167,8 @@ impl Automaton<'_> {
 
     /// Its deadline is what the record says: never further away than a ttl.
     fn moved(&mut self, record: &Record) {
-        if record.deadline == 0 {
+        // One that has passed is only the moment at which that was noticed.
+        if record.deadline <= record.at {
             return;
         }
         if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl)
@@ -190,6 +191,17 @@ impl Automaton<'_> {
         }
     }
 
+    /// One that is revoked is refused, and there until its time is over.
+    fn refused(&mut self, at: u64) {
+        if !self.revoked(at) {
+            self.gone.get_or_insert(at);
+        }
+    }
+
+    fn revoked(&self, at: u64) -> bool {
+        self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at)
+    }
+
     fn lost(&mut self, record: &Record) {
         let at = record.at;
         match Loss::ALL.get(record.value as usize) {
@@ -199,7 +211,7 @@ impl Automaton<'_> {
             }
             Some(Loss::Refused) if self.lost.is_none() && self.gone.is_none() => {
                 self.ended_early(record, at, "refused it");
-                self.gone = Some(at);
+                self.refused(at);
             }
             _ => {}
         }
@@ -213,7 +225,8 @@ impl Automaton<'_> {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
             }
-            (None, Some(gone)) if sure && gone < self.release_called => {
+            // A minority of a quorum may have kept it.
+            (None, Some(gone)) if sure && gone < self.release_called && !self.case.quorum() => {
                 self.accuse(I6, |brief| {
                     format!("{brief} was there to be released after the store had said that it is gone")
                 });
@@ -227,9 +240,8 @@ impl Automaton<'_> {
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
-        let revoked = self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at);
         let cut = self.lease.deadline == SESSION && self.case.unnoticed.meets(self.lease.called, at);
-        let unsure = own || revoked || cut || self.lease.uncertain <= at;
+        let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;
         }

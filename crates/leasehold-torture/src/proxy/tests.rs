@@ -266,6 +266,20 @@ async fn exactly_one_answer_is_swallowed_that_of_the_request() {
 }
 
 #[tokio::test]
+async fn after_a_lost_answer_no_other_takes_its_place() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.connect().await, echo.connect().await);
+    echo.proxy.lose_answers(b"secret");
+    ask(&mut one, "a secret").await;
+    echo.until_heard("a secret").await;
+    ask(&mut one, " more").await;
+    echo.until_heard("a secret more").await;
+    nothing_comes(&mut one).await;
+    ask(&mut two, "a secret again").await;
+    comes(&mut two, "a secret again").await;
+}
+
+#[tokio::test]
 async fn a_request_is_held_back_and_delivered_after_its_client_is_gone() {
     let echo = Echo::start().await;
     let mut held = echo.proxy.hold_request(b"late");

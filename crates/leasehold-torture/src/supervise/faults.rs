@@ -127,8 +127,7 @@ impl<'a> Making<'a> {
         for step in 0..places {
             let place = (planned.target as usize + step) % places;
             let worker = &self.crew.workers[place];
-            let suits =
-                |at: super::crew::At| at.holds && !(kill && at.waits) || (last && !(kill && at.waits));
+            let suits = |at: super::crew::At| (at.holds || last) && !(kill && at.waits);
             if worker.stopped || kill && worker.task().tasks > 1 || !suits(worker.at()?) {
                 continue;
             }
@@ -189,7 +188,7 @@ impl<'a> Making<'a> {
                 Undo::Trap(number, counts.cut)
             }
             Fault::Swallow => {
-                proxy.swallow_answer(b"");
+                proxy.lose_answers(b"");
                 Undo::Trap(number, counts.swallowed)
             }
             Fault::Hold => Undo::Deliver(proxy.hold_request(b"")),

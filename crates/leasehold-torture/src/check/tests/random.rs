@@ -200,7 +200,7 @@ impl Worker {
 
 /// Changes a thing or two, such that it stays a history: each process in the order of its times, answers after calls.
 pub(super) fn mutate(random: &mut Random, histories: &mut [Vec<Record>]) {
-    for _ in 0..1 + random.below(2) {
+    for _ in 0..1 + random.below(4) {
         let history = &mut histories[random.below(3) as usize];
         if history.is_empty() {
             continue;

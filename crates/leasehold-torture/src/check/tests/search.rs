@@ -23,7 +23,7 @@ enum Act {
     /// There: until a deadline.
     There {
         id: u64,
-        deadline: u64,
+        deadline: Option<u64>,
     },
     Gone {
         id: u64,
@@ -42,6 +42,7 @@ enum Act {
 
 #[derive(Debug, Clone, Copy)]
 struct Event {
+    worker: u32,
     from: u64,
     to: u64,
     act: Act,
@@ -82,12 +83,17 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
             };
             let from = called.remove(&(claim, call)).map_or(at, |call| call.at);
             let act = match kind {
-                Kind::Granted => Act::Granted { id, mode, fence, deadline },
+                // A deadline that has passed is only the moment at which that was noticed.
+                Kind::Granted => {
+                    Act::Granted { id, mode, fence, deadline: if deadline > at { deadline } else { 0 } }
+                }
                 Kind::Busy => Act::Busy { mode },
                 Kind::Held if lost.contains_key(&claim) => return None,
                 // Not believed at all.
-                Kind::Held | Kind::Renewed if deadline <= at => Act::There { id, deadline: 0 },
-                Kind::Held | Kind::Renewed => Act::There { id, deadline },
+                Kind::Held if deadline <= at => continue,
+                Kind::Held | Kind::Renewed => {
+                    Act::There { id, deadline: Some(deadline).filter(|deadline| *deadline > at) }
+                }
                 Kind::Released => Act::Released { id },
                 Kind::ReleasedNothing | Kind::RenewRefused => Act::Gone { id },
                 Kind::Lost if value == Loss::Refused as u64 => Act::Gone { id },
@@ -97,14 +103,17 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
             };
             if kind == Kind::Lost {
                 lost.insert(claim, at);
-                events.push(Event { from: looked.get(&claim).copied().unwrap_or(at), to: at, act });
+                events.push(Event {
+                    worker: record.worker,
+                    from: looked.get(&claim).copied().unwrap_or(at),
+                    to: at,
+                    act,
+                });
                 continue;
             }
             looked.insert(claim, at);
             let to = if matches!(kind, Kind::ReleaseFailed | Kind::AcquireFailed) { u64::MAX } else { at };
-            if !(kind == Kind::Held && deadline <= at) {
-                events.push(Event { from, to, act });
-            }
+            events.push(Event { worker: record.worker, from, to, act });
         }
         for ((_, kind), call) in called {
             let act = match kind {
@@ -113,7 +122,7 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
                 // A renewal without an answer lets a lease last longer, which any may.
                 _ => continue,
             };
-            events.push(Event { from: call.at, to: u64::MAX, act });
+            events.push(Event { worker: call.worker, from: call.at, to: u64::MAX, act });
         }
     }
     Some(events)
@@ -162,6 +171,12 @@ impl Search {
             left().filter(|place| self.events[*place].must_be()).map(|place| self.events[place].to).min();
         for place in left() {
             let event = self.events[place];
+            // What one process did it did in its order, also at one moment.
+            let earlier =
+                |before: usize| self.events[before].worker == event.worker && self.events[before].must_be();
+            if event.must_be() && left().take_while(|before| *before < place).any(earlier) {
+                continue;
+            }
             if Some(event.from) > soonest || state.now > soonest.unwrap_or(u64::MAX) {
                 continue;
             }
@@ -201,7 +216,7 @@ impl Search {
                 let Some(lease) = next.leases.iter_mut().find(|(other, ..)| *other == id) else {
                     return Vec::new();
                 };
-                lease.2 = deadline;
+                lease.2 = deadline.unwrap_or(lease.2);
                 one(next)
             }
             Act::Released { id } if !state.has(id) => Vec::new(),

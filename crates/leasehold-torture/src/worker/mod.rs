@@ -70,9 +70,6 @@ impl Task {
 /// Works until told to finish by a line of input; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
     let log = Arc::new(Log::append(&task.history)?);
-    let begin =
-        Record { value: u64::from(std::process::id()), ..Record::new(Kind::Begin, task.worker, now()) };
-    log.write(begin)?;
     let (finish, finished) = watch::channel(false);
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -95,13 +92,21 @@ pub(crate) fn run(task: Task) -> io::Result<()> {
 }
 
 async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -> io::Result<()> {
+    let mut resources = Vec::new();
+    for _ in 0..task.tasks {
+        resources.push(resource::Client::connect(&task.resource).await?);
+    }
+    // From here on faults may come.
+    let begin =
+        Record { value: u64::from(std::process::id()), ..Record::new(Kind::Begin, task.worker, now()) };
+    log.write(begin)?;
     if let Some(locks) = connect(&task, &finished).await {
         let claims = Arc::new(AtomicU64::new(1));
         let mut players = tokio::task::JoinSet::new();
-        for number in 0..task.tasks {
+        for (number, resource) in (0..).zip(resources) {
             let player = Player {
                 locks: locks.clone(),
-                resource: resource::Client::connect(&task.resource).await?,
+                resource,
                 pen: Pen::new(Arc::clone(&log), task.worker, number),
                 dice: Dice::fork(task.seed, u64::from(task.worker) << 16 | u64::from(number)),
                 task: Arc::clone(&task),

@@ -301,7 +301,12 @@ fn possible(
     calls: &HashMap<(u32, u16), Vec<u64>>,
 ) -> u64 {
     if let Some(gone) = lease.gone {
-        return gone;
+        // Of a quorum it is a majority that said so; the others follow.
+        return match case.settled(gone) {
+            _ if !case.quorum() => gone,
+            (by, true) => by,
+            (by, false) => by.saturating_add(lease.ttl),
+        };
     }
     let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
     // It may have gone to another process.

@@ -36,8 +36,8 @@ for store in $stores; do
     handovers=$(figure '.* \([0-9]*\) hand-overs.*')
     expiries=$(figure '.* \([0-9]*\) expiries.*')
     p99=$(figure '.*hand-over .*p99 \([0-9.]*\) ms.*')
-    landed=$(grep 'faults landed' "$run.txt" | grep -oE '[0-9]+/' | tr -d / | paste -sd+ - | bc 2>/dev/null)
-    printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "${landed:-0}" "$p99" |
+    landed=$(($(grep 'faults landed' "$run.txt" | grep -oE '[0-9]+/' | tr '/' '+')0))
+    printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
       tee -a "$summary"
     if [[ $code == 0 ]]; then
       # What passed can be had again by its seed.

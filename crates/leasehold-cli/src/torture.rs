@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold torture                                       A throw-away SQLite file, calm
   leasehold torture --store redis --profile pause         A throw-away Redis; workers stand still past their ttl
-  leasehold torture --store redis --url redis://host      Your own Redis, with faults of the workers only
+  leasehold torture --url redis://host --profile kill     Your own Redis, with faults of the workers only
   leasehold torture --store postgres --profile all --seed 7 --out DIR
   leasehold torture check DIR                             Judge a run once more
 
@@ -29,9 +29,9 @@ Profiles: calm, kill, pause, net, restart, clock, cancel, resources, all";
 pub(crate) struct Torture {
     #[command(subcommand)]
     again: Option<Again>,
-    /// Which store
-    #[arg(long, default_value = "sqlite", value_name = "STORE")]
-    store: Store,
+    /// Which store [default: that of --url, else sqlite]
+    #[arg(long, value_name = "STORE")]
+    store: Option<Store>,
     /// A store of your own, instead of a throw-away one
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -74,9 +74,17 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
         return judge(&directory, json);
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());
-    let name = format!("leasehold-torture-{}-{}-{seed}", args.store, args.profile);
+    let named = args.url.as_deref().map(|url| {
+        let unknown = || Failure::Usage("this URL names no store that several processes can share".into());
+        Store::of_url(url).ok_or_else(unknown)
+    });
+    let store = match (args.store, named.transpose()?) {
+        (Some(store), _) | (None, Some(store)) => store,
+        (None, None) => Store::Sqlite,
+    };
+    let name = format!("leasehold-torture-{store}-{}-{seed}", args.profile);
     let out = args.out.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
-    let mut order = Order::new(args.store, args.profile, &out);
+    let mut order = Order::new(store, args.profile, &out);
     order.url.clone_from(&args.url);
     order.time = Duration::from_secs(args.secs);
     order.seed = seed;

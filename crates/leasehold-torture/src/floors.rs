@@ -105,7 +105,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
             at_least("kills of holders", 10, faults.get(Fault::Kill).holders);
             at_least("pauses of holders", 10, faults.get(Fault::Pause).holders);
             at_least("unknown outcomes", 50, figures.unknowns + figures.failed + figures.dropped);
-            if plan.store.has_server() {
+            if faults.get(Fault::PauseStore).planned > 0 {
                 at_least("pauses of the store", 2, landed(Fault::PauseStore));
             }
         }
@@ -120,4 +120,31 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
         floors.push(Floor { what: "stale writes rejected".into(), least: 1, seen: figures.fenced_saves });
     }
     floors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_which_nothing_happened_is_below_the_floors_of_every_profile() {
+        let promises = Promises {
+            session: false,
+            notices_within: 0,
+            fenced: true,
+            fifo: true,
+            push: true,
+            ticket: 0,
+            durable: true,
+            steady: true,
+        };
+        for profile in Profile::ALL {
+            let plan = Plan::new(1, Store::Redis, true, *profile, 5_000, 8);
+            let floors = of(&plan, &promises, &Faults::default(), &Figures::default());
+            assert!(floors.iter().all(|floor| !floor.is_met()), "{profile}: {floors:?}");
+        }
+        let plan = Plan::new(1, Store::Redis, true, Profile::Calm, 5_000, 8);
+        let figures = Figures { handovers: 1_250, ..Figures::default() };
+        assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
+    }
 }

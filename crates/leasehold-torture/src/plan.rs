@@ -76,8 +76,15 @@ impl Series<'_> {
 }
 
 impl Plan {
-    /// The plan for a store and a profile that suit each other.
-    pub fn new(seed: u64, store: Store, profile: Profile, lasts_ms: u64, workers: usize) -> Self {
+    /// The plan for a store and a profile that suit each other. `owned`: it is a throw-away store, which may be harmed.
+    pub fn new(
+        seed: u64,
+        store: Store,
+        owned: bool,
+        profile: Profile,
+        lasts_ms: u64,
+        workers: usize,
+    ) -> Self {
         // Of a quorum's ttl 90 % must be left when the grant arrives.
         let ttl_ms = if store == Store::Quorum { 800 } else { 400 };
         // To be met with a lock and not in a queue, where its death would hold up everybody until its ticket lapses.
@@ -106,7 +113,7 @@ impl Plan {
             Profile::Calm | Profile::Cancel => {}
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
-            Profile::Net => series(&mut plan, 220, &net),
+            Profile::Net => series(&mut plan, 130, &net),
             Profile::Restart => {
                 series(&mut plan, 2_500, &restart);
                 series(&mut plan, 1_800, &freeze);
@@ -134,7 +141,7 @@ impl Plan {
             Profile::All => {
                 series(&mut plan, 500, &kill);
                 series(&mut plan, 450, &pause);
-                if store.has_server() {
+                if owned && store.has_server() {
                     series(&mut plan, 400, &net);
                     series(&mut plan, 4_000, &freeze);
                     if store.survives_restart() {
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plan_and_another_gives_another() {
         for profile in Profile::ALL {
-            let plan = |seed| Plan::new(seed, Store::Redis, *profile, 20_000, 12);
+            let plan = |seed| Plan::new(seed, Store::Redis, true, *profile, 20_000, 12);
             assert_eq!(plan(7), plan(7));
             let calm = matches!(profile, Profile::Calm | Profile::Cancel);
             assert_eq!(plan(7).faults == plan(8).faults, calm, "{profile}");
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn every_fault_of_the_network_is_in_a_plan_of_twenty_seconds() {
         for seed in 0..20 {
-            let plan = Plan::new(seed, Store::Redis, Profile::Net, 20_000, 12);
+            let plan = Plan::new(seed, Store::Redis, true, Profile::Net, 20_000, 12);
             use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
             for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
                 assert!(

@@ -86,6 +86,22 @@ named! {
 }
 
 impl Store {
+    /// The store that a URL names.
+    pub fn of_url(url: &str) -> Option<Self> {
+        let (scheme, _) = url.split_once(':')?;
+        match scheme.to_ascii_lowercase().as_str() {
+            "sqlite" => Some(Store::Sqlite),
+            "file" => Some(Store::File),
+            "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Some(Store::Redis),
+            "quorum" => Some(Store::Quorum),
+            "postgres" | "postgresql" => Some(Store::Postgres),
+            "postgres+advisory" | "postgresql+advisory" => Some(Store::Advisory),
+            "http" | "https" => Some(Store::Http),
+            // `memory:` is one process's own.
+            _ => None,
+        }
+    }
+
     /// Whether there is a server, which clients reach by the network.
     pub const fn has_server(self) -> bool {
         !matches!(self, Store::Sqlite | Store::File)
@@ -116,7 +132,7 @@ impl Profile {
             Profile::Restart if !store.survives_restart() => {
                 Some("what is in memory does not survive a restart")
             }
-            Profile::Restart | Profile::Resources | Profile::Clock if !owned => {
+            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock if !owned => {
                 Some("it takes a store of its own, and --url names one that is somebody's")
             }
             _ => None,
@@ -146,6 +162,8 @@ mod tests {
         for profile in Profile::ALL {
             assert_eq!(profile.to_string().parse(), Ok(*profile));
         }
+        assert_eq!(Store::of_url("rediss://host"), Some(Store::Redis));
+        assert_eq!(Store::of_url("memory:"), None);
         let error = "etcd".parse::<Store>().expect_err("there is none");
         assert!(error.contains("postgres+advisory"), "{error}");
     }

@@ -93,7 +93,8 @@ impl Order {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        let plan = Plan::new(self.seed, self.store, self.profile, lasts, self.workers.max(2));
+        let plan =
+            Plan::new(self.seed, self.store, self.url.is_none(), self.profile, lasts, self.workers.max(2));
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let seen = Run { order: self, plan: &plan, out: &out, runtime: &runtime }.run()?;
@@ -279,6 +280,7 @@ impl Run<'_> {
 
     fn task(&self, worker: &plan::Worker, setting: &Setting, info: &Info, socket: &Path) -> Task {
         let Order { store, profile, seed, .. } = self.order;
+        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::All);
         Task {
             url: String::new(),
             worker: 0,
@@ -292,14 +294,11 @@ impl Run<'_> {
             session: setting.promises.session,
             shared: info.shared,
             cancels: profile.cancels(),
+            plain: if lossy { 2 } else { 5 },
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
             // Where answers are lost, who waits for long sees little.
-            patience_ms: if matches!(profile, Profile::Net | Profile::Restart | Profile::All) {
-                400
-            } else {
-                1_000
-            },
+            patience_ms: if lossy { 400 } else { 1_000 },
         }
     }
 

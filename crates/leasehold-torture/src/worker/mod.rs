@@ -55,6 +55,8 @@ pub(crate) struct Task {
     pub(crate) shared: bool,
     /// Calls are given up half-way.
     pub(crate) cancels: bool,
+    /// One turn in so many is with a plain lease, whose calls are made once: unlike the wait loop they show every failure.
+    pub(crate) plain: u64,
     /// Some leases are left to expire.
     pub(crate) abandons: bool,
     /// How long a call to the store may take.
@@ -169,7 +171,8 @@ impl Player {
         while !*self.finished.borrow() {
             self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
             self.choose();
-            let plain = !self.task.session && self.dice.once_in(if self.pen.name == 0 { 60 } else { 5 });
+            let plain = !self.task.session
+                && self.dice.once_in(if self.pen.name == 0 { self.task.plain * 12 } else { self.task.plain });
             if plain {
                 self.take_lease().await;
             } else {

@@ -49,7 +49,7 @@ pub struct Planned {
     pub target: u64,
     /// For how long, in milliseconds.
     pub lasts_ms: u64,
-    /// How much: milliseconds of delay, bytes before a cut, seconds of a step.
+    /// How much: milliseconds of delay, bytes before a cut, seconds of a step; 1 for a kill of whoever it is.
     pub much: i64,
 }
 
@@ -101,7 +101,8 @@ impl Plan {
             number += 1;
             Series { plan, dice: Dice::fork(seed, number) }.every(every, make);
         };
-        let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, 0);
+        // One in forty is whoever it is: who dies in a queue holds up the others until its ticket lapses, half a run long.
+        let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, i64::from(dice.once_in(40)));
         let pause =
             |dice: &mut Dice| (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0);
         let restart = |dice: &mut Dice| (Fault::RestartStore, dice.roll() >> 32, 0, 0);

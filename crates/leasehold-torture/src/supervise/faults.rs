@@ -12,7 +12,7 @@ use crate::plan::{Plan, Planned};
 use crate::proxy::{Direction, HeldRequest};
 use crate::worker::now;
 
-use super::crew::Crew;
+use super::crew::{At, Crew};
 use super::landed::Faults;
 
 /// How long a fault waits for a worker that holds a lock.
@@ -115,10 +115,11 @@ impl<'a> Making<'a> {
     }
 
     /// Stops a worker that holds a lock, for a while or for ever; whether one was found. At last one without a lock
-    /// will do, but for a kill none that waits: its place in the queue would hold up the others for long.
+    /// will do, but for most kills none that waits: its place in the queue would hold up the others for long.
     fn hit_worker(&mut self, planned: Planned, last: bool) -> io::Result<bool> {
         let places = self.crew.workers.len();
         let kill = planned.fault == Fault::Kill;
+        let whoever = kill && planned.much == 1;
         // Some must be left to take over.
         let stopped = self.crew.workers.iter().filter(|worker| worker.stopped).count();
         if !kill && stopped * 2 >= places {
@@ -127,8 +128,8 @@ impl<'a> Making<'a> {
         for step in 0..places {
             let place = (planned.target as usize + step) % places;
             let worker = &self.crew.workers[place];
-            let suits = |at: super::crew::At| (at.holds || last) && !(kill && at.waits);
-            if worker.stopped || kill && worker.task().tasks > 1 || !suits(worker.at()?) {
+            let suits = |at: At| whoever || (at.holds || last) && !(kill && at.waits);
+            if worker.stopped || kill && !whoever && worker.task().tasks > 1 || !suits(worker.at()?) {
                 continue;
             }
             let value = u64::from(worker.number());

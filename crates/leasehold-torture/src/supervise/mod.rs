@@ -295,6 +295,7 @@ impl Run<'_> {
             shared: info.shared,
             cancels: profile.cancels(),
             plain: if lossy { 2 } else { 5 },
+            repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
             // Where answers are lost, who waits for long sees little.

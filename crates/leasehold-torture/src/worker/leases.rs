@@ -141,7 +141,7 @@ impl Player {
             if self.dice.once_in(4) && !self.renew_lease(kept).await {
                 break;
             }
-            if kept.chosen && self.dice.once_in(8) && !self.repeat(kept).await {
+            if kept.chosen && self.task.repeats && self.dice.once_in(8) && !self.repeat(kept).await {
                 break;
             }
             if protects && self.dice.once_in(3) {

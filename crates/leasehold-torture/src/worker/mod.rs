@@ -57,6 +57,9 @@ pub(crate) struct Task {
     pub(crate) cancels: bool,
     /// One turn in so many is with a plain lease, whose calls are made once: unlike the wait loop they show every failure.
     pub(crate) plain: u64,
+    /// Acquires with an id that has a lease already are made. Not in a quorum: while nodes fail, a repeat may be answered
+    /// with a higher fence, as its page says.
+    pub(crate) repeats: bool,
     /// Some leases are left to expire.
     pub(crate) abandons: bool,
     /// How long a call to the store may take.

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check torture bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -12,6 +12,9 @@ test: ## Everything: tools, format, lints, every feature alone, tests, documenta
 
 check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
+
+torture: ## Every store with every profile of faults, about half an hour
+	@scripts/torture.sh
 
 bench: ## Run the library's benchmarks
 	cargo bench --locked -p leasehold --features file,sqlite

@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Serve(Box<crate::serve::Serve>),
     /// Make tokens for the lock server.
     Token(crate::token::Token),
+    /// Provoke the worst moments of a store, and judge what happened.
+    Torture(Box<crate::torture::Torture>),
     /// List the stores this build can open, and what each can do.
     Stores(Stores),
 }

@@ -20,12 +20,14 @@ pub(crate) enum Exit {
     Busy = 75,
     NotAllowed = 77,
     Lost = 79,
+    Violated = 80,
+    Vacuous = 81,
     CannotRun = 126,
     NotFound = 127,
 }
 
 impl Exit {
-    const ALL: [Exit; 11] = [
+    const ALL: [Exit; 13] = [
         Exit::Success,
         Exit::Risk,
         Exit::Usage,
@@ -35,6 +37,8 @@ impl Exit {
         Exit::Busy,
         Exit::NotAllowed,
         Exit::Lost,
+        Exit::Violated,
+        Exit::Vacuous,
         Exit::CannotRun,
         Exit::NotFound,
     ];
@@ -50,6 +54,8 @@ impl Exit {
             Exit::Busy => "somebody else holds the lock, or the wait timed out",
             Exit::NotAllowed => "the store refused the credentials or the permission",
             Exit::Lost => "the lease was lost",
+            Exit::Violated => "torture has found a broken promise",
+            Exit::Vacuous => "torture has shown nothing, because too little happened",
             Exit::CannotRun => "the command to run cannot be run",
             Exit::NotFound => "the command to run is not there",
         }

@@ -20,6 +20,7 @@ mod store;
 mod stores;
 mod table;
 mod token;
+mod torture;
 mod url;
 mod view;
 mod wait;
@@ -33,6 +34,9 @@ use crate::exit::Exit;
 use crate::report::Failure;
 
 fn main() -> ExitCode {
+    if let Some(code) = leasehold_torture::roles::play() {
+        return code;
+    }
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == run::child::BECOME) {
         return run::child::become_command(arguments);
@@ -61,6 +65,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Bench(args) => bench::run(*args).map(ExitCode::from),
         Command::Serve(args) => serve::run(*args).map(ExitCode::from),
         Command::Token(args) => report::answer(&token::run(&args)?).map(|()| Exit::Success.into()),
+        Command::Torture(args) => torture::run(*args),
         Command::Stores(args) => report::answer(&stores::run(&args)?).map(|()| Exit::Success.into()),
     }
 }

@@ -4,6 +4,31 @@
 //! [history](history) of its own, which is there after a SIGKILL. Everything is judged afterwards, from the histories alone.
 
 pub mod check;
+#[cfg(feature = "run")]
+mod clock;
+pub mod dice;
+#[cfg(feature = "run")]
+pub mod floors;
+#[cfg(feature = "run")]
+mod ground;
 pub mod history;
+#[cfg(feature = "run")]
+mod lock_server;
+#[cfg(feature = "run")]
+pub mod plan;
 pub mod proxy;
+#[cfg(feature = "run")]
+pub mod report;
+#[cfg(feature = "run")]
+pub mod resource;
+#[cfg(feature = "run")]
+pub mod roles;
+#[cfg(feature = "run")]
+mod room;
 pub mod servers;
+#[cfg(feature = "run")]
+pub mod store;
+#[cfg(feature = "run")]
+pub mod supervise;
+#[cfg(feature = "run")]
+mod worker;

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -51,8 +51,10 @@ pub struct Counts {
     pub to_server: u64,
     /// Bytes passed on to clients.
     pub to_client: u64,
-    /// Answers that [`Proxy::swallow_answer`] made away with.
+    /// Answers that [`Proxy::swallow_answer`] and [`Proxy::lose_answers`] made away with.
     pub swallowed: u64,
+    /// Connections that [`Proxy::cut_after`] closed.
+    pub cut: u64,
 }
 
 /// A request that was held back by [`Proxy::hold_request`]. Dropped before it is delivered, its connection
@@ -71,6 +73,7 @@ struct Shared {
     open: AtomicU64,
     passed: [AtomicU64; 2],
     swallowed: AtomicU64,
+    cut: AtomicU64,
 }
 
 /// What holds for all bytes from now on.
@@ -93,8 +96,16 @@ struct Lane {
 #[derive(Debug, Default)]
 struct Traps {
     cuts: [Option<u64>; 2],
-    swallow: Vec<Vec<u8>>,
+    swallow: Vec<(Vec<u8>, Swallow)>,
     hold: Vec<Trap>,
+}
+
+/// What becomes of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Swallow {
+    None,
+    One,
+    All,
 }
 
 #[derive(Debug)]
@@ -139,7 +150,7 @@ impl Proxy {
 
     /// What has passed until now.
     pub fn counts(&self) -> Counts {
-        let Shared { accepted, open, passed: [to_server, to_client], swallowed, .. } = &*self.shared;
+        let Shared { accepted, open, passed: [to_server, to_client], swallowed, cut, .. } = &*self.shared;
         let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
         Counts {
             accepted: read(accepted),
@@ -147,6 +158,7 @@ impl Proxy {
             to_server: read(to_server),
             to_client: read(to_client),
             swallowed: read(swallowed),
+            cut: read(cut),
         }
     }
 
@@ -209,7 +221,14 @@ impl Proxy {
     /// Passes on the next request that contains these bytes in one chunk, and makes away with the first
     /// chunk that the server sends on that connection after it. Once. No bytes: any request.
     pub fn swallow_answer(&self, request: &[u8]) {
-        self.shared.traps().swallow.push(request.to_owned());
+        self.shared.traps().swallow.push((request.to_owned(), Swallow::One));
+    }
+
+    /// Passes on the next request that contains these bytes in one chunk, and makes away with everything that the server
+    /// sends on that connection after it, as a network does that loses an answer: no later one takes its place.
+    /// Once. No bytes: any request.
+    pub fn lose_answers(&self, request: &[u8]) {
+        self.shared.traps().swallow.push((request.to_owned(), Swallow::All));
     }
 
     /// Holds back the next request that contains these bytes in one chunk, and what follows on that
@@ -304,7 +323,7 @@ async fn serve(
                 shared.accepted.fetch_add(1, Ordering::SeqCst);
                 shared.open.fetch_add(1, Ordering::SeqCst);
                 let plan = shared.plan.subscribe();
-                let connection = Connection { shared: Arc::clone(shared), swallow: AtomicBool::new(false) };
+                let connection = Connection { shared: Arc::clone(shared), swallow: Mutex::new(Swallow::None) };
                 connections.spawn(async move { connection.run(client, server, plan).await });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -315,8 +334,8 @@ async fn serve(
 /// One connection of a client, and the one to the server that belongs to it.
 struct Connection {
     shared: Arc<Shared>,
-    /// The next chunk from the server is swallowed.
-    swallow: AtomicBool,
+    /// What becomes of the next chunk from the server.
+    swallow: Mutex<Swallow>,
 }
 
 impl Drop for Connection {
@@ -394,7 +413,7 @@ impl Connection {
             match read {
                 Ok(1..) => {
                     let back = direction == Direction::ToClient;
-                    if back && self.swallow.swap(false, Ordering::SeqCst) {
+                    if back && self.swallows() {
                         self.shared.swallowed.fetch_add(1, Ordering::SeqCst);
                         continue;
                     }
@@ -408,6 +427,16 @@ impl Connection {
                 _ => return Err(End::Reset),
             }
         }
+    }
+
+    /// Whether an answer is swallowed that has just come.
+    fn swallows(&self) -> bool {
+        let mut swallow = self.swallow.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = *swallow;
+        if now == Swallow::One {
+            *swallow = Swallow::None;
+        }
+        now != Swallow::None
     }
 
     async fn write(
@@ -432,6 +461,7 @@ impl Connection {
             self.shared.passed[direction as usize].fetch_add(bytes.len() as u64, Ordering::SeqCst);
             to.write_all(&bytes).await.map_err(|_| End::Reset)?;
             if cut {
+                self.shared.cut.fetch_add(1, Ordering::SeqCst);
                 return Err(End::Closed);
             }
         }
@@ -443,9 +473,9 @@ impl Connection {
         let Some(bytes) = &chunk.bytes else { return Ok(()) };
         let trap = {
             let mut traps = self.shared.traps();
-            if let Some(index) = traps.swallow.iter().position(|request| contains(bytes, request)) {
-                traps.swallow.remove(index);
-                self.swallow.store(true, Ordering::SeqCst);
+            if let Some(index) = traps.swallow.iter().position(|(request, _)| contains(bytes, request)) {
+                let (_, swallow) = traps.swallow.remove(index);
+                *self.swallow.lock().unwrap_or_else(PoisonError::into_inner) = swallow;
             }
             let index = traps.hold.iter().position(|trap| contains(bytes, &trap.request));
             index.map(|index| traps.hold.remove(index))

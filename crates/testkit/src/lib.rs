@@ -2,7 +2,6 @@
 
 pub mod browser;
 pub mod faulty;
-pub mod history;
 pub mod paused;
 pub mod process;
 pub mod pty;

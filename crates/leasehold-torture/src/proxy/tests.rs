@@ -107,7 +107,7 @@ async fn everything_passes_and_is_counted() {
     ask(&mut two, "you").await;
     comes(&mut two, "you").await;
     let counts = echo.proxy.counts();
-    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0 });
+    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0, cut: 0 });
     // The end of one half is passed on too: the server closes, and so does the client's other half.
     one.shutdown().await.unwrap();
     assert_eq!(ends(&mut one).await.unwrap(), 0);
@@ -263,6 +263,20 @@ async fn exactly_one_answer_is_swallowed_that_of_the_request() {
         ask(stream, "a secret again").await;
         comes(stream, "a secret again").await;
     }
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_no_other_takes_its_place() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.connect().await, echo.connect().await);
+    echo.proxy.lose_answers(b"secret");
+    ask(&mut one, "a secret").await;
+    echo.until_heard("a secret").await;
+    ask(&mut one, " more").await;
+    echo.until_heard("a secret more").await;
+    nothing_comes(&mut one).await;
+    ask(&mut two, "a secret again").await;
+    comes(&mut two, "a secret again").await;
 }
 
 #[tokio::test]

@@ -1,0 +1,143 @@
+//! `leasehold torture`: provokes the worst moments of a store, and judges what happened.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use leasehold_torture::check;
+use leasehold_torture::report::{Outcome, Report};
+use leasehold_torture::store::{Profile, Store};
+use leasehold_torture::supervise::Order;
+
+use crate::exit::Exit;
+use crate::report::{Failure, answer, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold torture                                       A throw-away SQLite file, calm
+  leasehold torture --store redis --profile pause         A throw-away Redis; workers stand still past their ttl
+  leasehold torture --url redis://host --profile kill     Your own Redis, with faults of the workers only
+  leasehold torture --store postgres --profile all --seed 7 --out DIR
+  leasehold torture check DIR                             Judge a run once more
+
+Stores: memory, sqlite, file, redis, quorum, postgres, postgres+advisory, http
+Profiles: calm, kill, pause, net, restart, clock, cancel, resources, all";
+
+/// Provoke the worst moments of a store, and judge what happened.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Torture {
+    #[command(subcommand)]
+    again: Option<Again>,
+    /// Which store [default: that of --url, else sqlite]
+    #[arg(long, value_name = "STORE")]
+    store: Option<Store>,
+    /// A store of your own, instead of a throw-away one
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Which faults
+    #[arg(long, default_value = "calm", value_name = "PROFILE")]
+    profile: Profile,
+    /// For how long, in seconds
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    secs: u64,
+    /// The same number gives the same plan [default: at random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// How many worker processes
+    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
+    workers: u16,
+    /// Where everything is written; without it, what has passed is removed
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Again {
+    /// Judge the histories of a run.
+    Check {
+        /// The directory of the run
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// Print the verdict as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs it, or judges a run once more.
+pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
+    if let Some(Again::Check { directory, json }) = args.again {
+        return judge(&directory, json);
+    }
+    let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());
+    let named = args.url.as_deref().map(|url| {
+        let unknown = || Failure::Usage("this URL names no store that several processes can share".into());
+        Store::of_url(url).ok_or_else(unknown)
+    });
+    let store = match (args.store, named.transpose()?) {
+        (Some(store), _) | (None, Some(store)) => store,
+        (None, None) => Store::Sqlite,
+    };
+    let name = format!("leasehold-torture-{store}-{}-{seed}", args.profile);
+    let out = args.out.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
+    let mut order = Order::new(store, args.profile, &out);
+    order.url.clone_from(&args.url);
+    order.time = Duration::from_secs(args.secs);
+    order.seed = seed;
+    order.workers = usize::from(args.workers);
+    order.progress = true;
+    let report = order.run().map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
+        _ => Failure::Ended(Exit::CannotRun, format!("the torture cannot go on: {error}")),
+    })?;
+    if args.out.is_none() && report.outcome == Outcome::Passed {
+        // It can be had again by its seed.
+        let _ = std::fs::remove_dir_all(&out);
+    }
+    tell(&report, args.json)?;
+    Ok(exit(report.outcome).into())
+}
+
+fn exit(outcome: Outcome) -> Exit {
+    match outcome {
+        Outcome::Passed => Exit::Success,
+        Outcome::Vacuous => Exit::Vacuous,
+        Outcome::Violated => Exit::Violated,
+    }
+}
+
+fn tell(report: &Report, json: bool) -> Result<(), Failure> {
+    use std::io::IsTerminal as _;
+    if std::io::stderr().is_terminal() {
+        // Ends the line of progress.
+        say("");
+    }
+    if json {
+        return answer(&(serde_json::to_string_pretty(report).map_err(std::io::Error::from)? + "\n"));
+    }
+    answer(&report.to_string())
+}
+
+fn judge(directory: &std::path::Path, json: bool) -> Result<ExitCode, Failure> {
+    let cannot = |error| Failure::Usage(format!("{} cannot be judged: {error}", directory.display()));
+    let verdict = check::check(directory).map_err(cannot)?;
+    let mut text = serde_json::to_string_pretty(&verdict).map_err(std::io::Error::from)? + "\n";
+    if !json {
+        text = serde_json::to_string_pretty(&verdict.figures).map_err(std::io::Error::from)? + "\n";
+        for violation in &verdict.violations {
+            text += &format!("{:?}: {}\n", violation.invariant, violation.seen);
+        }
+        text += &format!("{} violations\n", verdict.violations.len());
+    }
+    answer(&text)?;
+    Ok(if verdict.violations.is_empty() { Exit::Success } else { Exit::Violated }.into())
+}
+
+fn clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::from(since.subsec_nanos())
+}

@@ -1,0 +1,113 @@
+//! `leasehold torture` as a user meets it: its exit codes, its files, and that nothing of it is left.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn torture(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.arg("torture").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str], out: &Path) -> Output {
+    torture(args).arg("--out").arg(out).output().expect("it runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Passed, or on a slow machine vacuous, but never more than that.
+fn is_well(output: &Output) -> bool {
+    matches!(output.status.code(), Some(0 | 81))
+}
+
+#[test]
+fn the_same_seed_gives_the_same_plan_and_a_run_can_be_judged_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let args =
+        ["--store", "sqlite", "--profile", "kill", "--secs", "2", "--workers", "4", "--seed", "5", "--json"];
+    let outs = ["one", "two"].map(|name| directory.path().join(name));
+    let plans = outs.clone().map(|out| {
+        let output = run(&args, &out);
+        assert!(is_well(&output), "{}", said(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the report is JSON");
+        assert_eq!(report["seed"], 5);
+        assert!(report["figures"]["grants"].as_u64().is_some_and(|grants| grants > 0), "{report}");
+        assert!(out.join("report.json").exists());
+        std::fs::read_to_string(out.join("plan.json")).expect("there is a plan")
+    });
+    assert_eq!(plans[0], plans[1]);
+    let again = torture(&["check"]).arg(&outs[0]).output().expect("it runs");
+    assert_eq!(again.status.code(), Some(0), "{}", said(&again));
+}
+
+#[test]
+fn what_does_not_suit_is_refused_with_a_reason() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (args, reason) in [
+        (&["--store", "sqlite", "--profile", "net"][..], "nobody reaches this store by the network"),
+        (&["--store", "memory", "--profile", "restart"], "does not survive"),
+        (&["--store", "redis", "--profile", "restart", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (&["--store", "etcd"], "no such store"),
+        (&["--profile", "storm"], "no such profile"),
+    ] {
+        let output = run(args, &directory.path().join("run"));
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(reason), "{args:?}: {}", said(&output));
+    }
+    std::fs::write(directory.path().join("something"), "").expect("a file");
+    let output = run(&[], directory.path());
+    assert_eq!(output.status.code(), Some(64), "{}", said(&output));
+    assert!(said(&output).contains("is not empty"), "{}", said(&output));
+}
+
+/// The processes whose part names this directory.
+fn players(out: &Path) -> Vec<String> {
+    let out = out.display().to_string();
+    let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
+    processes
+        .filter(|process| {
+            let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&out)
+        })
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn until(what: &str, child: &mut Child, mut is_true: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_true() {
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("{what}: not within {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_killed_supervisor_leaves_no_process_behind_also_none_that_stands_still() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("run");
+    let mut command =
+        torture(&["--store", "sqlite", "--profile", "pause", "--secs", "300", "--workers", "4"]);
+    let mut child =
+        command.arg("--out").arg(&out).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let stands_still = |pid: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    // The workers and the resource, one of them stopped.
+    until("somebody stands still", &mut child, || {
+        let players = players(&out);
+        players.len() >= 5 && players.iter().any(stands_still)
+    });
+    child.kill().expect("it is killed");
+    child.wait().expect("it has ended");
+    until("all are gone", &mut child, || players(&out).is_empty());
+}

@@ -1,0 +1,103 @@
+//! Wall clocks that step: a small library before the system's, which adds to the wall clock what a file says.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::history::record::Fault;
+
+/// Its source. Nothing else is safe to put before every server: it touches one clock and nothing more.
+const SOURCE: &str = include_str!("clock/shim.c");
+
+/// The wall clocks of a run: one of the workers, one of the store.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    directory: PathBuf,
+    library: PathBuf,
+    workers: PathBuf,
+    store: PathBuf,
+}
+
+impl Clocks {
+    /// Builds the library, where also servers can read it that run with fewer rights.
+    pub(crate) fn new() -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("leasehold-clock-{}-{number}", std::process::id()));
+        // What a process with the same id has left behind.
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory)?;
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
+        let (workers, store) = (directory.join("workers"), directory.join("store"));
+        let (source, library) = (directory.join("clock.c"), directory.join("clock.so"));
+        let clocks = Clocks { directory, library, workers, store };
+        std::fs::write(&source, SOURCE)?;
+        let mut cc = Command::new("cc");
+        let built = cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&clocks.library).arg(&source).output();
+        let missing = "the profile clock needs a C compiler: install the package gcc";
+        let built = built.map_err(|error| io::Error::other(format!("{missing} ({error})")))?;
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr).into_owned();
+            return Err(io::Error::other(format!("the clock that steps cannot be built:\n{said}")));
+        }
+        clocks.step(Fault::ClockWorker, 0)?;
+        clocks.step(Fault::ClockStore, 0)?;
+        Ok(clocks)
+    }
+
+    fn environment(&self, file: &Path) -> Vec<(String, String)> {
+        let text = |path: &Path| path.display().to_string();
+        vec![("LD_PRELOAD".into(), text(&self.library)), ("LEASEHOLD_CLOCK".into(), text(file))]
+    }
+
+    /// What a worker's environment needs.
+    pub(crate) fn of_workers(&self) -> Vec<(String, String)> {
+        self.environment(&self.workers)
+    }
+
+    /// What a server's environment needs.
+    pub(crate) fn of_store(&self) -> Vec<(String, String)> {
+        self.environment(&self.store)
+    }
+
+    /// Sets how far a wall clock is off, in seconds.
+    pub(crate) fn step(&self, which: Fault, seconds: i64) -> io::Result<()> {
+        let file = if which == Fault::ClockStore { &self.store } else { &self.workers };
+        // Written in place, never truncated: it is mapped into the processes.
+        let file = std::fs::File::options().write(true).create(true).truncate(false).open(file)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)
+    }
+}
+
+impl Drop for Clocks {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_steps_while_a_process_runs_and_no_other_clock_does() {
+        let clocks = Clocks::new().expect("it is built");
+        let date = || {
+            let mut date = Command::new("date");
+            let said = date.arg("+%s").envs(clocks.of_workers()).output().expect("date runs").stdout;
+            String::from_utf8_lossy(&said).trim().parse::<i64>().expect("a number")
+        };
+        let began = std::time::Instant::now();
+        let before = date();
+        clocks.step(Fault::ClockStore, -5_000).expect("it is set");
+        clocks.step(Fault::ClockWorker, 3_600).expect("it is set");
+        let stepped = date() - before;
+        let most = 3_601 + began.elapsed().as_secs() as i64;
+        assert!((3_600..=most).contains(&stepped), "{stepped}");
+        clocks.step(Fault::ClockWorker, -3_600).expect("it is set");
+        let stepped = date() - before;
+        assert!((-3_600..=most - 7_200).contains(&stepped), "{stepped}");
+    }
+}

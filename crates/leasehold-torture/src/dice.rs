@@ -1,0 +1,74 @@
+//! Random numbers that follow from a seed: the same seed, the same numbers.
+
+use std::time::Duration;
+
+/// A generator (splitmix64): small, quick, and good enough to choose what happens next.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Dice(seed)
+    }
+
+    /// Another one, which follows from this seed and a number and shares nothing with it.
+    pub fn fork(seed: u64, number: u64) -> Self {
+        let mut dice = Dice(seed ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        dice.roll();
+        dice
+    }
+
+    /// Any number.
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below this; 0 of none.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.roll() % bound.max(1)
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// From the first to before the second.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to.saturating_sub(from))
+    }
+
+    /// From 0 to so many microseconds, with as many short ones as long ones: each power of two is as likely.
+    pub fn micros(&mut self, most: u64) -> Duration {
+        let powers = u64::from(most.max(1).ilog2()) + 1;
+        let power = self.below(powers);
+        Duration::from_micros(self.below(2 << power).min(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers_and_another_gives_others() {
+        let numbers = |mut dice: Dice| -> Vec<u64> { (0..100).map(|_| dice.roll()).collect() };
+        assert_eq!(numbers(Dice::new(7)), numbers(Dice::new(7)));
+        assert_ne!(numbers(Dice::new(7)), numbers(Dice::new(8)));
+        assert_ne!(numbers(Dice::fork(7, 1)), numbers(Dice::fork(7, 2)));
+    }
+
+    #[test]
+    fn numbers_stay_within_their_bounds() {
+        let mut dice = Dice::new(1);
+        for _ in 0..10_000 {
+            assert!((3..9).contains(&dice.between(3, 9)));
+            assert!(dice.micros(5_000) <= Duration::from_micros(5_000));
+            assert_eq!(dice.below(0), 0);
+        }
+    }
+}

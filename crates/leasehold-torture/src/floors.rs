@@ -1,0 +1,152 @@
+//! What must have happened for a run to show anything: below it a run without violations is vacuous.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::check::Figures;
+use crate::history::record::Fault;
+use crate::history::setting::Promises;
+use crate::plan::Plan;
+use crate::store::{Profile, Store};
+use crate::supervise::Faults;
+
+/// One thing that must have happened often enough.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Floor {
+    /// What.
+    pub what: String,
+    /// How often.
+    pub least: u64,
+    /// How often it did.
+    pub seen: u64,
+}
+
+impl Floor {
+    /// Whether it is enough.
+    pub fn is_met(&self) -> bool {
+        self.seen >= self.least
+    }
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of at least {}", self.what, self.seen, self.least)
+    }
+}
+
+/// Hand-overs in 20 calm seconds. What a store can do at most differs: a quorum polls, lock files of several processes
+/// are handed over by inotify, and both servers before a store share the machine with the workers.
+const fn calm_handovers(store: Store) -> u64 {
+    match store {
+        Store::Memory | Store::Sqlite | Store::Redis | Store::Postgres | Store::Advisory | Store::Http => {
+            5_000
+        }
+        Store::File => 2_000,
+        Store::Quorum => 800,
+    }
+}
+
+/// All floors of a run.
+pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Figures) -> Vec<Floor> {
+    let mut floors = Vec::new();
+    // They are said for 20 seconds; a part of that has a part of them.
+    let mut at_least = |what: &str, in_twenty: u64, seen: u64| {
+        let least = (in_twenty * plan.lasts_ms / 20_000).max(1);
+        floors.push(Floor { what: what.into(), least, seen });
+    };
+    let landed = |fault: Fault| faults.get(fault).landed;
+    // Faults make everything slow; without some work in between they show nothing.
+    let part = match plan.profile {
+        Profile::Calm => 1,
+        Profile::Cancel | Profile::Clock => 4,
+        _ => 25,
+    };
+    at_least("hand-overs", calm_handovers(plan.store) / part, figures.handovers);
+    match plan.profile {
+        Profile::Calm => {}
+        Profile::Kill => {
+            at_least("kills", 60, landed(Fault::Kill));
+            at_least("kills of holders", 30, faults.get(Fault::Kill).holders);
+        }
+        Profile::Pause => {
+            let pauses = faults.get(Fault::Pause);
+            at_least("pauses of holders", 40, pauses.holders);
+            if !promises.session {
+                at_least("pauses of holders past their ttl", 40, pauses.past_ttl);
+            }
+        }
+        Profile::Net => {
+            use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
+            for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
+                at_least(&format!("{fault:?}"), 2, landed(fault));
+            }
+            // In a quorum a minority that fails costs nothing.
+            let unknown = if plan.store == Store::Quorum { 40 } else { 100 };
+            at_least("unknown outcomes", unknown, figures.unknowns + figures.failed);
+        }
+        Profile::Restart => {
+            at_least("restarts of the store", 4, landed(Fault::RestartStore));
+            at_least("pauses of the store", 4, landed(Fault::PauseStore));
+        }
+        Profile::Clock => {
+            at_least("steps of the workers' clocks", 8, landed(Fault::ClockWorker));
+            if plan.store.has_server() {
+                at_least("steps of the store's clock", 4, landed(Fault::ClockStore));
+            }
+        }
+        Profile::Cancel => at_least("acquires given up", 500, figures.dropped),
+        Profile::Resources => {
+            for fault in [Fault::Descriptors, Fault::Memory, Fault::DiskFull] {
+                if faults.get(fault).planned > 0 {
+                    at_least(&format!("{fault:?}"), 4, landed(fault));
+                }
+            }
+        }
+        Profile::All => {
+            at_least("kills of holders", 10, faults.get(Fault::Kill).holders);
+            at_least("pauses of holders", 10, faults.get(Fault::Pause).holders);
+            at_least("unknown outcomes", 50, figures.unknowns + figures.failed + figures.dropped);
+            if faults.get(Fault::PauseStore).planned > 0 {
+                at_least("pauses of the store", 2, landed(Fault::PauseStore));
+            }
+        }
+    }
+    if plan.profile == Profile::Pause && !promises.session {
+        // Without these nobody was ever in danger, and that nothing happened means nothing.
+        floors.push(Floor {
+            what: "overlaps without fences".into(),
+            least: 1,
+            seen: figures.unfenced_overlaps,
+        });
+        floors.push(Floor { what: "stale writes rejected".into(), least: 1, seen: figures.fenced_saves });
+    }
+    floors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_which_nothing_happened_is_below_the_floors_of_every_profile() {
+        let promises = Promises {
+            session: false,
+            notices_within: 0,
+            fenced: true,
+            fifo: true,
+            push: true,
+            ticket: 0,
+            durable: true,
+            steady: true,
+        };
+        for profile in Profile::ALL {
+            let plan = Plan::new(1, Store::Redis, true, *profile, 5_000, 8);
+            let floors = of(&plan, &promises, &Faults::default(), &Figures::default());
+            assert!(floors.iter().all(|floor| !floor.is_met()), "{profile}: {floors:?}");
+        }
+        let plan = Plan::new(1, Store::Redis, true, Profile::Calm, 5_000, 8);
+        let figures = Figures { handovers: 1_250, ..Figures::default() };
+        assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
+    }
+}

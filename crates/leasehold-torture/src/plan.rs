@@ -1,0 +1,205 @@
+//! What will happen in a run, all of it from the seed: who works, and which fault comes when, to whom, for how long.
+
+use serde::{Serialize, Serializer};
+
+use crate::dice::Dice;
+use crate::history::record::Fault;
+use crate::store::{Profile, Store};
+
+/// The name of its file in the directory of a run.
+pub const FILE: &str = "plan.json";
+
+/// A run, before it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Everything follows from this, and from what was asked for.
+    pub seed: u64,
+    /// The store.
+    pub store: Store,
+    /// The profile.
+    pub profile: Profile,
+    /// How long it goes on, in milliseconds.
+    pub lasts_ms: u64,
+    /// How long leases last, in milliseconds.
+    pub ttl_ms: u64,
+    /// The worker processes. Who takes the place of one that was killed is like it.
+    pub workers: Vec<Worker>,
+    /// The faults, in time order.
+    pub faults: Vec<Planned>,
+}
+
+/// A worker process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Worker {
+    /// How many tasks take turns in it.
+    pub tasks: u16,
+    /// Whether they run on several threads.
+    pub threads: bool,
+}
+
+/// One fault to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Planned {
+    /// When, in milliseconds from the start.
+    pub at_ms: u64,
+    /// What.
+    #[serde(serialize_with = "by_name")]
+    pub fault: Fault,
+    /// To whom: the place of a worker where the search for one that holds a lock begins, or a server or proxy.
+    pub target: u64,
+    /// For how long, in milliseconds.
+    pub lasts_ms: u64,
+    /// How much: milliseconds of delay, bytes before a cut, seconds of a step; 1 for a kill of whoever it is.
+    pub much: i64,
+}
+
+fn by_name<S: Serializer>(fault: &Fault, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{fault:?}"))
+}
+
+/// Faults of one kind, at about equal distances.
+struct Series<'a> {
+    plan: &'a mut Plan,
+    dice: Dice,
+}
+
+impl Series<'_> {
+    fn every(&mut self, ms: u64, mut make: impl FnMut(&mut Dice) -> (Fault, u64, u64, i64)) {
+        // Workers get to work first, and recover at the end.
+        let mut at_ms = 300 + self.dice.below(ms);
+        while at_ms + 300 < self.plan.lasts_ms {
+            let (fault, target, lasts_ms, much) = make(&mut self.dice);
+            self.plan.faults.push(Planned { at_ms, fault, target, lasts_ms, much });
+            at_ms += ms * 3 / 4 + self.dice.below(ms / 2);
+        }
+    }
+}
+
+impl Plan {
+    /// The plan for a store and a profile that suit each other. `owned`: it is a throw-away store, which may be harmed.
+    pub fn new(
+        seed: u64,
+        store: Store,
+        owned: bool,
+        profile: Profile,
+        lasts_ms: u64,
+        workers: usize,
+    ) -> Self {
+        // Of a quorum's ttl 90 % must be left when the grant arrives.
+        let ttl_ms = if store == Store::Quorum { 800 } else { 400 };
+        // To be met with a lock and not in a queue, where its death would hold up everybody until its ticket lapses.
+        let lonely = matches!(profile, Profile::Kill | Profile::Pause | Profile::All);
+        let worker = |place: usize| Worker {
+            tasks: if lonely && place < workers.div_ceil(2) { 1 } else { 1 + (place % 4) as u16 },
+            threads: place % 3 == 2,
+        };
+        let workers = (0..workers).map(worker).collect();
+        let mut plan = Plan { seed, store, profile, lasts_ms, ttl_ms, workers, faults: Vec::new() };
+        let places = plan.workers.len() as u64;
+        let mut number = 0;
+        let mut series = |plan: &mut Plan, every: u64, make: &dyn Fn(&mut Dice) -> (Fault, u64, u64, i64)| {
+            number += 1;
+            Series { plan, dice: Dice::fork(seed, number) }.every(every, make);
+        };
+        // One in forty is whoever it is: who dies in a queue holds up the others until its ticket lapses, half a run long.
+        let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, i64::from(dice.once_in(40)));
+        let pause =
+            |dice: &mut Dice| (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0);
+        let restart = |dice: &mut Dice| (Fault::RestartStore, dice.roll() >> 32, 0, 0);
+        let freeze =
+            |dice: &mut Dice| (Fault::PauseStore, dice.roll() >> 32, dice.between(50, ttl_ms * 2), 0);
+        let worker_clock = |dice: &mut Dice| (Fault::ClockWorker, 0, dice.between(200, 1_500), step(dice));
+        let store_clock = |dice: &mut Dice| (Fault::ClockStore, 0, dice.between(300, 2_000), step(dice));
+        match profile {
+            Profile::Calm | Profile::Cancel => {}
+            Profile::Kill => series(&mut plan, 200, &kill),
+            Profile::Pause => series(&mut plan, 180, &pause),
+            Profile::Net => series(&mut plan, 130, &net),
+            Profile::Restart => {
+                series(&mut plan, 2_500, &restart);
+                series(&mut plan, 1_800, &freeze);
+            }
+            Profile::Clock => {
+                series(&mut plan, 900, &worker_clock);
+                if store.has_server() {
+                    series(&mut plan, 2_500, &store_clock);
+                }
+            }
+            Profile::Resources => {
+                let descriptors =
+                    |dice: &mut Dice| (Fault::Descriptors, dice.below(places), dice.between(200, 1_000), 0);
+                series(&mut plan, 500, &descriptors);
+                if matches!(store, Store::Redis | Store::Quorum) {
+                    let memory =
+                        |dice: &mut Dice| (Fault::Memory, dice.roll() >> 32, dice.between(200, 1_500), 1);
+                    series(&mut plan, 2_500, &memory);
+                }
+                if matches!(store, Store::Sqlite | Store::File | Store::Http) {
+                    let full = |dice: &mut Dice| (Fault::DiskFull, 0, dice.between(200, 1_500), 0);
+                    series(&mut plan, 2_500, &full);
+                }
+            }
+            Profile::All => {
+                series(&mut plan, 500, &kill);
+                series(&mut plan, 450, &pause);
+                if owned && store.has_server() {
+                    series(&mut plan, 400, &net);
+                    series(&mut plan, 4_000, &freeze);
+                    if store.survives_restart() {
+                        series(&mut plan, 4_500, &restart);
+                    }
+                }
+            }
+        }
+        plan.faults.sort_by_key(|fault| fault.at_ms);
+        plan
+    }
+}
+
+fn net(dice: &mut Dice) -> (Fault, u64, u64, i64) {
+    let target = dice.roll() >> 32;
+    match dice.below(10) {
+        0 | 1 => (Fault::Delay, target, dice.between(100, 800), dice.between(5, 300) as i64),
+        2 | 3 => (Fault::Reset, target, 0, 0),
+        4 => (Fault::Blackhole, target, dice.between(100, 1_200), 0),
+        5 | 6 => (Fault::Cut, target, 500, dice.between(1, 3_000) as i64),
+        7 | 8 => (Fault::Swallow, target, 500, 0),
+        _ => (Fault::Hold, target, dice.between(50, 2_000), 0),
+    }
+}
+
+/// From a second to an hour, forwards or back, in seconds.
+fn step(dice: &mut Dice) -> i64 {
+    let seconds = [1, 5, 60, 600, 3_600][dice.below(5) as usize];
+    if dice.once_in(2) { seconds } else { -seconds }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_gives_another() {
+        for profile in Profile::ALL {
+            let plan = |seed| Plan::new(seed, Store::Redis, true, *profile, 20_000, 12);
+            assert_eq!(plan(7), plan(7));
+            let calm = matches!(profile, Profile::Calm | Profile::Cancel);
+            assert_eq!(plan(7).faults == plan(8).faults, calm, "{profile}");
+            assert_eq!(plan(7).faults.is_empty(), calm, "{profile}");
+        }
+    }
+
+    #[test]
+    fn every_fault_of_the_network_is_in_a_plan_of_twenty_seconds() {
+        for seed in 0..20 {
+            let plan = Plan::new(seed, Store::Redis, true, Profile::Net, 20_000, 12);
+            use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
+            for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
+                assert!(
+                    plan.faults.iter().any(|planned| planned.fault == fault),
+                    "seed {seed}: no {fault:?}"
+                );
+            }
+        }
+    }
+}

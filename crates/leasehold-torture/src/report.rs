@@ -1,0 +1,222 @@
+//! What came of a run: one screen for people, and `report.json`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::check::{Figures, Invariant, Verdict, Violation};
+use crate::floors::{self, Floor};
+use crate::history::setting::Promises;
+use crate::plan::Plan;
+use crate::store::{Profile, Store};
+use crate::supervise::{Faults, Order, Seen};
+
+/// The name of its file in the directory of a run.
+pub const FILE: &str = "report.json";
+
+/// How many violations are told on the screen; all are in the file.
+const TOLD: usize = 3;
+
+/// From so many percent on others use too much of the machine for times to mean anything.
+const OTHERS: u64 = 30;
+
+/// Whether it is only a matter of how quickly something happened.
+fn is_of_time(invariant: Invariant) -> bool {
+    matches!(invariant, Invariant::J1 | Invariant::J2 | Invariant::J4 | Invariant::J5)
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Everything that was promised was kept, and enough happened to show it.
+    Passed,
+    /// Too little happened to show anything.
+    Vacuous,
+    /// A promise was broken.
+    Violated,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The plan follows from this.
+    pub seed: u64,
+    /// The store.
+    pub store: Store,
+    /// The profile of faults.
+    pub profile: Profile,
+    /// How the store was configured.
+    pub configuration: String,
+    /// What the store promises.
+    pub promises: Promises,
+    /// How long leases lasted, in milliseconds.
+    pub ttl_ms: u64,
+    /// Worker processes at any time.
+    pub workers: usize,
+    /// Worker processes in all.
+    pub processes: u32,
+    /// How long they worked, in seconds.
+    pub seconds: f64,
+    /// Workers that did not finish when they were told to.
+    pub stuck: usize,
+    /// The faults, by kind.
+    pub faults: Faults,
+    /// What the histories show.
+    pub figures: Figures,
+    /// What must have happened for the run to show anything.
+    pub floors: Vec<Floor>,
+    /// The part of the processor time in use that was that of processes which have nothing to do with the run, in percent.
+    pub others: u64,
+    /// How often each invariant was broken.
+    pub broken: BTreeMap<String, usize>,
+    /// How often each bound of time was broken on a machine that others used too much: these count for nothing.
+    pub excused: BTreeMap<String, usize>,
+    /// All that was broken.
+    pub violations: Vec<Violation>,
+    /// Where everything is.
+    pub directory: PathBuf,
+}
+
+impl Report {
+    pub(crate) fn new(
+        order: &Order,
+        plan: &Plan,
+        seen: Seen,
+        verdict: Verdict,
+        out: &Path,
+    ) -> io::Result<Self> {
+        let Verdict { violations, figures } = verdict;
+        let floors = floors::of(plan, &seen.promises, &seen.faults, &figures);
+        let (mut broken, mut excused) = (BTreeMap::new(), BTreeMap::new());
+        for violation in &violations {
+            let timely = seen.others <= OTHERS || !is_of_time(violation.invariant);
+            let list = if timely { &mut broken } else { &mut excused };
+            *list.entry(format!("{:?}", violation.invariant)).or_default() += 1;
+        }
+        if seen.stuck > 0 {
+            // Everything was healed by then: whoever cannot give back what it holds hangs.
+            broken.insert("stuck workers".into(), seen.stuck);
+        }
+        let outcome = match (broken.is_empty(), floors.iter().all(Floor::is_met)) {
+            (false, _) => Outcome::Violated,
+            (true, false) => Outcome::Vacuous,
+            (true, true) => Outcome::Passed,
+        };
+        Ok(Report {
+            outcome,
+            seed: plan.seed,
+            store: plan.store,
+            profile: plan.profile,
+            configuration: seen.configuration,
+            promises: seen.promises,
+            ttl_ms: plan.ttl_ms,
+            workers: order.workers,
+            processes: seen.processes,
+            seconds: seen.worked.as_secs_f64(),
+            stuck: seen.stuck,
+            faults: seen.faults,
+            figures,
+            floors,
+            others: seen.others,
+            broken,
+            excused,
+            violations,
+            directory: out.to_owned(),
+        })
+    }
+
+    pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
+        std::fs::write(directory.join(FILE), serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+/// As many digits as one reads.
+fn ms(nanos: u64) -> String {
+    format!("{:.1} ms", nanos as f64 / 1e6)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { store, profile, seed, seconds, workers, processes, ttl_ms, figures, .. } = self;
+        writeln!(f, "{store} {profile}, seed {seed}: {}", self.configuration)?;
+        writeln!(f, "  {seconds:.1} s, {workers} workers at a time, {processes} in all, ttl {ttl_ms} ms")?;
+        let faults: Vec<_> = self
+            .faults
+            .0
+            .iter()
+            .map(|(name, faults)| {
+                let holders = if faults.holders > 0 {
+                    format!(" ({} with a lock)", faults.holders)
+                } else {
+                    String::new()
+                };
+                format!("{name} {}/{}{holders}", faults.landed, faults.planned)
+            })
+            .collect();
+        if !faults.is_empty() {
+            writeln!(f, "  faults landed   {}", faults.join(", "))?;
+        }
+        let Figures { grants, handovers, expiries, takeovers, unknowns, busy, failed, dropped, .. } = figures;
+        writeln!(
+            f,
+            "  acquires        {grants} granted, {busy} busy, {failed} failed, {dropped} dropped, {unknowns} calls unknown"
+        )?;
+        writeln!(f, "  leases          {handovers} hand-overs, {expiries} expiries, {takeovers} takeovers")?;
+        let lost: Vec<_> = figures.lost.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        let lost = if lost.is_empty() { "none".into() } else { lost.join(", ") };
+        let margin =
+            figures.lost_margin.map(|margin| format!("; least margin before another had it {}", ms(margin)));
+        writeln!(f, "  lost            {lost}{}", margin.unwrap_or_default())?;
+        let (over, take) = (&figures.handover, &figures.takeover);
+        writeln!(f, "  hand-over       p50 {}, p99 {}, max {}", ms(over.p50), ms(over.p99), ms(over.max))?;
+        writeln!(f, "  takeover        p50 {}, p99 {}, max {}", ms(take.p50), ms(take.p99), ms(take.max))?;
+        writeln!(
+            f,
+            "  resource        {} stale writes rejected, {} overlaps without fences",
+            figures.fenced_saves, figures.unfenced_overlaps
+        )?;
+        writeln!(
+            f,
+            "  order, rest     {} overtaken, {} left over",
+            figures.fifo_inversions, figures.leftovers
+        )?;
+        let (stalls, waived, others) = (figures.stalls, figures.waived, self.others);
+        writeln!(
+            f,
+            "  machine         {stalls} stalls, {waived} bounds waived, {others} % of its work was for others"
+        )?;
+        if !self.excused.is_empty() {
+            let all: Vec<_> = self.excused.iter().map(|(what, count)| format!("{what} {count}×")).collect();
+            writeln!(
+                f,
+                "  EXCUSED         {}: others used too much of the machine for times to mean anything",
+                all.join(", ")
+            )?;
+        }
+        for floor in self.floors.iter().filter(|floor| !floor.is_met()) {
+            writeln!(f, "  TOO LITTLE      {floor}")?;
+        }
+        for violation in self.violations.iter().take(TOLD) {
+            writeln!(f, "  VIOLATION       {:?}: {}", violation.invariant, violation.seen)?;
+        }
+        if self.violations.len() > TOLD {
+            writeln!(f, "  and {} more", self.violations.len() - TOLD)?;
+        }
+        let all: Vec<_> = self.broken.iter().map(|(what, count)| format!("{what} {count}×")).collect();
+        match self.outcome {
+            Outcome::Passed => writeln!(f, "passed: no violations"),
+            Outcome::Vacuous => {
+                writeln!(f, "VACUOUS: no violations, but too little happened to show anything")
+            }
+            Outcome::Violated => {
+                writeln!(f, "VIOLATED: {}; the histories are in {}", all.join(", "), self.directory.display())
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Runs a plan: starts everything, makes the faults, ends everything in peace, and has it judged.
+
+mod crew;
+mod faults;
+mod landed;
+mod load;
+pub(crate) mod rest;
+mod stalls;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Info, Liveness, TimeAuthority};
+use leasehold::{LeaseId, Locks};
+
+use crate::check;
+use crate::clock::Clocks;
+use crate::ground::Ground;
+use crate::history::record::Log;
+use crate::history::setting::{Name, Promises, Setting};
+use crate::lock_server::is_ready;
+use crate::plan::{self, Plan};
+use crate::report::Report;
+use crate::roles::{self, Around, Role};
+use crate::room::Room;
+use crate::store::{Profile, Store};
+use crate::worker::{Task, now};
+use crate::{resource, worker};
+
+use crew::Crew;
+use faults::Making;
+pub use landed::{Faults, Landed};
+use load::Load;
+use rest::Rest;
+use stalls::Stalls;
+
+/// The name of the supervisor's history in the directory of a run.
+const HISTORY: &str = "supervisor";
+
+/// How long workers may take to give back what they hold.
+const FINISH: Duration = Duration::from_secs(20);
+
+/// How long a dead waiter's place can hold up the others, where there are queues.
+const TICKET: Duration = Duration::from_secs(10);
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The store.
+    pub store: Store,
+    /// Where it is, if it is not to be a throw-away one.
+    pub url: Option<String>,
+    /// The profile of faults.
+    pub profile: Profile,
+    /// How long it works.
+    pub time: Duration,
+    /// The plan follows from this.
+    pub seed: u64,
+    /// How many worker processes there are at any time.
+    pub workers: usize,
+    /// Where everything is written: a directory that is empty or not there yet.
+    pub out: PathBuf,
+    /// Whether to say on stderr how it goes on, if that is a terminal.
+    pub progress: bool,
+}
+
+impl Order {
+    /// Twelve workers for twenty seconds.
+    pub fn new(store: Store, profile: Profile, out: impl Into<PathBuf>) -> Self {
+        let time = Duration::from_secs(20);
+        Order { store, url: None, profile, time, seed: 1, workers: 12, out: out.into(), progress: false }
+    }
+
+    /// Runs it, has it judged, and writes the report.
+    ///
+    /// Call it on a thread that lives as long as this takes: what it starts ends with that thread. The binary must
+    /// begin with [`roles::play`].
+    ///
+    /// # Errors
+    /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
+    pub fn run(&self) -> io::Result<Report> {
+        if let Some(why) = self.profile.refuses(self.store, self.url.is_none()) {
+            let message = format!("the profile {} does not suit {}: {why}", self.profile, self.store);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        std::fs::create_dir_all(&self.out)?;
+        let out = self.out.canonicalize()?;
+        if std::fs::read_dir(&out)?.next().is_some() {
+            let message =
+                format!("{} is not empty: --out names a directory for this run alone", out.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
+        let plan =
+            Plan::new(self.seed, self.store, self.url.is_none(), self.profile, lasts, self.workers.max(2));
+        std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let seen = Run { order: self, plan: &plan, out: &out, runtime: &runtime }.run()?;
+        let verdict = check::check(&out)?;
+        let report = Report::new(self, &plan, seen, verdict, &out)?;
+        report.write(&out)?;
+        Ok(report)
+    }
+}
+
+/// What the supervisor itself has seen.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) configuration: String,
+    pub(crate) promises: Promises,
+    pub(crate) faults: Faults,
+    pub(crate) processes: u32,
+    pub(crate) stuck: usize,
+    pub(crate) worked: Duration,
+    pub(crate) others: u64,
+}
+
+struct Run<'a> {
+    order: &'a Order,
+    plan: &'a Plan,
+    out: &'a Path,
+    runtime: &'a tokio::runtime::Runtime,
+}
+
+impl Run<'_> {
+    fn run(&self) -> io::Result<Seen> {
+        let Order { store, profile, .. } = *self.order;
+        self.say("starting the store");
+        let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
+        let environment =
+            |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
+        let mut ground = match &self.order.url {
+            Some(url) => Ground::theirs(store, url),
+            None => Ground::start(store, profile, self.out, &environment(Clocks::of_store))?,
+        };
+        let entered = ground.room().map(Room::entered).unwrap_or_default();
+        let info = self.info(&ground)?;
+        let setting = self.setting(&ground, &info);
+        setting.write(self.out)?;
+        let log = Log::append(&self.out.join(HISTORY))?;
+        let stalls = Stalls::watch(&self.out.join(HISTORY))?;
+
+        self.say("starting the workers");
+        let socket = self.out.join("socket");
+        let role = Role::Resource { socket: socket.clone(), history: self.out.join(resource::HISTORY) };
+        let mut resource = Killed(roles::start(role, Stdio::inherit(), &Around::default())?);
+        if !is_ready(&mut resource.0) {
+            return Err(io::Error::other("the resource does not start"));
+        }
+        let mut crew = Crew::new(
+            self.out,
+            Around { environment: environment(Clocks::of_workers), entered: entered.clone() },
+        );
+        for worker in &self.plan.workers {
+            let task = self.task(worker, &setting, &info, &socket);
+            crew.add(task, |number| ground.url_of(number))?;
+        }
+        crew.wait_for_begin()?;
+
+        let begun = now();
+        let (faults, worked, others) = self.work(&mut ground, &mut crew, &log, clocks.as_ref())?;
+        let span = (begun, now());
+        self.say("everybody finishes");
+        let stuck = crew.finish(FINISH)?;
+        let processes = crew.count();
+        drop(crew);
+        drop(resource);
+        let _ = std::fs::remove_file(&socket);
+        self.say("looking at the store at rest");
+        let patience = TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5);
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let names = setting.names.clone();
+        let role =
+            Role::Rest(Rest { url: ground.own_url(), names, patience_ms, history: self.out.join(HISTORY) });
+        let mut look =
+            Killed(roles::start(role, Stdio::inherit(), &Around { entered, ..Around::default() })?);
+        if !look.0.wait()?.success() {
+            return Err(io::Error::other("the store cannot be looked at"));
+        }
+        stalls.end()?;
+        let setting = Setting { span, ..setting };
+        setting.write(self.out)?;
+        self.say("judging");
+        let (configuration, promises) = (setting.configuration, setting.promises);
+        Ok(Seen { configuration, promises, faults, processes, stuck, worked, others })
+    }
+
+    /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
+    fn info(&self, ground: &Ground) -> io::Result<Info> {
+        let url = ground.own_url();
+        if ground.room().is_some() && !self.order.store.has_server() {
+            // Only its workers can see it.
+            let info = leasehold::stores().into_iter().find(|info| info.scheme == self.order.store.as_str());
+            return info.ok_or_else(|| io::Error::other("this build has no such store"));
+        }
+        let locks = self.runtime.block_on(Locks::connect(&url)).map_err(io::Error::other)?;
+        self.runtime.block_on(locks.close());
+        Ok(locks.info())
+    }
+
+    /// Lets them work, and makes the faults.
+    fn work(
+        &self,
+        ground: &mut Ground,
+        crew: &mut Crew,
+        log: &Log,
+        clocks: Option<&Clocks>,
+    ) -> io::Result<(Faults, Duration, u64)> {
+        let mut making = Making::new(self.plan, ground, crew, log, clocks);
+        let started = Instant::now();
+        let mut planned = self.plan.faults.iter().peekable();
+        let mut said = started;
+        let mut load = Load::new();
+        while started.elapsed() < self.order.time {
+            let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
+                making.begin(*fault)?;
+            }
+            making.go_on()?;
+            load.go_on();
+            if said.elapsed() > Duration::from_millis(250) {
+                said = Instant::now();
+                making.crew.watch()?;
+                let (records, landed) = (making.crew.records(), making.landed.landed());
+                self.say(&format!(
+                    "{:5.1} s, {records} records, {landed} faults landed",
+                    elapsed as f64 / 1e3
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        making.crew.watch()?;
+        making.heal()?;
+        Ok((making.landed, started.elapsed(), load.others()))
+    }
+
+    fn setting(&self, ground: &Ground, info: &Info) -> Setting {
+        let Order { store, profile, url, seed, .. } = self.order;
+        // Somebody's own store may have anything in it.
+        let prefix =
+            url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
+        let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
+        let mut names = vec![lock("hot", 0), lock("book", 0)];
+        if info.max_permits >= 3 {
+            names.push(lock("pool", 3));
+        }
+        names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
+        let session = info.liveness == Liveness::Session;
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        let durable = match store {
+            Store::Redis | Store::Quorum => {
+                url.is_none() && matches!(profile, Profile::Restart | Profile::All)
+            }
+            Store::Memory => false,
+            _ => true,
+        };
+        let promises = Promises {
+            session,
+            // As the store's page says: a session that was ended is noticed within a second.
+            notices_within: if session { nanos(Duration::from_secs(1)) } else { 0 },
+            fenced: info.fenced,
+            fifo: info.fifo,
+            push: info.push,
+            ticket: if info.fifo { nanos(TICKET) } else { 0 },
+            durable,
+            steady: !store.expires_by_wall_clock() || info.time == TimeAuthority::None,
+        };
+        Setting {
+            seed: *seed,
+            profile: profile.to_string(),
+            store: store.to_string(),
+            configuration: ground.configuration().to_owned(),
+            promises,
+            names,
+            span: (now(), now()),
+        }
+    }
+
+    fn task(&self, worker: &plan::Worker, setting: &Setting, info: &Info, socket: &Path) -> Task {
+        let Order { store, profile, seed, .. } = self.order;
+        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::All);
+        Task {
+            url: String::new(),
+            worker: 0,
+            history: self.out.join(worker::history(0)),
+            resource: socket.to_owned(),
+            seed: *seed,
+            tasks: worker.tasks,
+            threads: worker.threads,
+            names: setting.names.clone(),
+            ttl_ms: self.plan.ttl_ms,
+            session: setting.promises.session,
+            shared: info.shared,
+            cancels: profile.cancels(),
+            plain: if lossy { 2 } else { 5 },
+            repeats: *store != Store::Quorum,
+            // After a step back of the store's clock such a lease would last for an hour.
+            abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            // Where answers are lost, who waits for long sees little.
+            patience_ms: if lossy { 400 } else { 1_000 },
+        }
+    }
+
+    /// One line that is written over by the next.
+    fn say(&self, line: &str) {
+        let mut stderr = io::stderr().lock();
+        if self.order.progress && stderr.is_terminal() {
+            let Order { store, profile, .. } = self.order;
+            let _ = write!(stderr, "\r\x1b[K{store} {profile}: {line}");
+            let _ = stderr.flush();
+        }
+    }
+}
+
+/// A process that ends with its keeper.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,223 @@
+//! Turns with plain leases: ids of the caller's choice, repeats, renewals, releases, and leases that are left to expire.
+
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Claim, Grant, Release, Released, Renewal, Renewed};
+use leasehold::{Error, ErrorKind, Name, Result};
+
+use crate::history::record::{Kind, Mode};
+
+use super::Player;
+use super::guards::Wait;
+use super::pen::now;
+
+/// What a task knows of a lease that nobody keeps for it.
+struct Kept {
+    claim: Claim,
+    /// The terms with which it can be repeated; without an id of one's own choice it cannot.
+    chosen: bool,
+    deadline: u64,
+}
+
+impl Player {
+    fn mode(&self) -> leasehold::Mode {
+        match self.pen.mode {
+            Mode::Exclusive => leasehold::Mode::Exclusive,
+            Mode::Shared => leasehold::Mode::Shared,
+            Mode::Permit => leasehold::Mode::Permit { limit: self.name().limit },
+        }
+    }
+
+    /// One turn.
+    pub(super) async fn take_lease(&mut self) {
+        let Ok(name) = self.locks.name(&self.name().name) else { return };
+        let taken =
+            if self.dice.once_in(2) { self.take_chosen(name).await } else { self.take_waiting(name).await };
+        let Some(mut kept) = taken else { return };
+        if !kept.chosen && !self.renew_lease(&mut kept).await {
+            return;
+        }
+        if self.pen.name != 0 && self.task.abandons && self.dice.once_in(5) {
+            // Left to expire.
+            return;
+        }
+        self.keep_lease(&mut kept).await;
+        self.release_lease(&kept).await;
+        if self.dice.once_in(3) {
+            self.release_lease(&kept).await;
+        }
+    }
+
+    /// One attempt with an id of one's own.
+    async fn take_chosen(&mut self, name: Name) -> Option<Kept> {
+        let mut claim = Claim::new(name, self.mode(), self.task.ttl(), self.locks.options().owner.clone());
+        // It may be repeated, and a repeat that comes after its end must not begin it again.
+        claim.repeat = true;
+        self.pen.know(Some(claim.id), 0);
+        let (grant, sent) = self.attempt(&claim, false).await?;
+        self.pen.know(Some(claim.id), grant.fence.get());
+        let until = deadline(sent, &grant);
+        self.pen.note(Kind::Granted, now(), until, 0);
+        Some(Kept { claim, chosen: true, deadline: until })
+    }
+
+    /// An attempt, and when it was sent. What may have been granted without an answer is given back, but not by a
+    /// repeat: whose lease that is will release it.
+    async fn attempt(&mut self, claim: &Claim, repeat: bool) -> Option<(Grant, u64)> {
+        let sent = now();
+        self.pen.note(Kind::AcquireCall, sent, self.asked(), 0);
+        let patience = Duration::from_millis(self.task.patience_ms);
+        let answer = within(patience, self.locks.backend().try_acquire(claim)).await;
+        match answer {
+            Ok(Attempt::Granted(grant)) => return Some((grant, sent)),
+            Ok(Attempt::Busy(_)) => self.pen.note(Kind::Busy, now(), 0, 0),
+            answer => {
+                self.pen.note(Kind::AcquireFailed, now(), 0, u64::from(repeat));
+                let mut release = Release::new(claim.name.clone(), claim.id);
+                release.unanswered = Some(claim.ttl);
+                for _ in 0..3 {
+                    if repeat
+                        || answer.is_ok()
+                        || within(patience, self.locks.backend().release(&release)).await.is_ok()
+                    {
+                        break;
+                    }
+                    self.rest().await;
+                }
+            }
+        }
+        None
+    }
+
+    /// In the queue; the library chooses the id.
+    async fn take_waiting(&mut self, name: Name) -> Option<Kept> {
+        let wait = match self.wait() {
+            Wait::Unbounded => Wait::For(self.task.ttl() * 4),
+            wait => wait,
+        };
+        self.pen.know(None, 0);
+        let called = now();
+        self.pen.note(Kind::AcquireCall, called, self.asked(), wait.nanos());
+        let leasing = self.locks.leasing(&self.name().name).mode(self.mode());
+        let limit = Duration::from_nanos(wait.nanos());
+        let mut finished = self.finished.clone();
+        let taken = tokio::select! {
+            taken = leasing.try_acquire_for(limit) => Some(taken),
+            _ = finished.wait_for(|finished| *finished) => None,
+        };
+        let at = now();
+        match taken {
+            Some(Ok(Some(lease))) => {
+                self.pen.know(Some(lease.id), lease.fence.get());
+                // When it was sent is not known, only that it was not before the call: a renewal will tell more.
+                let until = at.max(margin(called, self.task.ttl()));
+                self.pen.note(Kind::Granted, at, until, 0);
+                let mut claim = Claim::new(name, lease.mode, lease.ttl, lease.owner);
+                claim.id = lease.id;
+                return Some(Kept { claim, chosen: false, deadline: until });
+            }
+            Some(Ok(None)) => self.pen.note(Kind::Busy, at, 0, 0),
+            Some(Err(_)) => {
+                self.pen.note(Kind::AcquireFailed, at, 0, 0);
+                self.rest().await;
+            }
+            None => self.pen.note(Kind::AcquireDropped, at, 0, 0),
+        }
+        None
+    }
+
+    async fn keep_lease(&mut self, kept: &mut Kept) {
+        let time = self.hold_for().min(self.task.ttl() * 2);
+        let end = now() + time.as_nanos() as u64;
+        let protects = self.protects() && !time.is_zero();
+        if protects {
+            self.enter().await;
+        }
+        while now() < end && !*self.finished.borrow() {
+            let at = now();
+            if at < kept.deadline {
+                self.pen.note(Kind::Held, at, kept.deadline, 0);
+            }
+            if self.dice.once_in(4) && !self.renew_lease(kept).await {
+                break;
+            }
+            if kept.chosen && self.task.repeats && self.dice.once_in(8) && !self.repeat(kept).await {
+                break;
+            }
+            if protects && self.dice.once_in(3) {
+                self.write_fenced().await;
+            }
+            let rest = end.saturating_sub(now()) / 1_000;
+            tokio::time::sleep(Duration::from_micros(200 + self.dice.below(rest.max(1_000)))).await;
+        }
+        if protects {
+            self.write_fenced().await;
+            self.leave().await;
+        }
+    }
+
+    /// The same claim again; whether it still has the lease.
+    async fn repeat(&mut self, kept: &Kept) -> bool {
+        let Some((grant, _)) = self.attempt(&kept.claim, true).await else { return false };
+        self.pen.know(Some(kept.claim.id), grant.fence.get());
+        // A repeat does not lengthen it.
+        self.pen.note(Kind::Granted, now(), kept.deadline, 1);
+        true
+    }
+
+    /// Renews it; whether it still may be there.
+    async fn renew_lease(&mut self, kept: &mut Kept) -> bool {
+        let Claim { name, id, ttl, .. } = &kept.claim;
+        let renewal = Renewal::new(name.clone(), *id, *ttl);
+        let sent = now();
+        self.pen.note(Kind::RenewCall, sent, 0, ttl.as_nanos() as u64);
+        let patience = Duration::from_millis(self.task.patience_ms);
+        let renewals = [renewal];
+        let answer = within(patience, async {
+            let mut answers = self.locks.backend().renew(&renewals).await;
+            answers.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no answer to a renewal")))
+        });
+        match answer.await {
+            Ok(Renewed::Held(grant)) => {
+                kept.deadline = kept.deadline.max(deadline(sent, &grant));
+                self.pen.note(Kind::Renewed, now(), kept.deadline, 0);
+                true
+            }
+            Ok(_) => {
+                self.pen.note(Kind::RenewRefused, now(), 0, 0);
+                false
+            }
+            Err(_) => {
+                self.pen.note(Kind::RenewFailed, now(), 0, 0);
+                true
+            }
+        }
+    }
+
+    async fn release_lease(&mut self, kept: &Kept) {
+        let release = Release::new(kept.claim.name.clone(), kept.claim.id);
+        self.pen.note(Kind::ReleaseCall, now(), 0, 0);
+        let patience = Duration::from_millis(self.task.patience_ms);
+        let kind = match within(patience, self.locks.backend().release(&release)).await {
+            Ok(Released::Done) => Kind::Released,
+            Ok(_) => Kind::ReleasedNothing,
+            Err(_) => Kind::ReleaseFailed,
+        };
+        self.pen.note(kind, now(), 0, 0);
+    }
+}
+
+/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7).
+fn deadline(sent: u64, grant: &Grant) -> u64 {
+    margin(sent, grant.waited + grant.left.unwrap_or_default())
+}
+
+/// So long after `sent`, less what clocks may differ by.
+fn margin(sent: u64, left: Duration) -> u64 {
+    (sent + (left - left / 100).as_nanos() as u64).saturating_sub(2_000_000)
+}
+
+async fn within<T>(patience: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+    tokio::time::timeout(patience, call).await.map_err(late)?
+}

@@ -1,0 +1,271 @@
+//! A worker: a process that takes, keeps and gives back locks in every way there is, through the public API alone,
+//! and writes down what it does and sees.
+
+mod guards;
+mod leases;
+mod pen;
+
+use std::io::{self, BufRead as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::Locks;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::dice::Dice;
+use crate::history::record::{Kind, Log, Mode, Record};
+use crate::history::setting::Name;
+use crate::resource;
+
+use pen::Pen;
+pub(crate) use pen::now;
+
+/// The name of a worker's history in the directory of a run.
+pub(crate) fn history(number: u32) -> String {
+    format!("worker-{number}")
+}
+
+/// What a worker is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Task {
+    /// The store.
+    pub(crate) url: String,
+    /// The number of this process; none has it a second time.
+    pub(crate) worker: u32,
+    /// Where it writes.
+    pub(crate) history: PathBuf,
+    /// Where the resource listens.
+    pub(crate) resource: PathBuf,
+    /// What it does follows from this and its number.
+    pub(crate) seed: u64,
+    /// How many take turns in it.
+    pub(crate) tasks: u16,
+    /// Whether these run on several threads.
+    pub(crate) threads: bool,
+    /// The locks.
+    pub(crate) names: Vec<Name>,
+    /// How long leases last.
+    pub(crate) ttl_ms: u64,
+    /// Leases end with their session: plain ones, which nobody watches, are not used.
+    pub(crate) session: bool,
+    /// Readers may share a name.
+    pub(crate) shared: bool,
+    /// Calls are given up half-way.
+    pub(crate) cancels: bool,
+    /// One turn in so many is with a plain lease, whose calls are made once: unlike the wait loop they show every failure.
+    pub(crate) plain: u64,
+    /// Acquires with an id that has a lease already are made. Not in a quorum: while nodes fail, a repeat may be answered
+    /// with a higher fence, as its page says.
+    pub(crate) repeats: bool,
+    /// Some leases are left to expire.
+    pub(crate) abandons: bool,
+    /// How long a call to the store may take.
+    pub(crate) patience_ms: u64,
+}
+
+impl Task {
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+}
+
+/// Works until told to finish by a line of input; ends with its parent.
+pub(crate) fn run(task: Task) -> io::Result<()> {
+    let log = Arc::new(Log::append(&task.history)?);
+    let (finish, finished) = watch::channel(false);
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        match io::stdin().lock().read_line(&mut line) {
+            Ok(1..) => finish.send_replace(true),
+            _ => std::process::exit(0),
+        };
+        // Who does not manage to finish is killed; who has no parent left ends by itself.
+        let _ = io::stdin().lock().read_line(&mut line);
+        std::process::exit(0);
+    });
+    let mut builder = if task.threads {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2);
+        builder
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    builder.enable_all().build()?.block_on(work(Arc::new(task), log, finished))
+}
+
+async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -> io::Result<()> {
+    let mut resources = Vec::new();
+    for _ in 0..task.tasks {
+        resources.push(resource::Client::connect(&task.resource).await?);
+    }
+    // From here on faults may come.
+    let begin =
+        Record { value: u64::from(std::process::id()), ..Record::new(Kind::Begin, task.worker, now()) };
+    log.write(begin)?;
+    if let Some(locks) = connect(&task, &finished).await {
+        let claims = Arc::new(AtomicU64::new(1));
+        let mut players = tokio::task::JoinSet::new();
+        for (number, resource) in (0..).zip(resources) {
+            let player = Player {
+                locks: locks.clone(),
+                resource,
+                pen: Pen::new(Arc::clone(&log), task.worker, number),
+                dice: Dice::fork(task.seed, u64::from(task.worker) << 16 | u64::from(number)),
+                task: Arc::clone(&task),
+                claims: Arc::clone(&claims),
+                finished: finished.clone(),
+            };
+            players.spawn(player.play());
+        }
+        while let Some(player) = players.join_next().await {
+            if let Err(error) = player {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        // What was dropped is released in the background.
+        locks.close().await;
+    }
+    log.write(Record::new(Kind::End, task.worker, now()))
+}
+
+/// However long it takes: the store may be away just now. `None` if there is nothing left to do.
+async fn connect(task: &Task, finished: &watch::Receiver<bool>) -> Option<Locks> {
+    let mut finished = finished.clone();
+    loop {
+        let connect = tokio::time::timeout(Duration::from_secs(5), Locks::connect_builder(&task.url));
+        let connected = tokio::select! {
+            connected = connect => connected,
+            _ = finished.wait_for(|finished| *finished) => return None,
+        };
+        match connected {
+            Ok(Ok(builder)) => {
+                let patience = Duration::from_millis(task.patience_ms);
+                let locks = builder.build().with_options(|options| {
+                    options.ttl = task.ttl();
+                    options.owner = format!("worker-{}", task.worker).into();
+                    options.request_timeout = patience;
+                    options.release_timeout = patience * 2;
+                });
+                return Some(locks);
+            }
+            Ok(Err(error)) => eprintln!("worker {}: connecting: {error:?}", task.worker),
+            Err(_) => eprintln!("worker {}: connecting takes too long", task.worker),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One task of a worker.
+struct Player {
+    locks: Locks,
+    resource: resource::Client,
+    pen: Pen,
+    dice: Dice,
+    task: Arc<Task>,
+    claims: Arc<AtomicU64>,
+    finished: watch::Receiver<bool>,
+}
+
+impl Player {
+    async fn play(mut self) {
+        while !*self.finished.borrow() {
+            self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
+            self.choose();
+            let plain = !self.task.session
+                && self.dice.once_in(if self.pen.name == 0 { self.task.plain * 12 } else { self.task.plain });
+            if plain {
+                self.take_lease().await;
+            } else {
+                self.take_guard().await;
+            }
+            if !self.is_hot() && self.dice.once_in(3) {
+                tokio::time::sleep(self.dice.micros(4_000)).await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Which lock, and how. The first name is the hot one, the second is read and written, the third may be a
+    /// semaphore, and the others are cool. The first task of each process that has several is always after the hot
+    /// one, so that there is no moment without a queue for it; who holds another for long holds up only the others.
+    fn choose(&mut self) {
+        let names = self.task.names.len() as u64;
+        let place = match self.dice.below(100) {
+            _ if self.is_hot() => 0,
+            0..8 => 0,
+            8..30 => 1,
+            _ => self.dice.between(2, names),
+        };
+        let limit = self.task.names[place as usize].limit;
+        self.pen.name = place as u16;
+        self.pen.mode = match place {
+            _ if limit > 0 => Mode::Permit,
+            1 if self.task.shared && !self.dice.once_in(3) => Mode::Shared,
+            _ => Mode::Exclusive,
+        };
+    }
+
+    /// The ttl that a history says was asked for.
+    fn asked(&self) -> u64 {
+        if self.task.session { 0 } else { self.task.ttl_ms * 1_000_000 }
+    }
+
+    fn is_hot(&self) -> bool {
+        self.pen.task == 0 && self.task.tasks > 1
+    }
+
+    fn name(&self) -> &Name {
+        &self.task.names[usize::from(self.pen.name)]
+    }
+
+    /// Who holds the lock, as the resource is told.
+    fn holder(&self) -> resource::Holder {
+        let Pen { name, task, worker, claim, lease, fence, .. } = self.pen;
+        resource::Holder { name, task, worker, claim, lease, fence }
+    }
+
+    /// Writes to the fenced table.
+    async fn write_fenced(&mut self) {
+        let number = self.pen.next_write();
+        self.pen.note(Kind::WriteCall, now(), 0, number);
+        // Without the resource there is nothing to show; the supervisor sees that it is gone.
+        let Ok(taken) = self.resource.write(self.holder()).await else { std::process::exit(4) };
+        let kind = if taken { Kind::WriteTaken } else { Kind::WriteRejected };
+        self.pen.note(kind, now(), 0, number);
+    }
+
+    /// Whether this turn is one that protects something.
+    fn protects(&mut self) -> bool {
+        self.pen.mode == Mode::Exclusive && !self.dice.once_in(3)
+    }
+
+    async fn enter(&mut self) {
+        if self.resource.enter(self.holder()).await.is_err() {
+            std::process::exit(4);
+        }
+    }
+
+    async fn leave(&mut self) {
+        if self.resource.leave(self.holder()).await.is_err() {
+            std::process::exit(4);
+        }
+    }
+
+    /// How long to keep it: mostly not at all or for moments, at times for longer than its ttl.
+    fn hold_for(&mut self) -> Duration {
+        let ttl = self.task.ttl();
+        let alone = self.task.tasks == 1;
+        let hot = self.pen.name == 0;
+        match self.dice.below(if hot { 2_000 } else { 60 }) {
+            0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
+            1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
+            _ if alone && !hot => Duration::from_micros(self.dice.below(30_000)),
+            roll if roll % 3 > 0 => Duration::ZERO,
+            _ => self.dice.micros(2_000),
+        }
+    }
+}

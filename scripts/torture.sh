@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# `make torture`: every store with every profile that suits it, about half an hour. Goes on after a failure, and says at
+# the end what failed. SECS, SEED, STORES and PROFILES choose otherwise; OUT is where everything is written.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+secs=${SECS:-20}
+seed=${SEED:-$RANDOM}
+out=${OUT:-target/torture}
+stores=${STORES:-memory sqlite file redis quorum postgres postgres+advisory http}
+profiles=${PROFILES:-calm kill pause net restart clock cancel resources all}
+
+# Of a build without optimisation workers would be busy with themselves.
+cargo build --locked --release -p leasehold-cli || exit 1
+leasehold=target/release/leasehold
+
+rm -rf "$out"
+mkdir -p "$out"
+summary="$out/summary"
+printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' store profile outcome hand-overs expiries landed p99-ms | tee "$summary"
+failed=0
+for store in $stores; do
+  for profile in $profiles; do
+    run="$out/$store-$profile"
+    "$leasehold" torture --store "$store" --profile "$profile" --secs "$secs" --seed "$seed" --out "$run" >"$run.txt" 2>&1
+    code=$?
+    # 64: the profile does not suit the store.
+    case $code in
+      0) outcome=passed ;;
+      64) continue ;;
+      80) outcome=VIOLATED ;;
+      81) outcome=vacuous ;;
+      *) outcome="FAILED($code)" ;;
+    esac
+    figure() { sed -n "s/$1/\\1/p" "$run.txt" | head -1; }
+    handovers=$(figure '.* \([0-9]*\) hand-overs.*')
+    expiries=$(figure '.* \([0-9]*\) expiries.*')
+    p99=$(figure '.*hand-over .*p99 \([0-9.]*\) ms.*')
+    landed=$(($(grep 'faults landed' "$run.txt" | grep -oE '[0-9]+/' | tr '/' '+')0))
+    printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
+      tee -a "$summary"
+    if [[ $code == 0 ]]; then
+      # What passed can be had again by its seed.
+      rm -rf "$run"
+    else
+      failed=$((failed + 1))
+      tail -5 "$run.txt"
+    fi
+  done
+done
+echo "seed $seed, $secs s each; $failed failed; the reports are in $out"
+[[ $failed == 0 ]]

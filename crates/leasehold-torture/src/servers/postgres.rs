@@ -108,14 +108,7 @@ impl PostgresBuilder {
             make_certificates(directory.path())?;
         }
         let PostgresBuilder { settings, environment, .. } = self;
-        let mut server = Postgres { daemon: None, directory, port: 0, settings, environment };
-        for _ in 0..TRIES {
-            server.port = free_port()?;
-            if server.come_up()? {
-                return Ok(server);
-            }
-        }
-        Err(server.does_not_start())
+        Postgres { daemon: None, directory, port: 0, settings, environment }.up()
     }
 }
 
@@ -138,19 +131,28 @@ impl Postgres {
     /// # Panics
     /// If it does not start.
     pub fn standby(&self) -> Self {
-        let directory = Directory::new("pgs");
+        or_panic(self.try_standby())
+    }
+
+    fn try_standby(&self) -> io::Result<Self> {
+        let directory = Directory::new("pgs")?;
         run(Command::new("env")
-            .args(unprivileged(&program("pg_basebackup")))
+            .args(unprivileged(&program("pg_basebackup")?, &[])?)
             .args(["-R", "-c", "fast", "-X", "stream", "-d", &self.url(), "-D"])
-            .arg(directory.path().join("data")));
-        let mut standby = Postgres { daemon: None, directory, port: 0, settings: self.settings.clone() };
+            .arg(directory.path().join("data")))?;
+        let (settings, environment) = (self.settings.clone(), self.environment.clone());
+        Postgres { daemon: None, directory, port: 0, settings, environment }.up()
+    }
+
+    /// It, running on a port of its own.
+    fn up(mut self) -> io::Result<Self> {
         for _ in 0..TRIES {
-            standby.port = free_port();
-            if standby.try_start() {
-                return standby;
+            self.port = free_port()?;
+            if self.come_up()? {
+                return Ok(self);
             }
         }
-        panic!("the standby does not start:\n{}", standby.log());
+        Err(self.does_not_start())
     }
 
     /// Where it listens on 127.0.0.1.

@@ -4,7 +4,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::fault;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::finding::{Finding, in_the_clear};
 
 /// What one row of settings says.
@@ -12,11 +12,8 @@ pub(super) struct Settings(Row);
 
 impl Settings {
     /// Asks the server.
-    pub(super) async fn ask(client: &Client, schema: &str) -> Result<Self> {
-        let rows = client.query_typed(include_str!("findings.sql"), &[(&schema, Type::TEXT)]).await;
-        let row = rows.map_err(fault::statement)?.into_iter().next();
-        row.map(Settings)
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "the server did not say how it is set up"))
+    pub(super) async fn ask(client: &Client, schema: &str) -> std::result::Result<Self, fault::Fault> {
+        client.query_typed_one(include_str!("findings.sql"), &[(&schema, Type::TEXT)]).await.map(Settings)
     }
 
     fn get<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T> {

@@ -261,10 +261,10 @@ impl Redis {
 
     /// How the servers are set up.
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
-        let Inner { address, route, .. } = &*self.inner;
+        let Inner { address, home, .. } = &*self.inner;
         let fails_over = address.layout != Layout::Single;
         let confirmed_by = address.wait_replicas.map(|(replicas, _)| replicas);
-        let links = route.everywhere().await?;
+        let links = home.plain.everywhere().await?;
         let several = links.len() > 1;
         let mut found = Vec::new();
         if address.layout == Layout::Cluster {

@@ -243,7 +243,7 @@ impl Advisory {
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
         let Store { pool, schema, .. } = &*self.store;
         let loan = pool.shared(&[]).await?;
-        let settings = Settings::ask(loan.session().client(), schema).await?;
+        let settings = loan.session().ask(|client| Settings::ask(client, schema)).await?;
         let mut found = settings.findings("fences rest on the server's clock")?;
         let bound = pool.keepalive * 2;
         found.push(

@@ -26,7 +26,6 @@ use self::bell::Bell;
 use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
-use super::findings::Settings;
 use crate::backend::{
     Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
     Swept, Wake,
@@ -127,8 +126,7 @@ impl Postgres {
 
     /// How the server is set up.
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
-        let client = self.inner.pool.connection().await?;
-        let settings = Settings::ask(&client, &self.inner.schema).await?;
+        let settings = self.inner.pool.settings(&self.inner.schema).await?;
         let mut found =
             settings.findings("the latest grants are forgotten, and a second holder is let in")?;
         found.push(match self.inner.bell {

@@ -15,6 +15,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::verbs::{Param, Statements, Verb};
 use crate::backends::postgres::driver::Driver;
+use crate::backends::postgres::findings::Settings;
 use crate::backends::postgres::reach::Reached;
 use crate::backends::postgres::{Address, fault};
 use crate::error::{Error, ErrorKind, Result};
@@ -222,12 +223,10 @@ impl Pool {
         }
     }
 
-    /// A connection of its own, to ask something that is no verb.
-    pub(super) async fn connection(&self) -> Result<Lent> {
-        match self.connect().await? {
-            Session::Own { client, .. } => Ok(Box::new(Box::new(client))),
-            Session::Lent(lent) => Ok(lent),
-        }
+    /// How the server is set up, asked on a connection of its own.
+    pub(super) async fn settings(&self, schema: &str) -> Result<Settings> {
+        let session = self.connect().await?;
+        session.ask(Settings::ask(session.client(), schema)).await.map_err(fault::statement)
     }
 
     /// Puts back a connection made before.

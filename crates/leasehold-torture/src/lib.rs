@@ -4,3 +4,4 @@
 //! [history](history) of its own, which is there after a SIGKILL. Everything is judged afterwards, from the histories alone.
 
 pub mod history;
+pub mod sim;

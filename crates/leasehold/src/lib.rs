@@ -6,6 +6,7 @@ pub mod backends;
 pub mod blocking;
 mod cancel;
 mod cell;
+mod chance;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -33,6 +34,9 @@ pub mod wire;
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
 pub use cell::{LostReason, State};
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub use chance::seed as seed_chance;
 pub use connect::stores;
 pub use diagnostics::LeaseInfo;
 pub use error::{Error, ErrorKind, Result};

@@ -203,6 +203,20 @@ impl LocksBuilder {
         &mut self.options
     }
 
+    /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
+    /// process is stopped and killed.
+    #[cfg(feature = "simulation")]
+    #[doc(hidden)]
+    pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
+        self.runtime = Some(Handle::current());
+        let locks = self.build();
+        if let Home::Runtime(_, started, _) = &locks.client.home {
+            started.get_or_init(|| ());
+        }
+        let work = Arc::clone(&locks.client.renewer).run(Timer::Naps);
+        (locks, work)
+    }
+
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
         telemetry::describe();

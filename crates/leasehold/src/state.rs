@@ -434,8 +434,8 @@ impl State {
     fn queue_up(&mut self, now: u64, claim: &Claim, arrival: Option<u64>) -> Busy {
         // Blocked permits wait for the first to go, others for the last.
         let holder = match claim.mode {
-            Mode::Permit { .. } => self.leases.values().min_by_key(|lease| lease.expires),
-            _ => self.leases.values().max_by_key(|lease| lease.expires),
+            Mode::Permit { .. } => self.leases.values().min_by_key(|lease| (lease.expires, lease.granted)),
+            _ => self.leases.values().max_by_key(|lease| (lease.expires, lease.granted)),
         };
         let owner = holder.map(|lease| lease.owner.clone());
         let holder_left = holder.map(|lease| lease.expires - now);

@@ -32,7 +32,9 @@ numbered! {
     /// What happened. What the fields of a [`Record`] mean beside it is said here; those not named are 0.
     Kind {
         /// An acquire is about to be called. `value`: how long it may wait in nanoseconds, 0 for a try, `u64::MAX`
-        /// without a limit. `lease`: the id, if the caller chose it (a plain lease), also for a repeat.
+        /// without a limit. `lease`: the id, if the caller chose it (a plain lease), also for a repeat. `deadline`:
+        /// the ttl it asks for in nanoseconds; 0 in a store without ttls, or where it is not known: then less can be
+        /// judged.
         AcquireCall,
         /// It returned a lease: `lease`, `fence`, `deadline`. `value`: 1 if it was a repeat of an acquire.
         Granted,

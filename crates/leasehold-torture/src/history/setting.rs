@@ -53,6 +53,10 @@ pub struct Promises {
     pub ticket: u64,
     /// What was answered survives a SIGKILL of the store.
     pub durable: bool,
+    /// A step of the store's wall clock moves no expiry. Where it does, leases that meet such a step are not judged
+    /// by their deadlines.
+    #[serde(default)]
+    pub steady: bool,
 }
 
 impl Setting {

@@ -1,25 +1,46 @@
-//! Runs seeds of the simulation: `sim [--from N] [--seeds N] [--seed N]`.
+//! Runs seeds of the simulation: `sim [FROM [SEEDS [THREADS]]]`, or `sim one SEED`.
+use leasehold_torture::sim;
+
 fn main() {
     let mut args = std::env::args().skip(1);
-    let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(0);
-    let n: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(10);
+    let first = args.next().unwrap_or_default();
+    if first == "one" {
+        let seed = args.next().and_then(|a| a.parse().ok()).unwrap_or(0);
+        let seen = sim::simulate(seed);
+        println!("{:#?}", seen.setting);
+        let mut all: Vec<_> = seen.histories.concat();
+        all.sort_by_key(|record| record.at);
+        for r in all {
+            let ms = (r.at - seen.setting.span.0) as f64 / 1e6;
+            let left = if r.deadline > r.at {
+                format!("+{:.3}", (r.deadline - r.at) as f64 / 1e6)
+            } else {
+                r.deadline.to_string()
+            };
+            println!(
+                "{ms:>14.6} {}.{} c{} n{} {:?} {:?} lease {:x} fence {} deadline {left} value {} {:?}",
+                r.worker,
+                r.task,
+                r.claim,
+                r.name,
+                r.kind,
+                r.mode,
+                r.lease & 0xffff,
+                r.fence,
+                r.value,
+                r.fault
+            );
+        }
+        for v in leasehold_torture::check::judge(&seen.setting, &seen.histories).violations {
+            println!("{v}");
+        }
+        return;
+    }
+    let from: u64 = first.parse().unwrap_or(0);
+    let n: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1000);
+    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let start = std::time::Instant::now();
-    let mut records = 0;
-    let mut most = (0u128, 0);
-    let mut counts = vec![0u64; leasehold_torture::sim::Count::ALL.len()];
-    for seed in from..from + n {
-        let t = std::time::Instant::now();
-        let seen = leasehold_torture::sim::simulate(seed);
-        if t.elapsed().as_micros() > most.0 {
-            most = (t.elapsed().as_micros(), seed);
-        }
-        records += seen.histories.iter().map(Vec::len).sum::<usize>();
-        for (i, c) in leasehold_torture::sim::Count::ALL.iter().enumerate() {
-            counts[i] += seen.counts.of(*c);
-        }
-    }
-    println!("{n} seeds {records} records {:?} slowest {most:?}", start.elapsed());
-    for (i, c) in leasehold_torture::sim::Count::ALL.iter().enumerate() {
-        println!("{} {}", c.as_str(), counts[i]);
-    }
+    let report = sim::run(from..from + n, sim::Options { threads, ..sim::Options::default() });
+    println!("{report}\n{:?}", start.elapsed());
+    std::process::exit(i32::from(!report.is_good()));
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
+use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -62,6 +63,9 @@ impl LostReason {
 pub(crate) fn deadline(sent: Moment, grant: &Grant) -> Option<Moment> {
     const ROUNDING: Duration = Duration::from_millis(2);
     let span = grant.waited.saturating_add(grant.left?);
+    if bugs::on(Bug::DeadlineWithoutMargin) {
+        return Some(sent + span);
+    }
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
 }
 
@@ -214,7 +218,8 @@ impl Cell {
         let mut belief = self.belief();
         let before = belief.state;
         let now = clock.now();
-        if belief.deadline.is_some_and(|deadline| now >= deadline) {
+        let looks = !bugs::on(Bug::DeadlineNotLookedAt);
+        if looks && belief.deadline.is_some_and(|deadline| now >= deadline) {
             let ended = belief.capped || now >= belief.hold_until;
             belief.lose(if ended { LostReason::MaxHold } else { LostReason::DeadlinePassed });
         }
@@ -330,8 +335,10 @@ impl Cell {
 
     /// The store confirmed a renewal. One that comes after the deadline is too late.
     pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) {
-        self.look(clock, |belief, _| {
-            if !belief.is_alive() {
+        self.look(clock, |belief, now| {
+            if bugs::on(Bug::LostNotFinal) {
+                belief.reason = None;
+            } else if !belief.is_alive() {
                 return;
             }
             // Answers may come in another order than they were given.
@@ -339,7 +346,8 @@ impl Cell {
             belief.downgrading &= grant.mode != Mode::Shared;
             if sent.epoch == belief.epoch {
                 // Both are true bounds unless it was shortened in between; the later one is the better.
-                let confirmed = deadline(sent.at, grant).map(|deadline| deadline.min(belief.hold_until));
+                let since = if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent.at };
+                let confirmed = deadline(since, grant).map(|deadline| deadline.min(belief.hold_until));
                 belief.deadline = belief.deadline.max(confirmed);
                 belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };

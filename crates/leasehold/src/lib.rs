@@ -4,6 +4,11 @@ mod acquire;
 pub mod backend;
 pub mod backends;
 pub mod blocking;
+#[cfg(feature = "bugs")]
+#[doc(hidden)]
+pub mod bugs;
+#[cfg(not(feature = "bugs"))]
+mod bugs;
 mod cancel;
 mod cell;
 mod chance;

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
 use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::bugs;
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
@@ -220,17 +221,17 @@ impl LocksBuilder {
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
         telemetry::describe();
+        let clock = bugs::clock(self.clock);
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
-        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&self.clock)));
+        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&clock)));
         let home = match (self.runtime, self.thread) {
             (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
             (None, Some(thread)) => Home::Thread(Ok(thread.work_for(&renewer)).into()),
             (None, None) => Home::Thread(OnceLock::new()),
         };
-        let client =
-            Client { backend: self.backend, info, clock: self.clock, renewer, closed: Cancel::new(), home };
+        let client = Client { backend: self.backend, info, clock, renewer, closed: Cancel::new(), home };
         Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
     }
 }

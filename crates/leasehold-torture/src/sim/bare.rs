@@ -22,18 +22,21 @@ impl Claiming {
         let Ok(name) = self.worker.locks.name(self.name()) else { return };
         let mut claim = Claim::new(name, self.mode(), self.ttl, "bare");
         let mut held = None;
+        let mut until = u64::MAX;
         // An answer that was lost is asked for again; one that came, now and then as well.
         for again in 0..3 {
-            match self.attempt(&claim, again > 0).await {
-                Some(Some(grant)) => {
+            match self.attempt(&claim, again > 0, until).await {
+                Some(Some((grant, deadline))) => {
                     held = Some(Held { claim: claim.clone(), fence: grant.fence.get() });
+                    until = deadline;
                     if !self.world().chance().per_mille(300) {
                         break;
                     }
                 }
                 Some(None) => break,
-                None => claim.repeat = true,
+                None => {}
             }
+            claim.repeat = true;
         }
         let Some(held) = held else {
             // What was never answered, or answered late, is given up: the id is spent.
@@ -48,21 +51,27 @@ impl Claiming {
         self.let_go(&held).await;
     }
 
-    /// One attempt: granted, busy, or not known.
-    async fn attempt(&self, claim: &Claim, again: bool) -> Option<Option<Grant>> {
+    /// One attempt: granted, busy, or not known. What comes after the end of the lease that it repeats is another lease,
+    /// which nobody asked for.
+    async fn attempt(&self, claim: &Claim, again: bool, until: u64) -> Option<Option<(Grant, u64)>> {
         let lease = hash(claim.id.expose().as_bytes());
-        self.world().write(Record { lease, ..self.record(Kind::AcquireCall) });
+        let deadline = claim.ttl.as_nanos() as u64;
+        self.world().write(Record { lease, deadline, ..self.record(Kind::AcquireCall) });
         let sent = self.worker.process.clock.now();
         match self.timely(self.worker.locks.backend().try_acquire(claim)).await {
             Some(Ok(Attempt::Granted(grant))) => {
                 let at = self.record(Kind::Granted);
                 let deadline = self.deadline(sent, &grant, at.at);
+                if at.at >= until {
+                    self.world().write(Record { lease, ..self.record(Kind::AcquireFailed) });
+                    return Some(None);
+                }
                 if again {
                     self.world().count(Count::Repeated);
                 }
                 let value = u64::from(again);
                 self.world().write(Record { lease, fence: grant.fence.get(), deadline, value, ..at });
-                Some(Some(grant))
+                Some(Some((grant, deadline)))
             }
             Some(Ok(Attempt::Busy(_))) => {
                 self.world().write(Record { lease, ..self.record(Kind::Busy) });

@@ -99,29 +99,17 @@ impl Supervisor {
         }
     }
 
-    fn begin(&self, fault: Fault, target: u64) -> Record {
-        let record = self.world.record(Kind::FaultBegin, SUPERVISOR);
-        let record = Record { fault, value: target, ..record };
-        self.world.write(record);
-        record
-    }
-
-    fn end(&self, begun: Record, landed: bool) {
-        let now = self.world.record(Kind::FaultEnd, SUPERVISOR);
-        self.world.write(Record { kind: now.kind, at: now.at, deadline: u64::from(landed), ..begun });
-    }
-
     async fn kill(&mut self, place: usize) {
         let process = Arc::clone(&self.places[place].0);
         let holds = process.holds();
-        let begun = self.begin(Fault::Kill, u64::from(process.number));
+        let begun = self.world.begin_fault(Fault::Kill, Some(process.number));
         process.kill();
         self.world.count(Count::Kill);
         if holds {
             self.world.count(Count::KillHeld);
         }
         let pause = self.world.chance().millis(0, 300);
-        self.end(begun, holds);
+        self.world.end_fault(Some(begun), holds);
         self.world.sleep(pause).await;
         self.places[place] = self.start();
     }
@@ -129,12 +117,12 @@ impl Supervisor {
     async fn pause(&self, place: usize) {
         let process = &self.places[place].0;
         let holds = process.holds();
-        let begun = self.begin(Fault::Pause, u64::from(process.number));
+        let begun = self.world.begin_fault(Fault::Pause, Some(process.number));
         process.pause();
         let pause = self.world.chance().part(self.world.plan.ttl, 50, 300);
         self.world.sleep(pause).await;
         process.resume();
-        self.end(begun, holds);
+        self.world.end_fault(Some(begun), holds);
         self.world.count(Count::Pause);
         if holds {
             self.world.count(Count::PauseHeld);
@@ -143,12 +131,12 @@ impl Supervisor {
 
     async fn blackhole(&self, place: usize) {
         let (process, wire) = &self.places[place];
-        let begun = self.begin(Fault::Blackhole, u64::from(process.number));
+        let begun = self.world.begin_fault(Fault::Blackhole, Some(process.number));
         wire.cut();
         let pause = self.world.chance().part(self.world.plan.ttl, 20, 300);
         self.world.sleep(pause).await;
         wire.mend();
-        self.end(begun, process.holds());
+        self.world.end_fault(Some(begun), process.holds());
         self.world.count(Count::Blackhole);
     }
 
@@ -162,17 +150,17 @@ impl Supervisor {
     }
 
     async fn pause_store(&self) {
-        let begun = self.begin(Fault::PauseStore, 0);
+        let begun = self.world.begin_fault(Fault::PauseStore, None);
         self.set_store(Condition::Paused);
         let pause = self.world.chance().part(self.world.plan.ttl, 20, 200);
         self.world.sleep(pause).await;
         self.set_store(Condition::Up);
-        self.end(begun, self.anybody_holds());
+        self.world.end_fault(Some(begun), self.anybody_holds());
         self.world.count(Count::StorePause);
     }
 
     async fn restart_store(&self) {
-        let begun = self.begin(Fault::RestartStore, 0);
+        let begun = self.world.begin_fault(Fault::RestartStore, None);
         self.world.store().restart();
         self.set_store(Condition::Down);
         let pause = self.world.chance().millis(1, 300);
@@ -181,7 +169,7 @@ impl Supervisor {
         for (_, wire) in &self.places {
             wire.ring_all();
         }
-        self.end(begun, self.anybody_holds());
+        self.world.end_fault(Some(begun), self.anybody_holds());
         self.world.count(Count::StoreRestart);
     }
 
@@ -190,28 +178,34 @@ impl Supervisor {
         let (clock, fault, target) = match place {
             Some(place) => {
                 let process = &self.places[place].0;
-                (&process.clock, Fault::ClockWorker, u64::from(process.number))
+                (&process.clock, Fault::ClockWorker, Some(process.number))
             }
-            None => (&self.world.store_clock, Fault::ClockStore, 0),
+            None => (&self.world.store_clock, Fault::ClockStore, None),
         };
-        let begun = self.begin(fault, target);
+        let begun = self.world.begin_fault(fault, target);
         let micros = {
             let mut chance = self.world.chance();
             let most = *chance.pick(&[1_000_000, 60_000_000, 3_600_000_000]);
             chance.between(0, 2 * most) as i64 - most as i64
         };
         clock.step(micros);
-        self.end(begun, self.anybody_holds());
+        self.world.end_fault(Some(begun), self.anybody_holds());
         self.world.count(if place.is_some() { Count::ClockProcess } else { Count::ClockStore });
     }
 
     /// Waits until everything that was on its way has arrived and every spent id is forgotten, and looks.
     async fn rest(&self) {
-        tokio::time::sleep(2 * leasehold::backend::SPENT_FOR).await;
-        for (place, name) in self.world.plan.names.iter().enumerate() {
-            let Ok(stored) = leasehold::Name::within(leasehold::DEFAULT_NAMESPACE, &name.name) else {
-                continue;
-            };
+        let names = &self.world.plan.names;
+        let stored = |name: &str| leasehold::Name::within(leasehold::DEFAULT_NAMESPACE, name);
+        // Twice: what ends by itself is noticed by the next who comes, and its id is refused from then on.
+        for _ in 0..2 {
+            tokio::time::sleep(2 * leasehold::backend::SPENT_FOR).await;
+            for stored in names.iter().filter_map(|name| stored(&name.name).ok()) {
+                self.world.store().left(&self.world, &stored);
+            }
+        }
+        for (place, name) in names.iter().enumerate() {
+            let Ok(stored) = stored(&name.name) else { continue };
             let (holders, waiters, other) = self.world.store().left(&self.world, &stored);
             let record = Record { name: place as u16, ..self.world.record(Kind::Left, SUPERVISOR) };
             let left = [holders > 0, waiters > 0, other && holders == 0 && waiters == 0];

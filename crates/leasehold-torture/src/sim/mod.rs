@@ -12,6 +12,7 @@ mod faults;
 mod network;
 mod plan;
 mod process;
+mod report;
 mod resource;
 mod store;
 mod time;
@@ -19,6 +20,7 @@ mod worker;
 mod world;
 
 pub use count::{Count, Counts};
+pub use report::{Failure, Options, SimReport, judge, run};
 
 use crate::history::record::Record;
 use crate::history::setting::{Promises, Setting};
@@ -74,6 +76,7 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
             push: pushes,
             ticket: 10_000_000_000,
             durable: true,
+            steady: true,
         },
         names: plan.names.clone(),
         span,

@@ -17,6 +17,7 @@ use super::count::Count;
 use super::plan::Waits;
 use super::store::{Condition, Told, Wakes, unexpected};
 use super::world::World;
+use crate::history::record::{Fault, Record};
 
 /// How long a broken connection can stay unnoticed, in milliseconds.
 const UNNOTICED: u64 = 1000;
@@ -46,6 +47,8 @@ struct Fate {
     breaks: Option<Duration>,
     /// Instead of an answer; and whether the call took effect.
     error: Option<(ErrorKind, bool)>,
+    /// What is wrong, as it was written down.
+    fault: Option<Record>,
 }
 
 /// What a call comes to at the store.
@@ -104,19 +107,19 @@ impl Wire {
             back: chance.millis(0, plan.delay),
             ..Fate::default()
         };
-        let mut counted = None;
+        let mut wrong = None;
         if chance.per_mille(plan.lost_requests) {
-            (fate.request_lost, counted) = (true, Some(Count::RequestLost));
+            (fate.request_lost, wrong) = (true, Some((Count::RequestLost, Fault::Cut)));
         } else if chance.per_mille(plan.lost_answers) {
-            (fate.answer_lost, counted) = (true, Some(Count::AnswerLost));
+            (fate.answer_lost, wrong) = (true, Some((Count::AnswerLost, Fault::Swallow)));
         } else if chance.per_mille(plan.held) {
             // For as long as a lease or much longer.
             let most = *chance.pick(&[300, 300, 1000, 5000]);
             fate.there = chance.part(plan.ttl, 50, most);
-            counted = Some(Count::RequestHeld);
+            wrong = Some((Count::RequestHeld, Fault::Hold));
         } else if chance.per_mille(plan.late_answers) {
             fate.back = chance.part(plan.ttl, 20, 200);
-            counted = Some(Count::AnswerLate);
+            wrong = Some((Count::AnswerLate, Fault::Delay));
         } else if chance.per_mille(plan.errors) {
             // Those who say that nothing was done are right; the others do not know.
             let kinds = [
@@ -129,16 +132,17 @@ impl Wire {
                 (ErrorKind::Internal, true),
             ];
             fate.error = Some(*chance.pick(&kinds));
-            counted = Some(Count::Error);
+            wrong = Some((Count::Error, Fault::Reset));
         }
         // A call that hangs ends in a broken connection, or not before its caller gives up; one that is open for
         // long is looked after.
-        if counted.is_some() && fate.error.is_none() && (long || chance.per_mille(400)) {
+        if wrong.is_some() && fate.error.is_none() && (long || chance.per_mille(400)) {
             fate.breaks = Some(chance.millis(0, if long { UNNOTICED } else { 50 }));
         }
         drop(chance);
-        if let Some(counted) = counted {
-            world.count(counted);
+        if let Some((count, fault)) = wrong {
+            world.count(count);
+            fate.fault = Some(world.begin_fault(fault, None));
         }
         fate
     }
@@ -175,6 +179,7 @@ impl Wire {
     ) {
         let world = &self.0.world;
         world.sleep(fate.there).await;
+        world.end_fault(fate.fault.filter(|fault| fault.fault != Fault::Delay), false);
         self.passable().await;
         if fate.request_lost {
             return;
@@ -212,6 +217,7 @@ impl Wire {
             told = Err(Error::new(kind, "the store does not know"));
         }
         world.sleep(fate.back).await;
+        world.end_fault(fate.fault.filter(|fault| fault.fault == Fault::Delay), false);
         self.passable().await;
         if world.store().epoch != epoch {
             told = Err(broken());
@@ -233,17 +239,20 @@ impl Wire {
     fn send_wake(self, id: LeaseId) {
         let world = Arc::clone(&self.0.world);
         let plan = &world.plan;
-        let (lost, delay) = {
+        let (lost, late, delay) = {
             let mut chance = world.chance();
             let lost = chance.per_mille(plan.lost_wakes);
             let late = chance.per_mille(plan.lost_wakes);
-            (lost, chance.millis(0, if late { 2000 } else { plan.delay }))
+            (lost, late, chance.millis(0, if late { 2000 } else { plan.delay }))
         };
+        let fault = (lost || late).then(|| world.begin_fault(Fault::Hold, None));
         if lost {
+            world.end_fault(fault, false);
             return world.count(Count::WakeLost);
         }
         tokio::spawn(async move {
             self.0.world.sleep(delay).await;
+            self.0.world.end_fault(fault, false);
             self.passable().await;
             self.0.world.count(Count::Woken);
             if let Some(bell) = self.bells().get(&id) {

@@ -67,9 +67,16 @@ impl Plan {
             })
             .collect();
         // Each kind of trouble is there or not, so that each is also seen alone.
+        let (calm_network, calm_processes) = (chance.per_mille(300), chance.per_mille(300));
+        let mut network = |most: u64| match chance.per_mille(500) && !calm_network {
+            true => chance.between(1, most),
+            false => 0,
+        };
+        let (lost_requests, lost_answers, held, late_answers) =
+            (network(40), network(60), network(40), network(40));
+        let (errors, lost_wakes) = (network(40), network(200));
         let mut some = |most: u64| if chance.per_mille(500) { chance.between(1, most) } else { 0 };
-        let (lost_requests, lost_answers, held, late_answers) = (some(40), some(60), some(40), some(40));
-        let (errors, lost_wakes, cancels, revokes) = (some(40), some(200), some(300), some(20));
+        let (cancels, revokes) = (some(300), some(20));
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
         Plan {
             waits,
@@ -91,7 +98,7 @@ impl Plan {
             bare: if chance.per_mille(500) { 150 } else { 0 },
             long_holds: chance.between(0, 200),
             revokes: if chance.per_mille(200) { revokes } else { 0 },
-            faults_every: if chance.per_mille(850) { chance.between(100, 1500) } else { 0 },
+            faults_every: if !calm_processes { chance.between(100, 1500) } else { 0 },
             weights,
         }
     }

@@ -43,10 +43,6 @@ impl Process {
         self.holds.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn is_killed(&self) -> bool {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).0 == Runs::Killed
-    }
-
     /// Ends it, in the middle of whatever it does.
     pub(crate) fn kill(&self) {
         self.set(Runs::Killed);
@@ -89,30 +85,21 @@ impl Future for Part {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut runs = self.process.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        match runs.0 {
-            Runs::Yes => {
-                // Also one that is not woken by itself must hear of its end.
-                if !runs.1.iter().any(|waker| waker.will_wake(cx.waker())) {
-                    runs.1.push(cx.waker().clone());
-                }
-            }
-            Runs::Paused => {
-                if !runs.1.iter().any(|waker| waker.will_wake(cx.waker())) {
-                    runs.1.push(cx.waker().clone());
-                }
-                return Poll::Pending;
-            }
-            Runs::Killed => {
-                drop(runs);
-                // What its futures still do when they are dropped reaches nobody: the rest of it does not run.
-                self.work = None;
-                return Poll::Ready(());
-            }
+        // Nobody else wakes one that stands still, or one that waits for what will never come.
+        if !runs.1.iter().any(|waker| waker.will_wake(cx.waker())) {
+            runs.1.push(cx.waker().clone());
         }
+        let now = runs.0;
         drop(runs);
-        match &mut self.work {
-            Some(work) => work.as_mut().poll(cx),
-            None => Poll::Ready(()),
+        match (now, &mut self.work) {
+            (Runs::Yes, Some(work)) => work.as_mut().poll(cx),
+            (Runs::Paused, Some(_)) => Poll::Pending,
+            // What its futures still do when they are dropped reaches nobody: the rest of it does not run.
+            (Runs::Killed, work) => {
+                *work = None;
+                Poll::Ready(())
+            }
+            (_, None) => Poll::Ready(()),
         }
     }
 }

@@ -172,7 +172,8 @@ impl Claiming {
             let within = (wait.as_millis() as u64).max(20);
             (wait, cancel.then(|| chance.millis(0, within)))
         };
-        self.write(Kind::AcquireCall, wait.as_nanos() as u64);
+        let (value, deadline) = (wait.as_nanos() as u64, self.ttl.as_nanos() as u64);
+        world.write(Record { value, deadline, ..self.record(Kind::AcquireCall) });
         let started = tokio::time::Instant::now();
         let Some(outcome) = cut_short(self.lock_within(wait), cut).await else {
             self.write(Kind::AcquireDropped, 0);
@@ -285,7 +286,7 @@ impl Claiming {
         self.world().write(Record { value: ttl.as_nanos() as u64, ..self.about(Kind::RenewCall, guard) });
         let kind = match guard.renew_for(ttl).await {
             Ok(()) => Kind::Renewed,
-            Err(error) if error.kind() == ErrorKind::Lost => Kind::RenewRefused,
+            Err(_) if matches!(guard.lost().now(), Some(LostReason::Refused(_))) => Kind::RenewRefused,
             Err(_) => Kind::RenewFailed,
         };
         // One that was confirmed in time may be over by the next look.

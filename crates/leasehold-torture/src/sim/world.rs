@@ -1,7 +1,7 @@
 //! What everybody in a simulation shares: true time, chance, the store, and the book in which all is written down.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::count::{Count, Counts};
 use super::plan::Plan;
 use super::store::Store;
 use super::time::{MachineClock, Time};
-use crate::history::record::{Kind, Record};
+use crate::history::record::{Fault, Kind, Record};
 
 /// The number of the one who makes the faults, in the records.
 pub(crate) const SUPERVISOR: u32 = 0;
@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) ending: AtomicBool,
     /// Rings when the store's condition changes.
     pub(crate) changed: Notify,
+    /// Numbers those that have no target.
+    faults: AtomicU64,
     chance: Mutex<Chance>,
     book: Mutex<BTreeMap<u32, Vec<Record>>>,
     store: Mutex<Store>,
@@ -51,6 +53,7 @@ impl World {
             plan,
             ending: AtomicBool::new(false),
             changed: Notify::new(),
+            faults: AtomicU64::new(0),
             chance: Mutex::new(chance),
             book: Mutex::default(),
             store: Mutex::default(),
@@ -89,6 +92,23 @@ impl World {
     /// Writes a record down.
     pub(crate) fn write(&self, record: Record) {
         lock(&self.book).entry(record.worker).or_default().push(record);
+    }
+
+    /// Writes down that a fault begins: of a process, or a number of its own.
+    pub(crate) fn begin_fault(&self, fault: Fault, process: Option<u32>) -> Record {
+        let own = || self.faults.fetch_add(1, Ordering::Relaxed);
+        let value = process.map_or_else(own, u64::from);
+        let record = Record { fault, value, ..self.record(Kind::FaultBegin, SUPERVISOR) };
+        self.write(record);
+        record
+    }
+
+    /// Writes down that it is over, and whether it met somebody who held a lock.
+    pub(crate) fn end_fault(&self, begun: Option<Record>, landed: bool) {
+        if let Some(begun) = begun {
+            let Record { kind, at, .. } = self.record(Kind::FaultEnd, SUPERVISOR);
+            self.write(Record { kind, at, deadline: u64::from(landed), ..begun });
+        }
     }
 
     /// All that was written down, by who wrote it.

@@ -3,5 +3,6 @@
 //! Workers are processes that use the public API alone; each appends what it did and saw to a
 //! [history](history) of its own, which is there after a SIGKILL. Everything is judged afterwards, from the histories alone.
 
+pub mod check;
 pub mod history;
 pub mod sim;

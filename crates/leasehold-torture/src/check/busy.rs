@@ -1,0 +1,76 @@
+//! Contention only when justified (I13): somebody held, or may have held or queued, while the refused call was under way.
+
+use super::Invariant::I13;
+use super::case::{Acquire, Case, Court, Lock, Outcome};
+use super::sweep::{Depth, Meeting};
+use crate::history::record::Mode;
+
+/// How long before and after its records a fault may really have begun and ended.
+const EDGE: u64 = 50_000_000;
+
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+    // Who can have held, who of them exclusively, and who can have waited.
+    let (mut holds, mut exclusive, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    for number in &lock.leases {
+        let lease = &case.leases[*number];
+        holds.push((lease.called, lease.possible));
+        if lease.mode == Mode::Exclusive {
+            exclusive.push((lease.called, lease.possible));
+        }
+    }
+    for number in &lock.acquires {
+        let acquire = &case.acquires[*number];
+        let span = (acquire.called, acquire.possible);
+        if acquire.wait > 0 {
+            waits.push(span);
+        } else if acquire.outcome != Outcome::Granted && (acquire.outcome != Outcome::Busy || case.quorum()) {
+            holds.push(span);
+            exclusive.push(span);
+        }
+    }
+    let (holds, exclusive, waits) = match lock.limit {
+        0 => (Blocking::Any(Meeting::new(&holds)), Meeting::new(&exclusive), Meeting::new(&waits)),
+        limit => (Blocking::Many(Depth::new(&holds), limit), Meeting::new(&[]), Meeting::new(&waits)),
+    };
+    for number in &lock.acquires {
+        let acquire = &case.acquires[*number];
+        if acquire.outcome != Outcome::Busy {
+            continue;
+        }
+        let Acquire { called, returned, wait, .. } = *acquire;
+        // Its own refusal is no reason for it.
+        let itself = usize::from(wait > 0 || case.quorum());
+        let waiting = waits.count(called, returned) > usize::from(wait > 0);
+        let held = match acquire.mode {
+            Mode::Shared => exclusive.count(called, returned) > itself - usize::from(wait > 0),
+            _ => holds.met(called, returned, itself - usize::from(wait > 0)),
+        };
+        if !held && !waiting {
+            let seen = format!(
+                "worker {} was told that lock {} is busy, but nobody can have held it or waited for it",
+                acquire.worker, acquire.name
+            );
+            court.accuse_with(case, I13, seen, &[], &[*number]);
+        } else if let Some((from, to)) = case.paused.meeting(called, returned)
+            && called > from.saturating_add(EDGE)
+            && returned.saturating_add(EDGE) < to
+        {
+            let seen = format!("worker {} was told busy by a store that did not run", acquire.worker);
+            court.accuse_with(case, I13, seen, &[], &[*number]);
+        }
+    }
+}
+
+enum Blocking {
+    Any(Meeting),
+    Many(Depth, u32),
+}
+
+impl Blocking {
+    fn met(&self, from: u64, to: u64, itself: usize) -> bool {
+        match self {
+            Blocking::Any(meeting) => meeting.count(from, to) > itself,
+            Blocking::Many(depth, limit) => depth.most(from, to) as usize >= *limit as usize + itself,
+        }
+    }
+}

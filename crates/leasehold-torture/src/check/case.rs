@@ -1,0 +1,281 @@
+//! Everything that is known of a run, put together, and the list of what is found.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::windows::Windows;
+use super::{Invariant, Violation};
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::setting::Setting;
+
+/// How long after its sending a request can arrive while nothing is the matter. Far more than it takes; a machine that is
+/// slower than this stands still, and the stall monitor says so.
+pub(super) const SLACK: u64 = 1_000_000_000;
+
+/// How many violations of each invariant tell all the operations: a store that breaks one breaks it often.
+const TOLD: usize = 20;
+
+/// How an acquire ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Granted,
+    Busy,
+    Failed,
+    Dropped,
+    /// Its process ended before the answer.
+    Unknown,
+}
+
+/// One call to acquire.
+#[derive(Debug, Clone)]
+pub(super) struct Acquire {
+    pub(super) name: u16,
+    pub(super) mode: Mode,
+    pub(super) worker: u32,
+    pub(super) called: u64,
+    /// 0 for a try.
+    pub(super) wait: u64,
+    /// 0 if it is not known.
+    pub(super) ttl: u64,
+    pub(super) outcome: Outcome,
+    /// When it returned, or else the last moment its process can have lived.
+    pub(super) returned: u64,
+    pub(super) lease: Option<usize>,
+    /// Its first record.
+    pub(super) op: u32,
+    /// Until when it can have held the lock or a place in its queue.
+    pub(super) possible: u64,
+}
+
+/// One lease, put together from its records.
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) name: u16,
+    pub(super) mode: Mode,
+    pub(super) worker: u32,
+    pub(super) fence: u64,
+    /// All its records, in time order.
+    pub(super) ops: Vec<u32>,
+    /// When it was called for first, how long that might wait, and when it returned.
+    pub(super) called: u64,
+    pub(super) wait: u64,
+    pub(super) from: u64,
+    /// The longest ttl it was asked for; 0 if not known.
+    pub(super) ttl: u64,
+    /// Whether its holder ever believed, and the last moment at which it certainly did.
+    pub(super) believes: bool,
+    pub(super) believed: u64,
+    /// The latest deadline its holder saw.
+    pub(super) deadline: u64,
+    /// From this moment on it was shared, if it was exclusive first.
+    pub(super) downgraded: Option<u64>,
+    pub(super) release_called: Option<u64>,
+    /// When the store had said that it is gone, released or not.
+    pub(super) gone: Option<u64>,
+    pub(super) lost: Option<(u64, Loss)>,
+    /// From this moment on something that no promise covers may have ended it.
+    pub(super) uncertain: u64,
+    /// Until when it can have held the lock.
+    pub(super) possible: u64,
+}
+
+impl Lease {
+    /// The store cannot have given it to another before this.
+    pub(super) fn end(&self) -> u64 {
+        let end = match (self.release_called, self.lost) {
+            (_, Some((_, Loss::Refused))) => self.believed,
+            // Its process was killed, at some time after it last looked.
+            (None, _) if self.deadline == SESSION => self.believed,
+            (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),
+        };
+        end.min(self.uncertain)
+    }
+
+    /// When it was no longer exclusive, if not at its end.
+    pub(super) fn exclusive_end(&self) -> u64 {
+        match self.mode {
+            Mode::Exclusive => self.downgraded.unwrap_or(u64::MAX).min(self.end()),
+            _ => 0,
+        }
+    }
+
+    /// It ended because its time was over.
+    pub(super) fn expired(&self) -> bool {
+        self.deadline != SESSION && self.release_called.is_none_or(|called| called >= self.deadline)
+            && !matches!(self.lost, Some((_, Loss::Refused)))
+    }
+}
+
+/// One lock: its leases in the order of their grants, its acquires in the order of their calls.
+#[derive(Debug, Default)]
+pub(super) struct Lock {
+    pub(super) limit: u32,
+    pub(super) leases: Vec<usize>,
+    pub(super) acquires: Vec<usize>,
+}
+
+/// A run.
+#[derive(Debug)]
+pub(super) struct Case<'a> {
+    pub(super) setting: &'a Setting,
+    /// Those of workers, by process and claim.
+    pub(super) records: Vec<Record>,
+    pub(super) leases: Vec<Lease>,
+    pub(super) acquires: Vec<Acquire>,
+    pub(super) locks: Vec<Lock>,
+    /// What delays requests: faults of the network, the store and its machine, pauses, stalls.
+    pub(super) disturbed: Windows,
+    /// The same, and a while after: what explains that something took long.
+    pub(super) explained: Windows,
+    /// The store was killed and started again.
+    pub(super) restarts: Windows,
+    /// The store did not run.
+    pub(super) paused: Windows,
+    /// Sessions may have ended without their holders' knowledge.
+    pub(super) unnoticed: Windows,
+    /// What may have ended leases against their will, by name: revokes at once, and what the store does not promise.
+    pub(super) ended: Vec<Windows>,
+    /// All revokes, by name.
+    pub(super) revoked: Vec<Windows>,
+    /// What the resource wrote, in its order.
+    pub(super) resource: Vec<Record>,
+    /// What was left in the store.
+    pub(super) left: Vec<Record>,
+    pub(super) stalls: u64,
+    /// The last moment of any record.
+    pub(super) last: u64,
+}
+
+impl Case<'_> {
+    /// By when everything sent before a moment has arrived, and whether nothing was the matter.
+    pub(super) fn settled(&self, moment: u64) -> (u64, bool) {
+        let by = moment.saturating_add(SLACK);
+        match self.disturbed.meeting(moment, by) {
+            None => (by, true),
+            Some((_, end)) => (end.saturating_add(SLACK), false),
+        }
+    }
+
+    /// Whether the fences of its grants mean something.
+    pub(super) fn fenced(&self) -> bool {
+        self.setting.promises.fenced
+    }
+
+    /// Grants and refusals of a quorum are not made in one place.
+    pub(super) fn quorum(&self) -> bool {
+        self.setting.store.starts_with("quorum")
+    }
+
+    /// A moment as people read it.
+    pub(super) fn at(&self, moment: u64) -> String {
+        match moment {
+            SESSION => "the end of the session".into(),
+            _ => format!("{:+.6} ms", (moment as f64 - self.setting.span.0 as f64) / 1e6),
+        }
+    }
+
+    /// One lease in a few words.
+    pub(super) fn brief(&self, lease: usize) -> String {
+        let Lease { worker, fence, mode, .. } = &self.leases[lease];
+        format!("worker {worker}'s {mode:?} lease with fence {fence}")
+    }
+
+    /// All operations of some leases, in time order; looks without anything in between as one line.
+    fn tell(&self, leases: &[usize], acquires: &[usize]) -> String {
+        let mut letters = HashMap::new();
+        let mut ops: Vec<(u64, u32)> = Vec::new();
+        for lease in leases {
+            for op in &self.leases[*lease].ops {
+                letters.insert(*op, letters_of(leases, *lease));
+                ops.push((self.records[*op as usize].at, *op));
+            }
+        }
+        for acquire in acquires {
+            let op = self.acquires[*acquire].op;
+            let Record { worker, claim, .. } = self.records[op as usize];
+            let same = |record: &&Record| (record.worker, record.claim) == (worker, claim);
+            let count = self.records[op as usize..].iter().take_while(same).count() as u32;
+            ops.extend((op..op + count).map(|op| (self.records[op as usize].at, op)));
+        }
+        ops.sort_unstable();
+        ops.dedup();
+        let record = |place: usize| ops.get(place).map(|(_, op)| &self.records[*op as usize]);
+        let mut told = String::new();
+        let mut skipped = 0;
+        for (place, (at, op)) in ops.iter().enumerate() {
+            let Some(this) = record(place) else { continue };
+            let look = |other: Option<&Record>| {
+                other.is_some_and(|other| {
+                    (other.kind, other.worker, other.claim) == (Kind::Held, this.worker, this.claim)
+                })
+            };
+            if look(Some(this)) && look(record(place.wrapping_sub(1))) && look(record(place + 1)) {
+                skipped += 1;
+                continue;
+            }
+            let who = letters.get(op).copied().unwrap_or(' ');
+            let Record { worker, task, claim, kind, mode, fence, deadline, value, .. } = *this;
+            let _ = write!(told, "\n  {:>16}  {who}  worker {worker}.{task} claim {claim}  {kind:?}", self.at(*at));
+            if skipped > 0 {
+                let _ = write!(told, " (after {} looks like it)", std::mem::take(&mut skipped));
+            }
+            let _ = match kind {
+                Kind::AcquireCall if value == 0 => write!(told, " {mode:?}, a try"),
+                Kind::AcquireCall if value == u64::MAX => write!(told, " {mode:?}"),
+                Kind::AcquireCall => write!(told, " {mode:?}, waits {:.3} ms", value as f64 / 1e6),
+                Kind::Lost => write!(told, " {:?}", Loss::ALL.get(value as usize)),
+                Kind::RenewCall => write!(told, " for {:.3} ms", value as f64 / 1e6),
+                Kind::ReleaseCall if value == 1 => write!(told, " by drop"),
+                _ => Ok(()),
+            };
+            if fence > 0 {
+                let _ = write!(told, ", fence {fence}");
+            }
+            if deadline > 0 && kind != Kind::AcquireCall {
+                let _ = write!(told, ", until {}", self.at(deadline));
+            }
+        }
+        told
+    }
+}
+
+/// `A` for the first of them, `B` for the second.
+fn letters_of(leases: &[usize], lease: usize) -> char {
+    let place = leases.iter().position(|other| *other == lease).unwrap_or(0);
+    char::from(b'A' + (place % 26) as u8)
+}
+
+/// Where accusations are heard.
+#[derive(Debug, Default)]
+pub(super) struct Court {
+    pub(super) violations: Vec<Violation>,
+    told: HashMap<Invariant, usize>,
+}
+
+impl Court {
+    pub(super) fn accuse(&mut self, case: &Case<'_>, invariant: Invariant, seen: String, leases: &[usize]) {
+        self.accuse_with(case, invariant, seen, leases, &[]);
+    }
+
+    /// Also about acquires that came to nothing.
+    pub(super) fn accuse_with(
+        &mut self,
+        case: &Case<'_>,
+        invariant: Invariant,
+        mut seen: String,
+        leases: &[usize],
+        acquires: &[usize],
+    ) {
+        let told = self.told.entry(invariant).or_default();
+        *told += 1;
+        if *told <= TOLD {
+            seen += &case.tell(leases, acquires);
+        }
+        self.violations.push(Violation { invariant, seen });
+    }
+
+    /// A history contradicts itself.
+    pub(super) fn contradiction(&mut self, seen: String) {
+        self.violations.push(Violation { invariant: Invariant::History, seen });
+    }
+}

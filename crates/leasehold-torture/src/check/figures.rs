@@ -1,0 +1,150 @@
+//! What a run shows beside its violations.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::case::{Case, Outcome};
+use crate::history::record::{Loss, Record};
+
+/// What was seen. Times are in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Leases that were granted.
+    pub grants: u64,
+    /// Grants for which another claim had released.
+    pub handovers: u64,
+    /// Leases that ended because their time was over.
+    pub expiries: u64,
+    /// Grants of what somebody else had left by expiry, loss or death.
+    pub takeovers: u64,
+    /// Calls whose outcome nobody knows: to acquire, renew or release.
+    pub unknowns: u64,
+    /// Acquires that were told that somebody else holds the lock.
+    pub busy: u64,
+    /// Acquires that failed.
+    pub failed: u64,
+    /// Acquires that were dropped.
+    pub dropped: u64,
+    /// Leases whose holder found them lost, by reason.
+    pub lost: BTreeMap<String, u64>,
+    /// The least time from the deadline of a lease that expired until another was granted.
+    pub lost_margin: Option<u64>,
+    /// From the call to release until the next holder, who waited, had its answer.
+    pub handover: Percentiles,
+    /// From the latest deadline that the holder saw until the next holder, who waited, had its answer. The lease may have
+    /// been renewed after that look.
+    pub takeover: Percentiles,
+    /// Grants that overtook somebody who certainly stood in the queue before.
+    pub fifo_inversions: u64,
+    /// Writes that the fenced table rejected.
+    pub fenced_saves: u64,
+    /// How often somebody entered the unfenced table while another was in it.
+    pub unfenced_overlaps: u64,
+    /// What was left in the store at rest.
+    pub leftovers: u64,
+    /// How often the machine itself stood still.
+    pub stalls: u64,
+    /// Bounds of time that were not held to, because a fault or a stall explains it.
+    pub waived: u64,
+    /// How often each thing was recorded.
+    pub operations: BTreeMap<String, u64>,
+}
+
+/// Of some times, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// How many there are.
+    pub count: u64,
+    /// Half took no longer.
+    pub p50: u64,
+    /// 99 of 100 took no longer.
+    pub p99: u64,
+    /// None took longer.
+    pub max: u64,
+}
+
+/// The value that this share of sorted ones does not exceed; 0 of none.
+pub(super) fn share(sorted: &[u64], share: f64) -> u64 {
+    let place = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(place.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+impl Percentiles {
+    fn of(mut times: Vec<u64>) -> Self {
+        times.sort_unstable();
+        Percentiles {
+            count: times.len() as u64,
+            p50: share(&times, 0.5),
+            p99: share(&times, 0.99),
+            max: times.last().copied().unwrap_or(0),
+        }
+    }
+}
+
+/// Times as they are measured.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    pub(super) handovers: Vec<u64>,
+    /// Those during which nothing was the matter.
+    pub(super) unexplained: Vec<u64>,
+    pub(super) takeovers: Vec<u64>,
+}
+
+impl Times {
+    pub(super) fn into_figures(self, figures: &mut Figures) {
+        figures.handover = Percentiles::of(self.handovers);
+        figures.takeover = Percentiles::of(self.takeovers);
+    }
+}
+
+/// What is only counted.
+pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
+    figures.grants = case.leases.len() as u64;
+    figures.stalls = case.stalls;
+    for acquire in &case.acquires {
+        match acquire.outcome {
+            Outcome::Granted => {}
+            Outcome::Busy => figures.busy += 1,
+            Outcome::Failed => figures.failed += 1,
+            Outcome::Dropped => figures.dropped += 1,
+            Outcome::Unknown => figures.unknowns += 1,
+        }
+    }
+    for Record { kind, .. } in case.records.iter().chain(&case.resource).chain(&case.left) {
+        *figures.operations.entry(format!("{kind:?}")).or_default() += 1;
+    }
+    for lease in &case.leases {
+        figures.unknowns += unanswered(case, &lease.ops);
+        if let Some((_, why)) = lease.lost {
+            let why = match why {
+                Loss::Deadline => "deadline",
+                Loss::Refused => "refused",
+                Loss::Other => "other",
+            };
+            *figures.lost.entry(why.into()).or_default() += 1;
+        }
+        figures.expiries += u64::from(lease.expired() && lease.gone.is_none());
+    }
+}
+
+/// Renewals and releases of a lease whose outcome nobody knows.
+fn unanswered(case: &Case<'_>, ops: &[u32]) -> u64 {
+    use crate::history::record::Kind::{
+        ReleaseCall, ReleaseDropped, ReleaseFailed, Released, ReleasedNothing, RenewCall, RenewFailed, RenewRefused,
+        Renewed,
+    };
+    let mut open = 0;
+    for op in ops {
+        let Record { kind, value, .. } = case.records[*op as usize];
+        match kind {
+            RenewCall => open += 1,
+            // Nobody awaits that of a drop.
+            ReleaseCall if value == 0 => open += 1,
+            Renewed | RenewRefused | Released | ReleasedNothing => open -= 1,
+            RenewFailed | ReleaseFailed | ReleaseDropped => {}
+            _ => {}
+        }
+    }
+    open.max(0) as u64
+}

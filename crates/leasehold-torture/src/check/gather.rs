@@ -1,0 +1,411 @@
+//! Puts a run together from its records: acquires, leases, and what was the matter when.
+
+use std::collections::HashMap;
+
+use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::windows::Windows;
+use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
+use crate::history::setting::Setting;
+
+/// How long after a fault it still explains that something took long: connections are made again, pauses between
+/// tries have grown, places in queues are taken again.
+const EXPLAINS: u64 = 2_000_000_000;
+
+pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
+    let mut court = Court::default();
+    let mut matter = Matter::new(setting.names.len());
+    let mut records = Vec::new();
+    let (mut resource, mut left) = (Vec::new(), Vec::new());
+    let mut last = 0;
+    for history in histories {
+        let mut revokes: HashMap<(u32, u16), Record> = HashMap::new();
+        for record in history {
+            last = last.max(record.at);
+            if usize::from(record.name) >= setting.names.len() {
+                court.contradiction(format!("worker {} names lock {}, which there is not", record.worker, record.name));
+                continue;
+            }
+            match record.kind {
+                Kind::FaultBegin | Kind::FaultEnd | Kind::Stall => matter.note(record),
+                Kind::Left => left.push(*record),
+                Kind::FencedWrite | Kind::UnfencedWrite => resource.push(*record),
+                Kind::Begin => {}
+                Kind::End => drop(matter.deaths.insert(record.worker, record.at)),
+                Kind::RevokeCall => drop(revokes.insert((record.worker, record.task), *record)),
+                Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
+                    // One that failed may happen later.
+                    Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
+                    None => court.contradiction(format!("worker {} has Revoked without a call", record.worker)),
+                },
+                _ => records.push(*record),
+            }
+        }
+        revokes.values().for_each(|call| matter.revoke(call, u64::MAX));
+    }
+    records.sort_by_key(|record| (record.worker, record.claim));
+    let stalls = matter.stalls.len() as u64;
+    let mut case = matter.case(setting, Case {
+        setting,
+        records,
+        leases: Vec::new(),
+        acquires: Vec::new(),
+        locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
+        disturbed: Windows::default(),
+        explained: Windows::default(),
+        restarts: Windows::default(),
+        paused: Windows::default(),
+        unnoticed: Windows::default(),
+        ended: Vec::new(),
+        revoked: Vec::new(),
+        resource,
+        left,
+        stalls,
+        last,
+    });
+    put_together(&mut case, &mut court, &matter.deaths);
+    (case, court)
+}
+
+/// What was the matter, as it is noted.
+struct Matter {
+    open: HashMap<(Fault, u64), Vec<u64>>,
+    faults: Vec<(Fault, u64, u64)>,
+    stalls: Vec<(u64, u64)>,
+    /// By name: spans, and whether they end leases at once.
+    revokes: Vec<Vec<(u64, u64, bool)>>,
+    /// The last moment a process can have lived.
+    deaths: HashMap<u32, u64>,
+}
+
+impl Matter {
+    fn new(names: usize) -> Self {
+        Matter {
+            open: HashMap::new(),
+            faults: Vec::new(),
+            stalls: Vec::new(),
+            revokes: vec![Vec::new(); names],
+            deaths: HashMap::new(),
+        }
+    }
+
+    fn note(&mut self, record: &Record) {
+        let key = (record.fault, record.value);
+        match record.kind {
+            Kind::FaultBegin => self.open.entry(key).or_default().push(record.at),
+            Kind::FaultEnd => {
+                let begin = self.open.get_mut(&key).and_then(Vec::pop).unwrap_or(record.at);
+                self.faults.push((record.fault, begin, record.at));
+                if record.fault == Fault::Kill {
+                    self.deaths.insert(record.value as u32, record.at);
+                }
+            }
+            _ => self.stalls.push((record.value, record.at)),
+        }
+    }
+
+    fn revoke(&mut self, call: &Record, until: u64) {
+        self.revokes[usize::from(call.name)].push((call.at, until, call.value == 1));
+    }
+
+    fn spans(&self, which: impl Fn(Fault) -> bool) -> Vec<(u64, u64)> {
+        self.faults.iter().filter(|(fault, ..)| which(*fault)).map(|(_, from, to)| (*from, *to)).collect()
+    }
+
+    fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
+        for ((fault, _), begins) in std::mem::take(&mut self.open) {
+            self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
+        }
+        let promises = &setting.promises;
+        let clock = self.spans(|fault| fault == Fault::ClockStore && !promises.steady);
+        let mut disturbing = self.spans(disturbs);
+        disturbing.extend(&self.stalls);
+        // A step back prolongs leases, nobody knows for how long.
+        disturbing.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
+        let longer = disturbing.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
+        case.explained = Windows::new(longer, 0);
+        case.disturbed = Windows::new(disturbing, super::case::SLACK);
+        case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
+        case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
+
+        let within = promises.notices_within;
+        let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
+        let mut cut: Vec<_> = self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
+        let cuts = Windows::new(cut.clone(), 0);
+        // Who stands still meanwhile notices later.
+        let mut still = self.spans(|fault| fault == Fault::Pause);
+        still.extend(&self.stalls);
+        cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
+        case.unnoticed = Windows::new(cut, 0);
+
+        let mut unpromised = clock;
+        if !promises.durable {
+            unpromised.extend(self.spans(|fault| fault == Fault::RestartStore));
+        }
+        for revokes in &self.revokes {
+            let mut ended = unpromised.clone();
+            ended.extend(revokes.iter().filter(|(.., now)| *now).map(|(from, to, _)| (*from, *to)));
+            case.ended.push(Windows::new(ended, 0));
+            case.revoked.push(Windows::new(revokes.iter().map(|(from, to, _)| (*from, *to)).collect(), 0));
+        }
+        case
+    }
+}
+
+/// Whether a fault delays requests, or those who send them.
+fn disturbs(fault: Fault) -> bool {
+    !matches!(fault, Fault::None | Fault::Kill | Fault::ClockWorker | Fault::ClockStore)
+}
+
+fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u64>) {
+    let mut by_id: HashMap<(u16, u64), usize> = HashMap::new();
+    let mut by_claim: HashMap<(u32, u64), usize> = HashMap::new();
+    acquires(case, court, deaths, &mut by_id, &mut by_claim);
+    // The acquires of an id that the caller chose before one of them was answered.
+    for acquire in &mut case.acquires {
+        let chosen = case.records[acquire.op as usize].lease;
+        let open = acquire.lease.is_none() && acquire.outcome != Outcome::Busy;
+        if let Some(lease) = by_id.get(&(acquire.name, chosen)).filter(|_| open && chosen != 0) {
+            acquire.lease = Some(*lease);
+            case.leases[*lease].ops.push(acquire.op);
+            case.leases[*lease].called = case.leases[*lease].called.min(acquire.called);
+            // Nobody knows since when it stood in the queue.
+            case.leases[*lease].wait = 0;
+        }
+    }
+    for place in 0..case.records.len() {
+        let record = case.records[place];
+        if is_acquire(record.kind) {
+            continue;
+        }
+        let lease = by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
+        match lease {
+            Some(lease) => case.leases[*lease].ops.push(place as u32),
+            None => court.contradiction(format!(
+                "worker {} has {:?} without a grant, claim {}",
+                record.worker, record.kind, record.claim
+            )),
+        }
+    }
+    let mut leases = std::mem::take(&mut case.leases);
+    for lease in &mut leases {
+        lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
+        fold(lease, &case.records);
+        surely(lease, case);
+        lease.possible = possible(lease, case, deaths);
+    }
+    case.leases = leases;
+    for acquire in 0..case.acquires.len() {
+        case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
+    }
+    let fenced = case.fenced();
+    for (place, lease) in case.leases.iter().enumerate() {
+        case.locks[usize::from(lease.name)].leases.push(place);
+    }
+    for (place, acquire) in case.acquires.iter().enumerate() {
+        case.locks[usize::from(acquire.name)].acquires.push(place);
+    }
+    for lock in &mut case.locks {
+        let key = |lease: &Lease| if fenced { (lease.fence, lease.from) } else { (lease.from, lease.called) };
+        lock.leases.sort_by_key(|lease| key(&case.leases[*lease]));
+        lock.acquires.sort_by_key(|acquire| case.acquires[*acquire].called);
+    }
+}
+
+fn is_acquire(kind: Kind) -> bool {
+    use Kind::{AcquireCall, AcquireDropped, AcquireFailed, Busy, Granted};
+    matches!(kind, AcquireCall | AcquireDropped | AcquireFailed | Busy | Granted)
+}
+
+/// Reads the calls to acquire, and opens the leases that came of them.
+fn acquires(
+    case: &mut Case<'_>,
+    court: &mut Court,
+    deaths: &HashMap<u32, u64>,
+    by_id: &mut HashMap<(u16, u64), usize>,
+    by_claim: &mut HashMap<(u32, u64), usize>,
+) {
+    let mut open: Option<usize> = None;
+    let mut before: Option<Record> = None;
+    for (place, record) in case.records.iter().enumerate() {
+        let same = |other: &Record| (other.worker, other.claim) == (record.worker, record.claim);
+        match before.filter(same) {
+            None => open = None,
+            Some(before) if before.at > record.at => court.contradiction(format!(
+                "worker {} wrote {:?} of claim {} after {:?}, but with an earlier time",
+                record.worker, record.kind, record.claim, before.kind
+            )),
+            Some(_) => {}
+        }
+        before = Some(*record);
+        let outcome = match record.kind {
+            Kind::AcquireCall => {
+                open = Some(case.acquires.len());
+                case.acquires.push(Acquire {
+                    name: record.name,
+                    mode: record.mode,
+                    worker: record.worker,
+                    called: record.at,
+                    wait: record.value,
+                    ttl: record.deadline,
+                    outcome: Outcome::Unknown,
+                    returned: deaths.get(&record.worker).copied().unwrap_or(u64::MAX),
+                    lease: None,
+                    op: place as u32,
+                    possible: u64::MAX,
+                });
+                continue;
+            }
+            Kind::Granted => Outcome::Granted,
+            Kind::Busy => Outcome::Busy,
+            Kind::AcquireFailed => Outcome::Failed,
+            Kind::AcquireDropped => Outcome::Dropped,
+            _ => continue,
+        };
+        let Some(number) = open.take() else {
+            court.contradiction(format!(
+                "worker {} has {:?} without a call, claim {}",
+                record.worker, record.kind, record.claim
+            ));
+            continue;
+        };
+        let acquire = &mut case.acquires[number];
+        (acquire.outcome, acquire.returned) = (outcome, record.at);
+        if outcome != Outcome::Granted {
+            continue;
+        }
+        if record.lease == 0 {
+            court.contradiction(format!("worker {} was granted a lease without an id", record.worker));
+        }
+        let lease = *by_id.entry((record.name, record.lease)).or_insert_with(|| {
+            case.leases.push(opened(acquire, record));
+            case.leases.len() - 1
+        });
+        by_claim.insert((record.worker, record.claim), lease);
+        acquire.lease = Some(lease);
+        case.leases[lease].ops.extend([acquire.op, place as u32]);
+    }
+}
+
+fn opened(acquire: &Acquire, record: &Record) -> Lease {
+    Lease {
+        name: record.name,
+        mode: record.mode,
+        worker: record.worker,
+        fence: record.fence,
+        ops: Vec::new(),
+        called: acquire.called,
+        wait: acquire.wait,
+        from: record.at,
+        ttl: 0,
+        believes: false,
+        believed: record.at,
+        deadline: 0,
+        downgraded: None,
+        release_called: None,
+        gone: None,
+        lost: None,
+        uncertain: u64::MAX,
+        possible: u64::MAX,
+    }
+}
+
+/// What its records say of a lease, one after the other.
+fn fold(lease: &mut Lease, records: &[Record]) {
+    let mut granted = false;
+    for op in &lease.ops {
+        let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
+        let over = lease.release_called.is_some() || lease.lost.is_some();
+        if granted && (mode, lease.mode) == (Mode::Shared, Mode::Exclusive) && kind != Kind::AcquireCall {
+            lease.downgraded.get_or_insert(at);
+        }
+        match kind {
+            Kind::AcquireCall => lease.ttl = lease.ttl.max(deadline),
+            Kind::Granted if !granted => {
+                granted = true;
+                (lease.from, lease.mode, lease.fence, lease.worker) = (at, mode, fence, worker);
+                (lease.believed, lease.deadline) = (at, if deadline == 0 { at } else { deadline });
+                lease.believes = deadline > at;
+            }
+            Kind::Granted | Kind::Held | Kind::Renewed if !over => {
+                if deadline > at || deadline == 0 {
+                    lease.believed = lease.believed.max(at);
+                    lease.believes = true;
+                }
+                if deadline != 0 {
+                    lease.deadline = deadline;
+                }
+            }
+            Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
+            Kind::Lost => {
+                let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
+                lease.lost.get_or_insert((at, why));
+                if why == Loss::Refused {
+                    lease.gone.get_or_insert(at);
+                }
+            }
+            Kind::RenewRefused => {
+                lease.lost.get_or_insert((at, Loss::Refused));
+                lease.gone.get_or_insert(at);
+            }
+            Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
+            Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
+            _ => {}
+        }
+    }
+}
+
+/// From when on its hold is uncertain, whatever its holder believed.
+fn surely(lease: &mut Lease, case: &Case<'_>) {
+    if let Some((begin, _)) = case.ended[usize::from(lease.name)].from(lease.called) {
+        lease.uncertain = begin.max(lease.called);
+    }
+    if lease.deadline == SESSION {
+        // A look after such a time shows that it was held all along.
+        let end = lease.end().max(lease.believed);
+        if let Some((begin, _)) = case.unnoticed.meeting(lease.believed, end) {
+            lease.uncertain = lease.uncertain.min(begin.max(lease.called));
+        }
+    }
+}
+
+fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
+    deaths.get(&worker).copied().unwrap_or(case.last)
+}
+
+/// Until when a lease can have held the lock.
+fn possible(lease: &Lease, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
+    // It may have gone to another process.
+    let heir = lease.ops.last().map_or(lease.worker, |op| case.records[*op as usize].worker);
+    let died = died(lease.worker, case, deaths).max(died(heir, case, deaths));
+    if let Some(gone) = lease.gone {
+        return gone;
+    }
+    let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
+    if calm && lease.release_called.is_some() && died > by {
+        return by;
+    }
+    // A renewal may have been the last thing to arrive.
+    match (lease.deadline, lease.ttl) {
+        (SESSION, _) => by.saturating_add(case.setting.promises.notices_within),
+        (_, 0) => u64::MAX,
+        (_, ttl) => by.saturating_add(ttl),
+    }
+}
+
+/// Until when an acquire can have held the lock or a place in its queue.
+fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
+    if acquire.outcome == Outcome::Granted || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0) {
+        return acquire.returned;
+    }
+    let died = died(acquire.worker, case, deaths);
+    let (by, calm) = case.settled(acquire.returned.min(died.max(acquire.called)));
+    if calm && acquire.outcome != Outcome::Unknown && died > by {
+        return by;
+    }
+    let promises = &case.setting.promises;
+    match (promises.session, acquire.ttl) {
+        (true, _) => by.saturating_add(promises.notices_within.max(promises.ticket)),
+        (_, 0) => u64::MAX,
+        (_, ttl) => by.saturating_add(ttl.max(promises.ticket)),
+    }
+}

@@ -1,0 +1,232 @@
+//! One automaton for each lease id: what may follow on what (I5, I6, I7, I10, I11, I12, J3).
+
+use super::Invariant::{self, I5, I6, I7, I10, I11, I12, J3};
+use super::case::{Case, Court, Lease};
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+
+pub(super) fn judge(case: &Case<'_>, court: &mut Court) {
+    for place in 0..case.leases.len() {
+        let mut automaton = Automaton {
+            case,
+            place,
+            lease: &case.leases[place],
+            court: &mut *court,
+            deadline: 0,
+            ttl: 0,
+            confirmed: 0,
+            grant: None,
+            acquire_called: 0,
+            renew_called: 0,
+            release_called: 0,
+            releases: 0,
+            lost: None,
+            released: None,
+            gone: None,
+            settled: None,
+        };
+        automaton.kinds();
+        for op in &case.leases[place].ops {
+            automaton.step(&case.records[*op as usize]);
+        }
+    }
+}
+
+struct Automaton<'a> {
+    case: &'a Case<'a>,
+    place: usize,
+    lease: &'a Lease,
+    court: &'a mut Court,
+    /// As the holder last saw it.
+    deadline: u64,
+    ttl: u64,
+    /// The latest deadline that an answer gave, for leases that nothing renews by itself.
+    confirmed: u64,
+    grant: Option<Record>,
+    acquire_called: u64,
+    renew_called: u64,
+    release_called: u64,
+    /// How many were called.
+    releases: u32,
+    lost: Option<u64>,
+    /// The store said that a release ended it.
+    released: Option<u64>,
+    /// The store said that it is not there.
+    gone: Option<u64>,
+    /// The latest moment by which the store had set the expiry that is known.
+    settled: Option<u64>,
+}
+
+impl Automaton<'_> {
+    fn accuse(&mut self, invariant: Invariant, seen: impl FnOnce(&str) -> String) {
+        let brief = self.case.brief(self.place);
+        self.court.accuse(self.case, invariant, seen(&brief), &[self.place]);
+    }
+
+    fn kinds(&mut self) {
+        let limit = self.case.locks[usize::from(self.lease.name)].limit;
+        if (limit > 0) != (self.lease.mode == Mode::Permit) {
+            self.accuse(I11, |brief| format!("{brief} is on a lock of another kind"));
+        }
+    }
+
+    fn step(&mut self, record: &Record) {
+        let at = record.at;
+        match record.kind {
+            Kind::AcquireCall => {
+                self.acquire_called = at;
+                self.ttl = self.ttl.max(record.deadline);
+            }
+            Kind::Granted => self.granted(record),
+            Kind::Held => self.held(record),
+            Kind::RenewCall => {
+                self.renew_called = at;
+                if self.ttl != 0 {
+                    self.ttl = self.ttl.max(record.value);
+                }
+            }
+            Kind::Renewed => {
+                self.revived(record, self.renew_called, "renewed");
+                self.settled = Some(at);
+                self.moved(record);
+                self.confirmed = self.confirmed.max(record.deadline);
+            }
+            Kind::RenewRefused => {
+                self.ended_early(record, self.renew_called, "refused a renewal");
+                self.gone.get_or_insert(at);
+            }
+            // It may have prolonged it.
+            Kind::RenewFailed => self.settled = None,
+            Kind::Lost => self.lost(record),
+            Kind::ReleaseCall => {
+                self.release_called = at;
+                self.releases += 1;
+            }
+            Kind::Released => self.released(record),
+            Kind::ReleasedNothing => {
+                if self.lost.is_none() && self.releases == 1 {
+                    self.ended_early(record, self.release_called, "had nothing to release");
+                }
+                self.gone.get_or_insert(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn granted(&mut self, record: &Record) {
+        let Some(first) = self.grant else {
+            self.grant = Some(*record);
+            self.settled = (record.value == 0).then_some(record.at);
+            self.confirmed = record.deadline;
+            self.moved(record);
+            return;
+        };
+        let own = (first.worker, first.claim) == (record.worker, record.claim);
+        let chosen = record.value == 1 || self.case.records[self.lease.ops[0] as usize].lease != 0;
+        if record.fence != first.fence || record.mode != first.mode {
+            self.accuse(I10, |brief| format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode));
+        } else if !own && !chosen {
+            self.accuse(I10, |brief| format!("{brief} was granted to worker {} too, which did not ask for it", record.worker));
+        } else if let Some(settled) = self.settled
+            && self.ttl != 0
+            && record.deadline != SESSION
+            && self.renew_called == 0
+            && record.deadline > settled.saturating_add(self.ttl)
+        {
+            self.accuse(I10, |brief| format!("a repeat of {brief} began its ttl anew"));
+        }
+        self.revived(record, self.acquire_called, "granted again");
+        self.confirmed = self.confirmed.max(record.deadline);
+        self.moved(record);
+    }
+
+    fn held(&mut self, record: &Record) {
+        if let Some(lost) = self.lost.or(self.gone) {
+            let later = record.at - lost;
+            return self.accuse(I6, |brief| format!("{brief} was held again {later} ns after it was lost"));
+        }
+        if self.released.is_some() {
+            return self.accuse(I6, |brief| format!("{brief} was held after it was released"));
+        }
+        if record.deadline != 0 && record.deadline <= record.at {
+            return self.accuse(J3, |brief| format!("{brief} was relied on past its deadline"));
+        }
+        // A plain lease is renewed by nobody else.
+        let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
+        if plain && record.deadline != SESSION && record.deadline > self.confirmed {
+            let later = record.deadline - self.confirmed;
+            self.accuse(I7, |brief| format!("the deadline of {brief} is {later} ns later than any answer said"));
+        }
+        self.moved(record);
+    }
+
+    /// Its deadline is what the record says: never further away than a ttl.
+    fn moved(&mut self, record: &Record) {
+        if record.deadline == 0 {
+            return;
+        }
+        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl) {
+            let away = record.deadline - record.at;
+            let ttl = self.ttl;
+            self.accuse(I7, |brief| format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns"));
+        }
+        self.deadline = record.deadline;
+    }
+
+    /// The store says that it is there: not after it said that it is gone.
+    fn revived(&mut self, record: &Record, called: u64, how: &str) {
+        let over = self.released.or(self.gone).filter(|over| *over < called);
+        if let Some(over) = over {
+            let later = record.at - over;
+            self.accuse(I6, |brief| format!("{brief} was {how} {later} ns after its end"));
+        }
+    }
+
+    fn lost(&mut self, record: &Record) {
+        let at = record.at;
+        match Loss::ALL.get(record.value as usize) {
+            Some(Loss::Deadline) if self.lost.is_none() && self.gone.is_none() && at < self.deadline => {
+                let early = self.deadline - at;
+                self.accuse(J3, |brief| format!("{brief} was given up {early} ns before its deadline"));
+            }
+            Some(Loss::Refused) if self.lost.is_none() && self.gone.is_none() => {
+                self.ended_early(record, at, "refused it");
+            }
+            _ => {}
+        }
+        self.lost.get_or_insert(at);
+    }
+
+    fn released(&mut self, record: &Record) {
+        // One whose first try had no answer is told that it released what is gone.
+        let sure = !self.case.disturbed.meets(self.release_called, record.at);
+        match (self.released, self.gone) {
+            (Some(_), _) if sure => {
+                self.accuse(I5, |brief| format!("{brief} was released twice"));
+            }
+            (None, Some(gone)) if sure && gone < self.release_called => {
+                self.accuse(I6, |brief| format!("{brief} was there to be released after the store had said that it is gone"));
+            }
+            _ => {}
+        }
+        self.released.get_or_insert(record.at);
+    }
+
+    /// The store ended it: not before its deadline, unless it was told to.
+    fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
+        let at = record.at;
+        let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
+        let revoked = self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at);
+        let cut = self.lease.deadline == SESSION && self.case.unnoticed.meets(self.lease.called, at);
+        let unsure = own || revoked || cut || self.lease.uncertain <= at;
+        if unsure || at >= self.deadline || called > at {
+            return;
+        }
+        let restarted = self.case.restarts.meets(self.lease.from, at);
+        let invariant = if restarted { I12 } else { I5 };
+        let early = match self.deadline {
+            SESSION => "before its session ended".into(),
+            deadline => format!("{} ns before its deadline", deadline - at),
+        };
+        self.accuse(invariant, |brief| format!("somebody ended {brief}: the store {how} {early}"));
+    }
+}

@@ -1,0 +1,233 @@
+//! How soon a lock that is free is held again: by hand-over (J1), by takeover (J2, I8), and what is left at rest (J6, J7).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::Invariant::{self, I8, I9, J1, J2, J6, J7};
+use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::figures::{Figures, Times, share};
+use crate::history::record::{Leftover, Mode};
+
+/// Who waits has a free lock after this: pushed at once, and if the push was lost by looking.
+const BOUND: u64 = 1_000_000_000;
+
+/// Where the store wakes those who wait, half of the hand-overs take no longer than this. The promise is that 99 of
+/// 100 do, which a busy machine cannot show; polling takes longer than this on any.
+const PUSHED: u64 = 50_000_000;
+const ENOUGH: usize = 50;
+
+pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
+    let mut times = Times::default();
+    for lock in &case.locks {
+        Free::new(case, lock).judge(court, figures, &mut times);
+        in_vain(case, lock, court, figures);
+    }
+    times.unexplained.sort_unstable();
+    let half = share(&times.unexplained, 0.5);
+    if case.setting.promises.push && times.unexplained.len() >= ENOUGH && half > PUSHED {
+        let seen = format!("half of {} hand-overs took longer than {half} ns: nobody is woken", times.unexplained.len());
+        court.accuse(case, J1, seen, &[]);
+    }
+    times.into_figures(figures);
+    for left in &case.left {
+        let permits = case.locks[usize::from(left.name)].limit > 0;
+        let (invariant, what) = match Leftover::ALL.get(left.value as usize) {
+            Some(Leftover::Holder) if permits => (I9, "a permit"),
+            Some(Leftover::Holder) => (J7, "a holder"),
+            Some(Leftover::Waiter) => (J6, "a waiter"),
+            _ => (J7, "something"),
+        };
+        figures.leftovers += 1;
+        court.accuse(case, invariant, format!("{what} of lock {} is left at rest", left.name), &[]);
+    }
+}
+
+/// Goes through the grants of a lock in their order, and knows by when it was free for each.
+struct Free<'a> {
+    case: &'a Case<'a>,
+    lock: &'a Lock,
+    /// Until when those before can have held: all, those who kept readers out, and for permits the longest.
+    all: Option<usize>,
+    exclusive: Option<usize>,
+    permits: BinaryHeap<Reverse<(u64, usize)>>,
+    /// A reader that died since the last writer, and the last moment any reader was inside.
+    dead_reader: Option<usize>,
+    last_read: u64,
+    /// Acquires that came to nothing, by their calls: until when the first so many can have been in the way.
+    calls: Vec<u64>,
+    in_the_way: Vec<u64>,
+}
+
+impl<'a> Free<'a> {
+    fn new(case: &'a Case<'a>, lock: &'a Lock) -> Self {
+        let nothing = |acquire: &&Acquire| {
+            acquire.lease.is_none() && (acquire.outcome != Outcome::Busy || acquire.wait > 0 || case.quorum())
+        };
+        let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(nothing);
+        let (calls, ends): (Vec<u64>, Vec<u64>) = acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
+        let longest = |longest: &mut u64, end: u64| {
+            *longest = end.max(*longest);
+            Some(*longest)
+        };
+        Free {
+            case,
+            lock,
+            all: None,
+            exclusive: None,
+            permits: BinaryHeap::new(),
+            dead_reader: None,
+            last_read: 0,
+            calls,
+            in_the_way: ends.into_iter().scan(0, longest).collect(),
+        }
+    }
+
+    fn judge(&mut self, court: &mut Court, figures: &mut Figures, times: &mut Times) {
+        for number in &self.lock.leases {
+            let lease = &self.case.leases[*number];
+            let before = self.before(lease);
+            self.measure(lease, before, figures, times);
+            self.bound(*number, before, court, figures);
+            self.enter(*number);
+        }
+    }
+
+    /// Whose end it had to wait for.
+    fn before(&self, lease: &Lease) -> Option<usize> {
+        match lease.mode {
+            Mode::Exclusive => self.all,
+            Mode::Shared => self.exclusive,
+            Mode::Permit if self.permits.len() < self.lock.limit as usize => None,
+            Mode::Permit => self.permits.peek().map(|Reverse((_, lease))| *lease),
+        }
+    }
+
+    fn enter(&mut self, number: usize) {
+        let lease = &self.case.leases[number];
+        let possible = |other: Option<usize>| other.map_or(0, |other| self.case.leases[other].possible);
+        if lease.possible >= possible(self.all) {
+            self.all = Some(number);
+        }
+        match lease.mode {
+            Mode::Exclusive => {
+                if lease.possible >= possible(self.exclusive) {
+                    self.exclusive = Some(number);
+                }
+                (self.dead_reader, self.last_read) = (None, 0);
+            }
+            Mode::Shared => {
+                if lease.gone.is_none() && lease.release_called.is_none() {
+                    self.dead_reader = Some(number);
+                } else {
+                    self.last_read = self.last_read.max(lease.believed);
+                }
+            }
+            Mode::Permit => {
+                self.permits.push(Reverse((lease.possible, number)));
+                if self.permits.len() > self.lock.limit as usize {
+                    self.permits.pop();
+                }
+            }
+        }
+    }
+
+    fn measure(&self, lease: &Lease, before: Option<usize>, figures: &mut Figures, times: &mut Times) {
+        let Some(before) = before.map(|before| &self.case.leases[before]) else { return };
+        match before.release_called {
+            Some(called) if !before.expired() => {
+                figures.handovers += 1;
+                if lease.wait > 0 && lease.called < called && lease.from > called {
+                    times.handovers.push(lease.from - called);
+                    if !self.case.explained.meets(called, lease.from) {
+                        times.unexplained.push(lease.from - called);
+                    }
+                }
+            }
+            _ if before.expired() => {
+                figures.takeovers += 1;
+                let margin = lease.from.saturating_sub(before.deadline);
+                figures.lost_margin = Some(figures.lost_margin.map_or(margin, |least| least.min(margin)));
+                if lease.wait > 0 {
+                    times.takeovers.push(lease.from.saturating_sub(before.deadline.max(lease.called)));
+                }
+            }
+            _ => figures.takeovers += 1,
+        }
+    }
+
+    fn bound(&self, number: usize, before: Option<usize>, court: &mut Court, figures: &mut Figures) {
+        let lease = &self.case.leases[number];
+        let held = before.map_or(0, |before| self.case.leases[before].possible);
+        let tried = self.calls.partition_point(|call| *call < lease.from);
+        let tried = tried.checked_sub(1).map_or(0, |last| self.in_the_way[last]);
+        let free = held.max(tried).max(lease.called);
+        if lease.wait == 0 || lease.from <= free.saturating_add(BOUND) {
+            return;
+        }
+        if self.case.explained.meets(free, lease.from) {
+            figures.waived += 1;
+            return;
+        }
+        let late = lease.from - free;
+        let dead = |before: &usize| self.case.leases[*before].release_called.is_none();
+        let (invariant, other): (Invariant, _) = match (self.dead_reader, before) {
+            (Some(reader), _)
+                if lease.mode == Mode::Exclusive && self.last_read > self.case.leases[reader].deadline =>
+            {
+                (I8, Some(reader))
+            }
+            (_, before) if tried > held || before.is_some_and(|before| dead(&before)) => (J2, before),
+            (_, before) => (J1, before),
+        };
+        let what = match invariant {
+            I8 => "after a dead reader's own ttl, which others prolonged",
+            J2 => "after what the dead left had ended",
+            _ => "after it was free",
+        };
+        let seen = format!("{} was granted {late} ns {what}", self.case.brief(number));
+        let leases: Vec<usize> = other.into_iter().chain([number]).collect();
+        court.accuse(self.case, invariant, seen, &leases);
+    }
+}
+
+/// Nobody waits in vain for a lock that is free (J1).
+fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    let mut ways: Vec<(u64, u64, usize)> = Vec::new();
+    ways.extend(lock.leases.iter().map(|lease| (case.leases[*lease].called, case.leases[*lease].possible, usize::MAX)));
+    let nothing = |number: &&usize| {
+        let Acquire { lease, outcome, wait, .. } = case.acquires[**number];
+        lease.is_none() && (outcome != Outcome::Busy || wait > 0 || case.quorum())
+    };
+    let acquires = lock.acquires.iter().filter(nothing);
+    ways.extend(acquires.map(|number| (case.acquires[*number].called, case.acquires[*number].possible, *number)));
+    ways.sort_unstable();
+    // The two that last longest of the first so many: one may be the waiter itself.
+    let mut longest = vec![[(0, usize::MAX); 2]];
+    for (_, end, who) in &ways {
+        let [first, second] = longest[longest.len() - 1];
+        longest.push(match (*end, *who) {
+            new if new.0 > first.0 => [new, first],
+            new if new.0 > second.0 => [first, new],
+            _ => [first, second],
+        });
+    }
+    for number in &lock.acquires {
+        let Acquire { called, returned, wait, outcome, worker, lease, .. } = case.acquires[*number];
+        let hangs = outcome == Outcome::Unknown && returned == u64::MAX;
+        let until = if hangs { case.setting.span.1 } else { returned };
+        if wait == 0 || lease.is_some() || !(hangs || matches!(outcome, Outcome::Busy | Outcome::Dropped)) {
+            continue;
+        }
+        let [first, second] = longest[ways.partition_point(|(call, ..)| *call < until)];
+        let free = called.max(if first.1 == *number { second.0 } else { first.0 });
+        if until <= free.saturating_add(BOUND) {
+            continue;
+        }
+        if case.explained.meets(free, until) {
+            figures.waived += 1;
+            continue;
+        }
+        let seen = format!("worker {worker} waited in vain for a lock that was free for {} ns", until - free);
+        court.accuse_with(case, J1, seen, &[], &[*number]);
+    }
+}

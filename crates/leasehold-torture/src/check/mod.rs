@@ -1,0 +1,147 @@
+//! Judges a run: which invariants its histories break, and what they show.
+//!
+//! Everything is judged by what is certain. A holder believed from its answer until it last looked and was told that it
+//! may. A lease lasts in the store at least until the latest deadline its holder saw, or until its release was called.
+//! A call without an answer may have happened at any later time or never: an unknown acquire accuses nobody and
+//! excuses others, an unknown renewal only lengthens, an unknown release only shortens. Two moments that are equal have
+//! no order.
+//!
+//! Safety is never waived. What a store does not promise is no safety: the holds that a restart of a store without
+//! durability, a step of a clock it goes by, or a revoke may have ended are uncertain from that moment on. Bounds of
+//! time are waived, and counted, where a stall of the machine or a fault explains them.
+//!
+//! `docs/torture-checks.md` has a row for each check: what it says and what it cannot see.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::history::record::{self, Record};
+use crate::history::setting::Setting;
+
+mod busy;
+mod case;
+mod fence;
+mod figures;
+mod gather;
+mod lease;
+mod liveness;
+mod order;
+mod overlap;
+mod resource;
+mod sweep;
+mod windows;
+
+pub use figures::Figures;
+
+/// What the histories of a run come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    /// What was broken. Only the first few of each invariant tell all the operations.
+    pub violations: Vec<Violation>,
+    /// What was seen.
+    pub figures: Figures,
+}
+
+/// An invariant that was broken, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Which.
+    pub invariant: Invariant,
+    /// What was seen: a sentence, then the leases that are concerned and all their operations.
+    pub seen: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.invariant, self.seen)
+    }
+}
+
+/// What can be broken. Numbers are those of the design.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum Invariant {
+    /// Two conflicting holders never both believe.
+    I1,
+    /// No grant before the predecessor released or expired.
+    I2,
+    /// Fences strictly increase in real-time order.
+    I3,
+    /// A fenced resource accepts no stale write.
+    I4,
+    /// A release takes effect once, and only on its own lease.
+    I5,
+    /// No resurrection; lost is final.
+    I6,
+    /// The local deadline moves only when a renewal is confirmed.
+    I7,
+    /// Every reader has its own ttl.
+    I8,
+    /// Permits never exceed their limit, and all are free at rest.
+    I9,
+    /// Same lease id, same grant.
+    I10,
+    /// Kinds of locks never mix on one name.
+    I11,
+    /// What was answered survives the end of the store.
+    I12,
+    /// A broken store is never reported as contention.
+    I13,
+    /// Hand-overs are quick.
+    J1,
+    /// What a dead holder leaves is taken over soon.
+    J2,
+    /// Lost comes before the deadline, and there are no false alarms.
+    J3,
+    /// First come, first served, where that is promised.
+    J4,
+    /// Nobody starves.
+    J5,
+    /// Cancel leaves nothing.
+    J6,
+    /// At rest nothing is left.
+    J7,
+    /// Cost per hand-over does not grow with the number of waiters. No history tells.
+    J8,
+    /// A history contradicts itself: whoever wrote it is broken, and nothing can be said of the store.
+    History,
+}
+
+/// Judges the run whose setting and histories are in a directory.
+///
+/// # Errors
+/// Those of the system; `InvalidData` for what nobody can have written.
+pub fn check(directory: &Path) -> io::Result<Verdict> {
+    let setting = Setting::read(directory)?;
+    let mut paths: Vec<_> = std::fs::read_dir(directory)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<_>>()?;
+    paths.sort();
+    let is_history = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("worker-") || name == "resource" || name == "supervisor"
+    };
+    let histories: Vec<Vec<Record>> =
+        paths.iter().filter(|path| is_history(path)).map(|path| record::read(path)).collect::<io::Result<_>>()?;
+    Ok(judge(&setting, &histories))
+}
+
+/// Judges histories, one for each process, the supervisor and the resource among them, each in the order it was written.
+pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
+    let (case, mut court) = gather::gather(setting, histories);
+    let mut figures = Figures::default();
+    lease::judge(&case, &mut court);
+    for lock in &case.locks {
+        overlap::judge(&case, lock, &mut court);
+        fence::judge(&case, lock, &mut court);
+        busy::judge(&case, lock, &mut court);
+        order::judge(&case, lock, &mut court, &mut figures);
+    }
+    liveness::judge(&case, &mut court, &mut figures);
+    resource::judge(&case, &mut court, &mut figures);
+    figures::count(&case, &mut figures);
+    Verdict { violations: court.violations, figures }
+}
+

@@ -1,0 +1,112 @@
+//! Who came first: first come, first served where that is promised (J4), and nobody starves (J5).
+
+use super::Invariant::{J4, J5};
+use super::case::{Acquire, Case, Court, Lock, Outcome};
+use super::figures::{Figures, share};
+use super::sweep::PrefixMax;
+use crate::history::record::Mode;
+
+/// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow.
+const QUEUED_AFTER: u64 = 100_000_000;
+
+/// Waiting this long is starving, if others are served meanwhile: a quarter of them would be a long queue.
+const STARVED_AFTER: u64 = 10_000_000_000;
+const SERVED_MEANWHILE: usize = 50;
+
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    if case.setting.promises.fifo && case.fenced() && lock.limit <= 1 {
+        inversions(case, lock, court, figures);
+    }
+    starvation(case, lock, court, figures);
+}
+
+/// By when a call has surely reached the store.
+fn margin(case: &Case<'_>, lock: &Lock) -> u64 {
+    let single = |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
+    let mut took: Vec<u64> = acquires.filter(single).map(|acquire| acquire.returned - acquire.called).collect();
+    took.sort_unstable();
+    QUEUED_AFTER.max(share(&took, 0.999).saturating_mul(2))
+}
+
+/// Somebody who came later was let in before one who stood in the queue, and the two do not go together.
+fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    let margin = margin(case, lock);
+    let mut found = Vec::new();
+    // The earliest call of those with higher fences: of all, and of those that keep readers out.
+    let (mut any, mut exclusive): (Option<usize>, Option<usize>) = (None, None);
+    let called = |lease: Option<usize>| lease.map_or(u64::MAX, |lease| case.leases[lease].called);
+    for number in lock.leases.iter().rev() {
+        let lease = &case.leases[*number];
+        let other = if lease.mode == Mode::Shared { exclusive } else { any };
+        if let Some(other) = other.filter(|_| called(other).saturating_add(margin) < lease.called) {
+            found.push((*number, called(Some(other)), Some(other), None));
+        }
+        if lease.wait > 0 {
+            if lease.called < called(any) {
+                any = Some(*number);
+            }
+            if lease.mode != Mode::Shared && lease.called < called(exclusive) {
+                exclusive = Some(*number);
+            }
+        }
+    }
+    // The same with those that waited in vain.
+    let vain = |mode: Option<Mode>| -> (Vec<u64>, PrefixMax) {
+        let in_vain = |number: &&usize| {
+            let Acquire { wait, outcome, mode: own, .. } = case.acquires[**number];
+            wait > 0 && outcome == Outcome::Busy && mode.is_none_or(|mode| mode == own)
+        };
+        let who: Vec<usize> = lock.acquires.iter().filter(in_vain).copied().collect();
+        let mut ends = PrefixMax::new(who.len());
+        for (place, number) in who.iter().enumerate() {
+            ends.raise(place, case.acquires[*number].returned, *number);
+        }
+        (who.iter().map(|number| case.acquires[*number].called).collect(), ends)
+    };
+    let (all, writers) = (vain(None), vain(Some(Mode::Exclusive)));
+    for number in &lock.leases {
+        let lease = &case.leases[*number];
+        let (calls, ends) = if lease.mode == Mode::Shared { &writers } else { &all };
+        let before = calls.partition_point(|call| call.saturating_add(margin) < lease.called);
+        let (end, other) = ends.first(before);
+        if end > lease.from.saturating_add(margin) {
+            found.push((*number, case.acquires[other].called, None, Some(other)));
+        }
+    }
+    for (number, since, lease, acquire) in found {
+        if case.explained.meets(since, case.leases[number].from) {
+            figures.waived += 1;
+            continue;
+        }
+        figures.fifo_inversions += 1;
+        let waited = case.leases[number].called - since;
+        let seen = format!("{} overtook one that had waited for {waited} ns before it called", case.brief(number));
+        let leases: Vec<usize> = lease.into_iter().chain([number]).collect();
+        court.accuse_with(case, J4, seen, &leases, acquire.as_slice());
+    }
+}
+
+fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    let mut grants: Vec<u64> = lock.leases.iter().map(|lease| case.leases[*lease].from).collect();
+    grants.sort_unstable();
+    let (start, end) = case.setting.span;
+    let patience = STARVED_AFTER.max(end.saturating_sub(start) / 2);
+    for number in &lock.acquires {
+        let Acquire { called, returned, wait, worker, .. } = case.acquires[*number];
+        let until = returned.min(case.last);
+        if wait == 0 || until.saturating_sub(called) < patience {
+            continue;
+        }
+        let served = grants.partition_point(|at| *at < until) - grants.partition_point(|at| *at <= called);
+        if served < SERVED_MEANWHILE {
+            continue;
+        }
+        if case.explained.meets(called, until) {
+            figures.waived += 1;
+            continue;
+        }
+        let seen = format!("worker {worker} waited for {} ns while {served} others were served", until - called);
+        court.accuse_with(case, J5, seen, &[], &[*number]);
+    }
+}

@@ -1,0 +1,148 @@
+//! Who held at the same time: beliefs (I1), and what the store gave away too early (I2, I12), permits (I9).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+
+use super::Invariant::{self, I1, I2, I9, I12};
+use super::case::{Case, Court, Lease, Lock};
+use super::sweep::PrefixMax;
+use crate::history::record::Mode;
+
+/// A span in which a lease was certainly held, one way or the other.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    lease: usize,
+    from: u64,
+    to: u64,
+    exclusive: bool,
+}
+
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+    let mut accused = HashSet::new();
+    let beliefs = spans(case, lock, |lease| lease.believes.then(|| lease.believed.min(lease.uncertain)));
+    // What is held at a single moment only need not be before or after anything.
+    let holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
+    if lock.limit > 0 {
+        too_many(case, lock, beliefs, "believed in permits", court, &mut accused);
+        too_many(case, lock, holds, "had permits that had not ended", court, &mut accused);
+        return;
+    }
+    meet(case, beliefs, I1, court, &mut accused);
+    meet(case, holds, I2, court, &mut accused);
+    if case.fenced() {
+        given_early(case, lock, court, &mut accused);
+    }
+}
+
+/// Spans in the order they begin; those of a lease that was downgraded are two.
+fn spans(case: &Case<'_>, lock: &Lock, until: impl Fn(&Lease) -> Option<u64>) -> Vec<Span> {
+    let mut spans = Vec::with_capacity(lock.leases.len());
+    for place in &lock.leases {
+        let lease = &case.leases[*place];
+        let Some(to) = until(lease).filter(|to| *to >= lease.from) else { continue };
+        let span = Span { lease: *place, from: lease.from, to, exclusive: lease.mode == Mode::Exclusive };
+        match lease.downgraded.filter(|turned| *turned < to) {
+            None => spans.push(span),
+            Some(turned) => {
+                spans.push(Span { to: turned, ..span });
+                spans.push(Span { from: turned, exclusive: false, ..span });
+            }
+        }
+    }
+    spans.sort_by_key(|span| (span.from, span.to));
+    spans
+}
+
+/// Two that conflict do not meet. One accusation for each that came too early, against who lasted longest.
+fn meet(
+    case: &Case<'_>,
+    spans: Vec<Span>,
+    invariant: Invariant,
+    court: &mut Court,
+    accused: &mut HashSet<usize>,
+) {
+    let mut longest: Option<Span> = None;
+    let mut longest_exclusive: Option<Span> = None;
+    for span in spans {
+        let before = if span.exclusive { longest } else { longest_exclusive };
+        if let Some(before) = before.filter(|before| before.to > span.from && before.lease != span.lease)
+            && accused.insert(span.lease)
+        {
+            accuse(case, invariant, before.lease, span, before.to, court);
+        }
+        if longest.is_none_or(|longest| span.to > longest.to) {
+            longest = Some(span);
+        }
+        if span.exclusive && longest_exclusive.is_none_or(|longest| span.to > longest.to) {
+            longest_exclusive = Some(span);
+        }
+    }
+}
+
+fn accuse(case: &Case<'_>, invariant: Invariant, before: usize, span: Span, until: u64, court: &mut Court) {
+    let pair = [before, span.lease];
+    let (a, b) = (case.brief(before), case.brief(span.lease));
+    if invariant == I1 {
+        let both = until.min(span.to) - span.from;
+        return court.accuse(case, I1, format!("{a} and {b} were believed in at the same time, for {both} ns"), &pair);
+    }
+    let early = until - span.from;
+    let invariant = if case.restarts.meets(case.leases[before].from, span.from) { I12 } else { I2 };
+    court.accuse(case, invariant, format!("{b} was granted {early} ns before {a} can have ended"), &pair);
+}
+
+/// Never more than the limit at once.
+fn too_many(
+    case: &Case<'_>,
+    lock: &Lock,
+    spans: Vec<Span>,
+    how: &str,
+    court: &mut Court,
+    accused: &mut HashSet<usize>,
+) {
+    let mut inside: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    for span in spans {
+        while inside.peek().is_some_and(|Reverse((to, _))| *to <= span.from) {
+            inside.pop();
+        }
+        inside.push(Reverse((span.to, span.lease)));
+        if inside.len() > lock.limit as usize && accused.insert(span.lease) {
+            // Those who stay longest are the ones to look at.
+            let mut who: Vec<usize> = inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
+            who.retain(|lease| *lease != span.lease);
+            who.truncate(4);
+            who.push(span.lease);
+            let seen = format!("{} {how} at once, {} are allowed: the last is {}", inside.len(), lock.limit, case.brief(span.lease));
+            court.accuse(case, I9, seen, &who);
+        }
+    }
+}
+
+/// I2 where the order of returns does not tell, but the fences do: who has the higher fence was granted later, so after
+/// the other's end.
+fn given_early(case: &Case<'_>, lock: &Lock, court: &mut Court, accused: &mut HashSet<usize>) {
+    let mut calls: Vec<u64> = lock.leases.iter().map(|lease| case.leases[*lease].called).collect();
+    calls.sort_unstable();
+    let place = |moment: u64| calls.partition_point(|call| *call < moment);
+    let mut ends = PrefixMax::new(calls.len());
+    let mut exclusive_ends = PrefixMax::new(calls.len());
+    let fence = |number: &usize| case.leases[*number].fence;
+    for group in lock.leases.chunk_by(|a, b| fence(a) == fence(b)) {
+        for number in group {
+            let lease = &case.leases[*number];
+            let before = if lease.mode == Mode::Exclusive { &ends } else { &exclusive_ends };
+            // Only those that can have been granted by then: else it is the fences that are wrong.
+            let (end, other) = before.first(place(lease.from));
+            if end > lease.from && accused.insert(*number) {
+                let span = Span { lease: *number, from: lease.from, to: lease.from, exclusive: false };
+                accuse(case, I2, other, span, end, court);
+            }
+        }
+        for number in group {
+            let lease = &case.leases[*number];
+            let rank = place(lease.called);
+            ends.raise(rank, lease.end(), *number);
+            exclusive_ends.raise(rank, lease.exclusive_end(), *number);
+        }
+    }
+}

@@ -6,3 +6,5 @@
 pub mod check;
 pub mod history;
 pub mod sim;
+#[cfg(feature = "bugs")]
+pub mod zoo;

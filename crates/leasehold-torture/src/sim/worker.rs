@@ -234,9 +234,7 @@ impl Claiming {
     fn look(&self, guard: &Guard) -> bool {
         let record = self.about(Kind::Held, guard);
         let Some(reason) = guard.lost().now() else {
-            if record.deadline > record.at {
-                self.world().write(record);
-            }
+            self.world().write(record);
             return true;
         };
         let loss = match reason {

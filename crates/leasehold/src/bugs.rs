@@ -83,7 +83,7 @@ bugs! {
     DeadlineFromReceipt,
     /// cell: nothing is taken off a deadline for clocks that run at different rates.
     DeadlineWithoutMargin,
-    /// cell: a deadline that has passed is noticed only when somebody asked the store.
+    /// cell: a deadline that has passed is noticed by the loop only, when it comes to it.
     DeadlineNotLookedAt,
     /// cell: a late confirmation makes a lost lease held again.
     LostNotFinal,

@@ -218,8 +218,7 @@ impl Cell {
         let mut belief = self.belief();
         let before = belief.state;
         let now = clock.now();
-        let looks = !bugs::on(Bug::DeadlineNotLookedAt);
-        if looks && belief.deadline.is_some_and(|deadline| now >= deadline) {
+        if belief.deadline.is_some_and(|deadline| now >= deadline) {
             let ended = belief.capped || now >= belief.hold_until;
             belief.lose(if ended { LostReason::MaxHold } else { LostReason::DeadlinePassed });
         }
@@ -239,6 +238,9 @@ impl Cell {
     }
 
     fn look<T>(&self, clock: &dyn Clock, at: impl FnOnce(&mut Belief, Moment) -> T) -> T {
+        if bugs::on(Bug::DeadlineNotLookedAt) {
+            return at(&mut self.belief(), clock.now());
+        }
         self.update(clock, &"", at)
     }
 

@@ -50,6 +50,7 @@ pub fn simulate(seed: u64) -> Seen {
         let begin = world.time.now();
         faults::Supervisor::new(&world).run().await;
         let end = world.time.now();
+        assert!(!world.time.stood_still(), "somebody went round in circles");
         let setting = setting(seed, &world.plan, (begin, end));
         let seen = Seen { setting, histories: world.histories(), counts: world.counts().clone() };
         // The store knows the wires, and the wires the store: nobody else lets go of either.

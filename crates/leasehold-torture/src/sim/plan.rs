@@ -83,7 +83,7 @@ impl Plan {
             names,
             processes: chance.between(2, 4) as u32,
             tasks: chance.between(1, 3) as u16,
-            ttl: chance.millis(60, 400),
+            ttl: if chance.per_mille(150) { chance.millis(1000, 2500) } else { chance.millis(60, 400) },
             span: chance.millis(3000, 9000),
             request_timeout: chance.millis(50, 600),
             delay: chance.between(0, 8),

@@ -2,7 +2,7 @@
 //! clocks of the simulated machines, which run a little fast or slow and whose wall clocks step.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
@@ -22,11 +22,12 @@ const MOST_IN_A_MOMENT: u64 = 4_000_000;
 pub(crate) struct Time {
     start: Instant,
     last: AtomicU64,
+    stood_still: AtomicBool,
 }
 
 impl Time {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Time { start: Instant::now(), last: AtomicU64::new(BEGIN) })
+        Arc::new(Time { start: Instant::now(), last: AtomicU64::new(BEGIN), stood_still: AtomicBool::new(false) })
     }
 
     /// Now, in nanoseconds; later than whenever anybody looked before. So what happens in one moment of tokio's
@@ -35,8 +36,15 @@ impl Time {
         let timer = BEGIN + self.start.elapsed().as_nanos() as u64;
         let now = timer.max(self.last.load(Ordering::Relaxed) + 1);
         self.last.store(now, Ordering::Relaxed);
-        assert!(now < timer + MOST_IN_A_MOMENT, "time stands still: somebody goes round in circles");
+        // Once: a panic ends whoever goes round in circles, and the rest goes on.
+        let still = now >= timer + MOST_IN_A_MOMENT && !self.stood_still.swap(true, Ordering::Relaxed);
+        assert!(!still, "time stands still: somebody goes round in circles");
         now
+    }
+
+    /// Whether somebody went round in circles.
+    pub(crate) fn stood_still(&self) -> bool {
+        self.stood_still.load(Ordering::Relaxed)
     }
 }
 

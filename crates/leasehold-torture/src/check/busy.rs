@@ -25,7 +25,9 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
             waits.push(span);
         } else if acquire.outcome != Outcome::Granted && (acquire.outcome != Outcome::Busy || case.quorum()) {
             holds.push(span);
-            exclusive.push(span);
+            if acquire.mode == Mode::Exclusive {
+                exclusive.push(span);
+            }
         }
     }
     let (holds, exclusive, waits) = match lock.limit {
@@ -39,11 +41,11 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
         }
         let Acquire { called, returned, wait, .. } = *acquire;
         // Its own refusal is no reason for it.
-        let itself = usize::from(wait > 0 || case.quorum());
+        let itself = usize::from(wait == 0 && case.quorum());
         let waiting = waits.count(called, returned) > usize::from(wait > 0);
         let held = match acquire.mode {
-            Mode::Shared => exclusive.count(called, returned) > itself - usize::from(wait > 0),
-            _ => holds.met(called, returned, itself - usize::from(wait > 0)),
+            Mode::Shared => exclusive.count(called, returned) > itself,
+            _ => holds.met(called, returned, itself),
         };
         if !held && !waiting {
             let seen = format!(
@@ -51,7 +53,8 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
                 acquire.worker, acquire.name
             );
             court.accuse_with(case, I13, seen, &[], &[*number]);
-        } else if let Some((from, to)) = case.paused.meeting(called, returned)
+        } else if !case.quorum()
+            && let Some((from, to)) = case.paused.meeting(called, returned)
             && called > from.saturating_add(EDGE)
             && returned.saturating_add(EDGE) < to
         {

@@ -83,7 +83,8 @@ impl Lease {
     /// The store cannot have given it to another before this.
     pub(super) fn end(&self) -> u64 {
         let end = match (self.release_called, self.lost) {
-            (_, Some((_, Loss::Refused))) => self.believed,
+            // Somebody ended it, which is another accusation.
+            (_, Some((at, Loss::Refused))) if at < self.deadline => self.believed,
             // Its process was killed, at some time after it last looked.
             (None, _) if self.deadline == SESSION => self.believed,
             (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),
@@ -101,7 +102,8 @@ impl Lease {
 
     /// It ended because its time was over.
     pub(super) fn expired(&self) -> bool {
-        self.deadline != SESSION && self.release_called.is_none_or(|called| called >= self.deadline)
+        self.deadline != SESSION
+            && self.release_called.is_none_or(|called| called >= self.deadline)
             && !matches!(self.lost, Some((_, Loss::Refused)))
     }
 }
@@ -215,7 +217,11 @@ impl Case<'_> {
             }
             let who = letters.get(op).copied().unwrap_or(' ');
             let Record { worker, task, claim, kind, mode, fence, deadline, value, .. } = *this;
-            let _ = write!(told, "\n  {:>16}  {who}  worker {worker}.{task} claim {claim}  {kind:?}", self.at(*at));
+            let _ = write!(
+                told,
+                "\n  {:>16}  {who}  worker {worker}.{task} claim {claim}  {kind:?}",
+                self.at(*at)
+            );
             if skipped > 0 {
                 let _ = write!(told, " (after {} looks like it)", std::mem::take(&mut skipped));
             }

@@ -131,8 +131,8 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
 /// Renewals and releases of a lease whose outcome nobody knows.
 fn unanswered(case: &Case<'_>, ops: &[u32]) -> u64 {
     use crate::history::record::Kind::{
-        ReleaseCall, ReleaseDropped, ReleaseFailed, Released, ReleasedNothing, RenewCall, RenewFailed, RenewRefused,
-        Renewed,
+        ReleaseCall, ReleaseDropped, ReleaseFailed, Released, ReleasedNothing, RenewCall, RenewFailed,
+        RenewRefused, Renewed,
     };
     let mut open = 0;
     for op in ops {

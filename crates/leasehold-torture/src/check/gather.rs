@@ -22,7 +22,10 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
         for record in history {
             last = last.max(record.at);
             if usize::from(record.name) >= setting.names.len() {
-                court.contradiction(format!("worker {} names lock {}, which there is not", record.worker, record.name));
+                court.contradiction(format!(
+                    "worker {} names lock {}, which there is not",
+                    record.worker, record.name
+                ));
                 continue;
             }
             match record.kind {
@@ -35,7 +38,9 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
                     // One that failed may happen later.
                     Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
-                    None => court.contradiction(format!("worker {} has Revoked without a call", record.worker)),
+                    None => {
+                        court.contradiction(format!("worker {} has Revoked without a call", record.worker))
+                    }
                 },
                 _ => records.push(*record),
             }
@@ -44,24 +49,27 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
     }
     records.sort_by_key(|record| (record.worker, record.claim));
     let stalls = matter.stalls.len() as u64;
-    let mut case = matter.case(setting, Case {
+    let mut case = matter.case(
         setting,
-        records,
-        leases: Vec::new(),
-        acquires: Vec::new(),
-        locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
-        disturbed: Windows::default(),
-        explained: Windows::default(),
-        restarts: Windows::default(),
-        paused: Windows::default(),
-        unnoticed: Windows::default(),
-        ended: Vec::new(),
-        revoked: Vec::new(),
-        resource,
-        left,
-        stalls,
-        last,
-    });
+        Case {
+            setting,
+            records,
+            leases: Vec::new(),
+            acquires: Vec::new(),
+            locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
+            disturbed: Windows::default(),
+            explained: Windows::default(),
+            restarts: Windows::default(),
+            paused: Windows::default(),
+            unnoticed: Windows::default(),
+            ended: Vec::new(),
+            revoked: Vec::new(),
+            resource,
+            left,
+            stalls,
+            last,
+        },
+    );
     put_together(&mut case, &mut court, &matter.deaths);
     (case, court)
 }
@@ -112,7 +120,10 @@ impl Matter {
     }
 
     fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
-        for ((fault, _), begins) in std::mem::take(&mut self.open) {
+        for ((fault, target), begins) in std::mem::take(&mut self.open) {
+            if let (Fault::Kill, Some(begin)) = (fault, begins.first()) {
+                self.deaths.insert(target as u32, begin.saturating_add(super::case::SLACK));
+            }
             self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
         }
         let promises = &setting.promises;
@@ -129,7 +140,8 @@ impl Matter {
 
         let within = promises.notices_within;
         let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        let mut cut: Vec<_> = self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
+        let mut cut: Vec<_> =
+            self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
         let cuts = Windows::new(cut.clone(), 0);
         // Who stands still meanwhile notices later.
         let mut still = self.spans(|fault| fault == Fault::Pause);
@@ -177,7 +189,8 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
         if is_acquire(record.kind) {
             continue;
         }
-        let lease = by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
+        let lease =
+            by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
         match lease {
             Some(lease) => case.leases[*lease].ops.push(place as u32),
             None => court.contradiction(format!(
@@ -186,12 +199,17 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
             )),
         }
     }
+    let mut calls: HashMap<(u32, u16), Vec<u64>> = HashMap::new();
+    for record in case.records.iter().filter(|record| record.kind == Kind::AcquireCall) {
+        calls.entry((record.worker, record.task)).or_default().push(record.at);
+    }
+    calls.values_mut().for_each(|calls| calls.sort_unstable());
     let mut leases = std::mem::take(&mut case.leases);
     for lease in &mut leases {
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
-        fold(lease, &case.records);
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)]);
         surely(lease, case);
-        lease.possible = possible(lease, case, deaths);
+        lease.possible = possible(lease, case, deaths, &calls);
     }
     case.leases = leases;
     for acquire in 0..case.acquires.len() {
@@ -310,7 +328,7 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
 }
 
 /// What its records say of a lease, one after the other.
-fn fold(lease: &mut Lease, records: &[Record]) {
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
     let mut granted = false;
     for op in &lease.ops {
         let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
@@ -323,29 +341,29 @@ fn fold(lease: &mut Lease, records: &[Record]) {
             Kind::Granted if !granted => {
                 granted = true;
                 (lease.from, lease.mode, lease.fence, lease.worker) = (at, mode, fence, worker);
-                (lease.believed, lease.deadline) = (at, if deadline == 0 { at } else { deadline });
+                // One that has passed is only the moment at which that was noticed.
                 lease.believes = deadline > at;
+                (lease.believed, lease.deadline) = (at, if lease.believes { deadline } else { lease.called });
             }
-            Kind::Granted | Kind::Held | Kind::Renewed if !over => {
-                if deadline > at || deadline == 0 {
-                    lease.believed = lease.believed.max(at);
-                    lease.believes = true;
-                }
-                if deadline != 0 {
-                    lease.deadline = deadline;
-                }
+            Kind::Granted | Kind::Held | Kind::Renewed if !over && deadline > at => {
+                lease.believed = lease.believed.max(at);
+                lease.believes = true;
+                lease.deadline = deadline;
             }
             Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
             Kind::Lost => {
                 let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
                 lease.lost.get_or_insert((at, why));
-                if why == Loss::Refused {
+                if why == Loss::Refused && !revoked.meets(lease.called, at) {
                     lease.gone.get_or_insert(at);
                 }
             }
             Kind::RenewRefused => {
                 lease.lost.get_or_insert((at, Loss::Refused));
-                lease.gone.get_or_insert(at);
+                // One that is revoked is refused, and there until its time is over.
+                if !revoked.meets(lease.called, at) {
+                    lease.gone.get_or_insert(at);
+                }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
             Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
@@ -373,12 +391,21 @@ fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
 }
 
 /// Until when a lease can have held the lock.
-fn possible(lease: &Lease, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    // It may have gone to another process.
-    let heir = lease.ops.last().map_or(lease.worker, |op| case.records[*op as usize].worker);
-    let died = died(lease.worker, case, deaths).max(died(heir, case, deaths));
+fn possible(
+    lease: &Lease,
+    case: &Case<'_>,
+    deaths: &HashMap<u32, u64>,
+    calls: &HashMap<(u32, u16), Vec<u64>>,
+) -> u64 {
     if let Some(gone) = lease.gone {
         return gone;
+    }
+    let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
+    // It may have gone to another process.
+    let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
+    // A task that makes another acquire has left it to expire.
+    if let Some(calls) = calls.get(&(last.worker, last.task)) {
+        died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
     let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
     if calm && lease.release_called.is_some() && died > by {
@@ -394,7 +421,11 @@ fn possible(lease: &Lease, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
 
 /// Until when an acquire can have held the lock or a place in its queue.
 fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    if acquire.outcome == Outcome::Granted || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0) {
+    // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
+    let again = acquire.wait > 0 && case.disturbed.meets(acquire.called, acquire.returned);
+    if (acquire.outcome == Outcome::Granted && !again)
+        || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
+    {
         return acquire.returned;
     }
     let died = died(acquire.worker, case, deaths);

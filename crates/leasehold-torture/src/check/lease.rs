@@ -92,7 +92,7 @@ impl Automaton<'_> {
             }
             Kind::RenewRefused => {
                 self.ended_early(record, self.renew_called, "refused a renewal");
-                self.gone.get_or_insert(at);
+                self.refused(at);
             }
             // It may have prolonged it.
             Kind::RenewFailed => self.settled = None,
@@ -123,9 +123,13 @@ impl Automaton<'_> {
         let own = (first.worker, first.claim) == (record.worker, record.claim);
         let chosen = record.value == 1 || self.case.records[self.lease.ops[0] as usize].lease != 0;
         if record.fence != first.fence || record.mode != first.mode {
-            self.accuse(I10, |brief| format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode));
+            self.accuse(I10, |brief| {
+                format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode)
+            });
         } else if !own && !chosen {
-            self.accuse(I10, |brief| format!("{brief} was granted to worker {} too, which did not ask for it", record.worker));
+            self.accuse(I10, |brief| {
+                format!("{brief} was granted to worker {} too, which did not ask for it", record.worker)
+            });
         } else if let Some(settled) = self.settled
             && self.ttl != 0
             && record.deadline != SESSION
@@ -154,20 +158,26 @@ impl Automaton<'_> {
         let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
         if plain && record.deadline != SESSION && record.deadline > self.confirmed {
             let later = record.deadline - self.confirmed;
-            self.accuse(I7, |brief| format!("the deadline of {brief} is {later} ns later than any answer said"));
+            self.accuse(I7, |brief| {
+                format!("the deadline of {brief} is {later} ns later than any answer said")
+            });
         }
         self.moved(record);
     }
 
     /// Its deadline is what the record says: never further away than a ttl.
     fn moved(&mut self, record: &Record) {
-        if record.deadline == 0 {
+        // One that has passed is only the moment at which that was noticed.
+        if record.deadline <= record.at {
             return;
         }
-        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl) {
+        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl)
+        {
             let away = record.deadline - record.at;
             let ttl = self.ttl;
-            self.accuse(I7, |brief| format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns"));
+            self.accuse(I7, |brief| {
+                format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns")
+            });
         }
         self.deadline = record.deadline;
     }
@@ -181,6 +191,17 @@ impl Automaton<'_> {
         }
     }
 
+    /// One that is revoked is refused, and there until its time is over.
+    fn refused(&mut self, at: u64) {
+        if !self.revoked(at) {
+            self.gone.get_or_insert(at);
+        }
+    }
+
+    fn revoked(&self, at: u64) -> bool {
+        self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at)
+    }
+
     fn lost(&mut self, record: &Record) {
         let at = record.at;
         match Loss::ALL.get(record.value as usize) {
@@ -190,6 +211,7 @@ impl Automaton<'_> {
             }
             Some(Loss::Refused) if self.lost.is_none() && self.gone.is_none() => {
                 self.ended_early(record, at, "refused it");
+                self.refused(at);
             }
             _ => {}
         }
@@ -203,8 +225,11 @@ impl Automaton<'_> {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
             }
-            (None, Some(gone)) if sure && gone < self.release_called => {
-                self.accuse(I6, |brief| format!("{brief} was there to be released after the store had said that it is gone"));
+            // A minority of a quorum may have kept it.
+            (None, Some(gone)) if sure && gone < self.release_called && !self.case.quorum() => {
+                self.accuse(I6, |brief| {
+                    format!("{brief} was there to be released after the store had said that it is gone")
+                });
             }
             _ => {}
         }
@@ -215,9 +240,8 @@ impl Automaton<'_> {
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
-        let revoked = self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at);
         let cut = self.lease.deadline == SESSION && self.case.unnoticed.meets(self.lease.called, at);
-        let unsure = own || revoked || cut || self.lease.uncertain <= at;
+        let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;
         }

@@ -25,7 +25,10 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     times.unexplained.sort_unstable();
     let half = share(&times.unexplained, 0.5);
     if case.setting.promises.push && times.unexplained.len() >= ENOUGH && half > PUSHED {
-        let seen = format!("half of {} hand-overs took longer than {half} ns: nobody is woken", times.unexplained.len());
+        let seen = format!(
+            "half of {} hand-overs took longer than {half} ns: nobody is woken",
+            times.unexplained.len()
+        );
         court.accuse(case, J1, seen, &[]);
     }
     times.into_figures(figures);
@@ -64,7 +67,8 @@ impl<'a> Free<'a> {
             acquire.lease.is_none() && (acquire.outcome != Outcome::Busy || acquire.wait > 0 || case.quorum())
         };
         let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(nothing);
-        let (calls, ends): (Vec<u64>, Vec<u64>) = acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
+        let (calls, ends): (Vec<u64>, Vec<u64>) =
+            acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
         let longest = |longest: &mut u64, end: u64| {
             *longest = end.max(*longest);
             Some(*longest)
@@ -193,13 +197,19 @@ impl<'a> Free<'a> {
 /// Nobody waits in vain for a lock that is free (J1).
 fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     let mut ways: Vec<(u64, u64, usize)> = Vec::new();
-    ways.extend(lock.leases.iter().map(|lease| (case.leases[*lease].called, case.leases[*lease].possible, usize::MAX)));
+    ways.extend(
+        lock.leases
+            .iter()
+            .map(|lease| (case.leases[*lease].called, case.leases[*lease].possible, usize::MAX)),
+    );
     let nothing = |number: &&usize| {
         let Acquire { lease, outcome, wait, .. } = case.acquires[**number];
         lease.is_none() && (outcome != Outcome::Busy || wait > 0 || case.quorum())
     };
     let acquires = lock.acquires.iter().filter(nothing);
-    ways.extend(acquires.map(|number| (case.acquires[*number].called, case.acquires[*number].possible, *number)));
+    ways.extend(
+        acquires.map(|number| (case.acquires[*number].called, case.acquires[*number].possible, *number)),
+    );
     ways.sort_unstable();
     // The two that last longest of the first so many: one may be the waiter itself.
     let mut longest = vec![[(0, usize::MAX); 2]];

@@ -123,8 +123,11 @@ pub fn check(directory: &Path) -> io::Result<Verdict> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("worker-") || name == "resource" || name == "supervisor"
     };
-    let histories: Vec<Vec<Record>> =
-        paths.iter().filter(|path| is_history(path)).map(|path| record::read(path)).collect::<io::Result<_>>()?;
+    let histories: Vec<Vec<Record>> = paths
+        .iter()
+        .filter(|path| is_history(path))
+        .map(|path| record::read(path))
+        .collect::<io::Result<_>>()?;
     Ok(judge(&setting, &histories))
 }
 
@@ -145,3 +148,5 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     Verdict { violations: court.violations, figures }
 }
 
+#[cfg(test)]
+mod tests;

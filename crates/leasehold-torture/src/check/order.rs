@@ -22,9 +22,11 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
 
 /// By when a call has surely reached the store.
 fn margin(case: &Case<'_>, lock: &Lock) -> u64 {
-    let single = |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let single =
+        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
     let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
-    let mut took: Vec<u64> = acquires.filter(single).map(|acquire| acquire.returned - acquire.called).collect();
+    let mut took: Vec<u64> =
+        acquires.filter(single).map(|acquire| acquire.returned - acquire.called).collect();
     took.sort_unstable();
     QUEUED_AFTER.max(share(&took, 0.999).saturating_mul(2))
 }
@@ -81,7 +83,8 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         }
         figures.fifo_inversions += 1;
         let waited = case.leases[number].called - since;
-        let seen = format!("{} overtook one that had waited for {waited} ns before it called", case.brief(number));
+        let seen =
+            format!("{} overtook one that had waited for {waited} ns before it called", case.brief(number));
         let leases: Vec<usize> = lease.into_iter().chain([number]).collect();
         court.accuse_with(case, J4, seen, &leases, acquire.as_slice());
     }
@@ -106,7 +109,8 @@ fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
             figures.waived += 1;
             continue;
         }
-        let seen = format!("worker {worker} waited for {} ns while {served} others were served", until - called);
+        let seen =
+            format!("worker {worker} waited for {} ns while {served} others were served", until - called);
         court.accuse_with(case, J5, seen, &[], &[*number]);
     }
 }

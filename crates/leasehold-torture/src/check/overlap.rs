@@ -1,7 +1,7 @@
 //! Who held at the same time: beliefs (I1), and what the store gave away too early (I2, I12), permits (I9).
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 
 use super::Invariant::{self, I1, I2, I9, I12};
 use super::case::{Case, Court, Lease, Lock};
@@ -21,8 +21,9 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
     let mut accused = HashSet::new();
     let beliefs = spans(case, lock, |lease| lease.believes.then(|| lease.believed.min(lease.uncertain)));
     // What is held at a single moment only need not be before or after anything.
-    let holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
+    let mut holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
     if lock.limit > 0 {
+        granted_by(case, lock, &mut holds);
         too_many(case, lock, beliefs, "believed in permits", court, &mut accused);
         too_many(case, lock, holds, "had permits that had not ended", court, &mut accused);
         return;
@@ -83,8 +84,8 @@ fn accuse(case: &Case<'_>, invariant: Invariant, before: usize, span: Span, unti
     let pair = [before, span.lease];
     let (a, b) = (case.brief(before), case.brief(span.lease));
     if invariant == I1 {
-        let both = until.min(span.to) - span.from;
-        return court.accuse(case, I1, format!("{a} and {b} were believed in at the same time, for {both} ns"), &pair);
+        let seen = format!("{a} and {b} were both believed in at {}", case.at(span.from));
+        return court.accuse(case, I1, seen, &pair);
     }
     let early = until - span.from;
     let invariant = if case.restarts.meets(case.leases[before].from, span.from) { I12 } else { I2 };
@@ -108,14 +109,45 @@ fn too_many(
         inside.push(Reverse((span.to, span.lease)));
         if inside.len() > lock.limit as usize && accused.insert(span.lease) {
             // Those who stay longest are the ones to look at.
-            let mut who: Vec<usize> = inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
+            let mut who: Vec<usize> =
+                inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
             who.retain(|lease| *lease != span.lease);
             who.truncate(4);
             who.push(span.lease);
-            let seen = format!("{} {how} at once, {} are allowed: the last is {}", inside.len(), lock.limit, case.brief(span.lease));
+            let seen = format!(
+                "{} {how} at once, {} are allowed: the last is {}",
+                inside.len(),
+                lock.limit,
+                case.brief(span.lease)
+            );
             court.accuse(case, I9, seen, &who);
         }
     }
+}
+
+/// Where the fences tell that a permit was granted before its answer came: before one with a higher fence was answered.
+fn granted_by(case: &Case<'_>, lock: &Lock, holds: &mut [Span]) {
+    if !case.fenced() {
+        return;
+    }
+    let mut by: HashMap<usize, u64> = HashMap::new();
+    let mut answered = BTreeSet::new();
+    let fence = |number: &usize| case.leases[*number].fence;
+    for group in lock.leases.chunk_by(|a, b| fence(a) == fence(b)).rev() {
+        for number in group {
+            // Only by those that came after its call: else it is the fences that are wrong.
+            let Lease { called, from, .. } = case.leases[*number];
+            by.insert(
+                *number,
+                answered.range(called..).next().map_or(from, |answered: &u64| from.min(*answered)),
+            );
+        }
+        answered.extend(group.iter().map(|number| case.leases[*number].from));
+    }
+    for span in &mut *holds {
+        span.from = by.get(&span.lease).copied().unwrap_or(span.from);
+    }
+    holds.sort_by_key(|span| (span.from, span.to));
 }
 
 /// I2 where the order of returns does not tell, but the fences do: who has the higher fence was granted later, so after
@@ -124,6 +156,7 @@ fn given_early(case: &Case<'_>, lock: &Lock, court: &mut Court, accused: &mut Ha
     let mut calls: Vec<u64> = lock.leases.iter().map(|lease| case.leases[*lease].called).collect();
     calls.sort_unstable();
     let place = |moment: u64| calls.partition_point(|call| *call < moment);
+    let by = |moment: u64| calls.partition_point(|call| *call <= moment);
     let mut ends = PrefixMax::new(calls.len());
     let mut exclusive_ends = PrefixMax::new(calls.len());
     let fence = |number: &usize| case.leases[*number].fence;
@@ -132,7 +165,7 @@ fn given_early(case: &Case<'_>, lock: &Lock, court: &mut Court, accused: &mut Ha
             let lease = &case.leases[*number];
             let before = if lease.mode == Mode::Exclusive { &ends } else { &exclusive_ends };
             // Only those that can have been granted by then: else it is the fences that are wrong.
-            let (end, other) = before.first(place(lease.from));
+            let (end, other) = before.first(by(lease.from));
             if end > lease.from && accused.insert(*number) {
                 let span = Span { lease: *number, from: lease.from, to: lease.from, exclusive: false };
                 accuse(case, I2, other, span, end, court);

@@ -27,7 +27,8 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
         let mark = highest.entry(name).or_default();
         if taken && fence < value.max(*mark) {
             let leases = who(case, name, &[value.max(*mark), fence]);
-            let seen = format!("the resource took a write with fence {fence} after one with {}", value.max(*mark));
+            let seen =
+                format!("the resource took a write with fence {fence} after one with {}", value.max(*mark));
             court.accuse(case, I4, seen, &leases);
         }
         if taken && record.mode == Mode::Exclusive {
@@ -63,9 +64,14 @@ fn answers(case: &Case<'_>, court: &mut Court, came: &mut HashMap<(u16, u64, boo
             };
             let fence = if call.fence == 0 { lease.fence } else { call.fence };
             let times = came.get(&(lease.name, fence, taken)).map_or(&[][..], Vec::as_slice);
-            let between = times.get(times.partition_point(|at| *at < call.at)).is_some_and(|at| *at <= record.at);
+            let between =
+                times.get(times.partition_point(|at| *at < call.at)).is_some_and(|at| *at <= record.at);
             if !between {
-                let seen = format!("{} has {:?}, of which the resource knows nothing", case.brief(place), record.kind);
+                let seen = format!(
+                    "{} has {:?}, of which the resource knows nothing",
+                    case.brief(place),
+                    record.kind
+                );
                 court.accuse(case, I4, seen, &[place]);
             }
         }

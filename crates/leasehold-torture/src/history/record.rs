@@ -46,7 +46,8 @@ numbered! {
         AcquireDropped,
         /// The holder looked and may rely on its lease, at the moment `at` and until `deadline` if nothing happens.
         Held,
-        /// The holder's lost signal had come when it looked. `value`: a [`Loss`].
+        /// The holder's lost signal had come when it looked: by `at`, which for once is read after looking. `value`: a
+        /// [`Loss`].
         Lost,
         /// A renewal is about to be called for. `value`: the ttl in nanoseconds.
         RenewCall,
@@ -182,7 +183,7 @@ pub struct Record {
     pub fault: Fault,
     /// Which lock: its place in the [setting](super::setting::Setting)'s names.
     pub name: u16,
-    /// Which task of the process.
+    /// Which task of the process. One that makes another acquire keeps alive nothing that it had before.
     pub task: u16,
     /// Which process; none has the number of another, also none that was started in another's place.
     pub worker: u32,
@@ -195,7 +196,8 @@ pub struct Record {
     pub lease: u64,
     /// Its fence; 0 as long as it is not known.
     pub fence: u64,
-    /// Until when the lease may be relied on if nothing happens, or [`SESSION`]; 0 where it is not known.
+    /// Until when the lease may be relied on if nothing happens, or [`SESSION`]; 0 where it is not known. One that is not
+    /// after `at` says no more than that it had passed by then.
     pub deadline: u64,
     /// What the kind says.
     pub value: u64,

@@ -1,0 +1,146 @@
+//! What takes many records to show: medians, starvation, counts, files, and the checker's own speed.
+
+use std::time::Instant;
+
+use super::notation::{MS, judged, setting};
+use crate::check::Invariant::{self, J1, J5};
+use crate::check::{check, judge};
+use crate::history::record::{Kind, Log, Mode, Record};
+
+fn broken(text: &str) -> Vec<Invariant> {
+    judged(text).violations.iter().map(|violation| violation.invariant).collect()
+}
+
+/// Two take turns, the next has its lease so long after the release was called.
+fn turns(many: u64, after: u64) -> String {
+    let mut text = String::from("1.0 1 call\n1.0 2 granted 1 90\n");
+    let mut at = 10;
+    for turn in 1..many {
+        let (worker, before) = (turn % 2 + 1, (turn - 1) % 2 + 1);
+        let (fence, deadline) = (turn + 1, at + after + 90);
+        text += &format!("{worker}.{turn} {} call\n{before}.{} {at} release\n", at - 1, turn - 1);
+        text += &format!("{before}.{} {} released\n", turn - 1, at + 1);
+        text += &format!("{worker}.{turn} {} granted {fence} {deadline}\n", at + after);
+        at += after + 10;
+    }
+    text
+}
+
+#[test]
+fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
+    assert_eq!(broken(&turns(60, 40)), []);
+    assert_eq!(broken(&turns(60, 60)), [J1]);
+    // Too few to tell.
+    assert_eq!(broken(&turns(40, 60)), []);
+    // Something was the matter all along.
+    assert_eq!(broken(&format!("S 0 fault delay 9999\n{}", turns(60, 60))), []);
+    let figures = judged(&turns(60, 40)).figures;
+    assert_eq!((figures.grants, figures.handovers, figures.takeovers), (60, 59, 0));
+    assert_eq!((figures.handover.count, figures.handover.p50, figures.handover.max), (59, 40 * MS, 40 * MS));
+}
+
+#[test]
+fn one_who_waits_for_half_the_run_while_others_are_served_breaks_j5() {
+    let story =
+        |wait: u64| format!("store unordered\n{}3 1 call wait={wait}\n3 {} busy\n", turns(900, 5), wait + 1);
+    assert_eq!(broken(&story(9_000)), []);
+    assert_eq!(broken(&story(10_100)), [J5]);
+    assert_eq!(broken(&format!("S 5000 stall 5100\n{}", story(10_100))), []);
+}
+
+#[test]
+fn everything_that_happened_is_counted() {
+    let figures = judged(
+        "1 0 call\n1 5 granted 5 100\n1 60 release\n1 61 released\n\
+         2 10 call\n2 62 granted 6 150\n2 70 renew 100\n\
+         3 65 call try\n3 66 busy\n\
+         3.2 67 call\n3.2 68 failed\n\
+         3.3 69 call\n3.3 70 dropped\n\
+         3.4 71 call\n3.4 160 granted 7 250\n3.4 251 lost deadline\n3.4 255 drop\n\
+         S 80 fault kill 80 2\n\
+         4 81 call\nS 90 fault kill 90 4\n\
+         S 300 stall 310\n\
+         R 61 enter\nR 62 enter\nR 63 leave\nR 64 leave\nR 70 write 6 taken\nR 71 write 5 mark=6 rejected\n",
+    )
+    .figures;
+    assert_eq!((figures.grants, figures.handovers, figures.takeovers, figures.expiries), (3, 1, 1, 2));
+    assert_eq!((figures.busy, figures.failed, figures.dropped), (1, 1, 1));
+    // An acquire, and a renewal.
+    assert_eq!(figures.unknowns, 2);
+    assert_eq!(figures.lost.get("deadline"), Some(&1));
+    assert_eq!(figures.lost_margin, Some(10 * MS));
+    assert_eq!((figures.handover.max, figures.takeover.max), (2 * MS, 10 * MS));
+    assert_eq!((figures.fenced_saves, figures.unfenced_overlaps, figures.stalls), (1, 1, 1));
+    assert_eq!(figures.operations.get("AcquireCall"), Some(&7));
+}
+
+#[test]
+fn bounds_of_time_that_are_explained_are_counted_as_waived() {
+    let late = "1 0 call\n1 5 granted 5 100\n1 60 release\n1 61 released\n2 10 call\n2 1100 granted 6 1190\n";
+    assert_eq!(judged(late).figures.waived, 0);
+    let verdict = judged(&format!("{late}S 500 stall 600\n"));
+    assert_eq!((verdict.violations.len(), verdict.figures.waived), (0, 1));
+}
+
+#[test]
+fn a_directory_is_judged_with_all_its_histories() {
+    let directory = tempfile::tempdir().unwrap();
+    setting().write(directory.path()).unwrap();
+    let record = |kind, worker, at, fence, deadline| {
+        let lease = if kind == Kind::AcquireCall { 0 } else { u64::from(worker) };
+        Record { claim: 1, fence, deadline, lease, ..Record::new(kind, worker, at) }
+    };
+    for worker in 1..3 {
+        let log = Log::append(&directory.path().join(format!("worker-{worker}"))).unwrap();
+        log.write(record(Kind::AcquireCall, worker, 1, 0, 100)).unwrap();
+        log.write(record(Kind::Granted, worker, 2, u64::from(worker), 90)).unwrap();
+        log.write(record(Kind::Held, worker, 3, u64::from(worker), 90)).unwrap();
+    }
+    std::fs::write(directory.path().join("report.json"), "{}").unwrap();
+    let verdict = check(directory.path()).unwrap();
+    assert_eq!(verdict.figures.grants, 2);
+    assert_eq!(verdict.violations.iter().map(|one| one.invariant).collect::<Vec<_>>(), [Invariant::I1]);
+    assert!(serde_json::to_string(&verdict).unwrap().contains("\"I1\""));
+}
+
+/// Not a test of time: it says what it took.
+#[test]
+fn a_million_records_are_judged() {
+    let mut setting = setting();
+    setting.span = (0, 60_000 * MS);
+    let mut histories = vec![Vec::new(); 16];
+    // Each lock goes round among the workers, some claims are refused, and each holder looks.
+    for name in 0..3_u16 {
+        let mode = if name == 2 { Mode::Permit } else { Mode::Exclusive };
+        for turn in 0..48_000_u64 {
+            let at = turn * 1_000_000 + 10;
+            let worker = (turn % 16) as u32;
+            let claim = turn * 8 + u64::from(name);
+            let common = Record { mode, name, claim, ..Record::new(Kind::AcquireCall, worker, at) };
+            let history = &mut histories[worker as usize];
+            history.push(Record { value: u64::MAX, deadline: 100 * MS, ..common });
+            let held = Record { lease: turn + 1, fence: turn + 1, deadline: at + 90 * MS, ..common };
+            history.push(Record { kind: Kind::Granted, at: at + 100_000, ..held });
+            history.push(Record { kind: Kind::Held, at: at + 200_000, ..held });
+            history.push(Record { kind: Kind::Held, at: at + 300_000, ..held });
+            history.push(Record { kind: Kind::ReleaseCall, at: at + 400_000, deadline: 0, ..held });
+            history.push(Record { kind: Kind::Released, at: at + 500_000, deadline: 0, ..held });
+            if name != 2 {
+                let other = Record { claim: claim + 4, worker: (worker + 1) % 16, ..common };
+                let history = &mut histories[other.worker as usize];
+                history.push(Record { at: at + 250_000, deadline: 100 * MS, ..other });
+                history.push(Record { kind: Kind::Busy, at: at + 260_000, ..other });
+            }
+        }
+    }
+    let records: usize = histories.iter().map(Vec::len).sum();
+    assert!(records > 1_000_000);
+    let started = Instant::now();
+    let verdict = judge(&setting, &histories);
+    println!("{records} records judged in {:?}", started.elapsed());
+    assert_eq!(
+        verdict.violations.iter().map(ToString::to_string).take(3).collect::<Vec<_>>(),
+        Vec::<String>::new()
+    );
+    assert_eq!(verdict.figures.grants, 144_000);
+}

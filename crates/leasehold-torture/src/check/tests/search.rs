@@ -1,0 +1,263 @@
+//! Looks for an order of all operations that a lock could have had: by trying them all.
+//!
+//! The lock is the contract's, made as permissive as a history can be read: a lease lasts at least until the latest deadline
+//! its holder saw and may end by itself at any moment after it; an answer tells what was true at one moment between
+//! call and return; a call without an answer takes effect at one moment after it, or never. Places in queues are no part of it.
+
+use std::collections::HashMap;
+
+use crate::history::record::{Kind, Loss, Mode, Record};
+
+/// What an operation did to the lock, and what it must have found.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Granted {
+        id: u64,
+        mode: Mode,
+        fence: u64,
+        deadline: u64,
+    },
+    Busy {
+        mode: Mode,
+    },
+    /// There: until a deadline.
+    There {
+        id: u64,
+        deadline: Option<u64>,
+    },
+    Gone {
+        id: u64,
+    },
+    Released {
+        id: u64,
+    },
+    /// Without an answer, like the next.
+    MaybeReleased {
+        id: u64,
+    },
+    MaybeGranted {
+        mode: Mode,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    worker: u32,
+    from: u64,
+    to: u64,
+    act: Act,
+}
+
+impl Event {
+    fn must_be(&self) -> bool {
+        !matches!(self.act, Act::MaybeReleased { .. } | Act::MaybeGranted { .. })
+    }
+}
+
+/// Whether there is an order. `limit`: of permits, 0 for a reader-writer lock.
+pub(super) fn linearizable(histories: &[Vec<Record>], limit: u32) -> bool {
+    let Some(events) = events(histories) else { return false };
+    assert!(events.len() <= 64);
+    let search = Search { events, limit };
+    search.go(&mut State::default(), 0, 0)
+}
+
+/// `None` if one lease alone contradicts itself: lost is final.
+fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
+    let mut events = Vec::new();
+    for history in histories {
+        let mut called: HashMap<(u64, Kind), Record> = HashMap::new();
+        let mut lost: HashMap<u64, u64> = HashMap::new();
+        let mut looked: HashMap<u64, u64> = HashMap::new();
+        for record in history {
+            let Record { kind, claim, at, lease: id, mode, fence, deadline, value, .. } = *record;
+            let call = match kind {
+                Kind::Granted | Kind::Busy | Kind::AcquireFailed => Kind::AcquireCall,
+                Kind::Renewed | Kind::RenewRefused | Kind::RenewFailed => Kind::RenewCall,
+                Kind::Released | Kind::ReleasedNothing | Kind::ReleaseFailed => Kind::ReleaseCall,
+                Kind::AcquireCall | Kind::RenewCall | Kind::ReleaseCall => {
+                    called.insert((claim, kind), *record);
+                    continue;
+                }
+                kind => kind,
+            };
+            let from = called.remove(&(claim, call)).map_or(at, |call| call.at);
+            let act = match kind {
+                // A deadline that has passed is only the moment at which that was noticed.
+                Kind::Granted => {
+                    Act::Granted { id, mode, fence, deadline: if deadline > at { deadline } else { 0 } }
+                }
+                Kind::Busy => Act::Busy { mode },
+                Kind::Held if lost.contains_key(&claim) => return None,
+                // Not believed at all.
+                Kind::Held if deadline <= at => continue,
+                Kind::Held | Kind::Renewed => {
+                    Act::There { id, deadline: Some(deadline).filter(|deadline| *deadline > at) }
+                }
+                Kind::Released => Act::Released { id },
+                Kind::ReleasedNothing | Kind::RenewRefused => Act::Gone { id },
+                Kind::Lost if value == Loss::Refused as u64 => Act::Gone { id },
+                Kind::ReleaseFailed => Act::MaybeReleased { id },
+                Kind::AcquireFailed => Act::MaybeGranted { mode },
+                _ => continue,
+            };
+            if kind == Kind::Lost {
+                lost.insert(claim, at);
+                events.push(Event {
+                    worker: record.worker,
+                    from: looked.get(&claim).copied().unwrap_or(at),
+                    to: at,
+                    act,
+                });
+                continue;
+            }
+            looked.insert(claim, at);
+            let to = if matches!(kind, Kind::ReleaseFailed | Kind::AcquireFailed) { u64::MAX } else { at };
+            events.push(Event { worker: record.worker, from, to, act });
+        }
+        for ((_, kind), call) in called {
+            let act = match kind {
+                Kind::AcquireCall => Act::MaybeGranted { mode: call.mode },
+                Kind::ReleaseCall => Act::MaybeReleased { id: call.lease },
+                // A renewal without an answer lets a lease last longer, which any may.
+                _ => continue,
+            };
+            events.push(Event { worker: call.worker, from: call.at, to: u64::MAX, act });
+        }
+    }
+    Some(events)
+}
+
+#[derive(Debug, Default, Clone)]
+struct State {
+    now: u64,
+    fence: u64,
+    /// Id, whether exclusive, and from when on it may end by itself.
+    leases: Vec<(u64, bool, u64)>,
+}
+
+impl State {
+    fn has(&self, id: u64) -> bool {
+        self.leases.iter().any(|(other, ..)| *other == id)
+    }
+
+    /// Who is in the way of a claim; if there are none it may enter.
+    fn in_the_way(&self, mode: Mode, limit: u32) -> Vec<usize> {
+        let all = 0..self.leases.len();
+        match mode {
+            Mode::Exclusive => all.collect(),
+            Mode::Shared => all.filter(|place| self.leases[*place].1).collect(),
+            Mode::Permit if self.leases.len() < limit as usize => Vec::new(),
+            Mode::Permit => all.collect(),
+        }
+    }
+}
+
+struct Search {
+    events: Vec<Event>,
+    limit: u32,
+}
+
+impl Search {
+    /// Tries each that can be next.
+    fn go(&self, state: &mut State, done: u64, made: u64) -> bool {
+        let open = |place: usize| done & (1 << place) == 0;
+        let left = || (0..self.events.len()).filter(|place| open(*place));
+        if left().all(|place| !self.events[place].must_be()) {
+            return true;
+        }
+        // Nothing may be later than the first that must have ended.
+        let soonest =
+            left().filter(|place| self.events[*place].must_be()).map(|place| self.events[place].to).min();
+        for place in left() {
+            let event = self.events[place];
+            // What one process did it did in its order, also at one moment.
+            let earlier =
+                |before: usize| self.events[before].worker == event.worker && self.events[before].must_be();
+            if event.must_be() && left().take_while(|before| *before < place).any(earlier) {
+                continue;
+            }
+            if Some(event.from) > soonest || state.now > soonest.unwrap_or(u64::MAX) {
+                continue;
+            }
+            for mut after in self.after(state, &event, soonest.unwrap_or(u64::MAX), made + place as u64) {
+                if self.go(&mut after, done | (1 << place), made) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The states that an event can lead to; none if it cannot be.
+    fn after(&self, state: &State, event: &Event, soonest: u64, number: u64) -> Vec<State> {
+        let to = event.to.min(soonest);
+        let mut next = state.clone();
+        next.now = next.now.max(event.from);
+        if next.now > to {
+            return Vec::new();
+        }
+        let one = |next: State| vec![next];
+        match event.act {
+            Act::Granted { id, mode, fence, deadline } => {
+                if fence <= state.fence {
+                    return Vec::new();
+                }
+                next.fence = fence;
+                self.enter(next, (id, mode == Mode::Exclusive, deadline), mode, to)
+            }
+            Act::MaybeGranted { mode } => {
+                let now = next.now;
+                self.enter(next, (u64::MAX - number, mode == Mode::Exclusive, now), mode, to)
+            }
+            Act::Busy { mode } if state.in_the_way(mode, self.limit).is_empty() => Vec::new(),
+            Act::Busy { .. } => one(next),
+            Act::There { id, deadline } => {
+                let Some(lease) = next.leases.iter_mut().find(|(other, ..)| *other == id) else {
+                    return Vec::new();
+                };
+                lease.2 = deadline.unwrap_or(lease.2);
+                one(next)
+            }
+            Act::Released { id } if !state.has(id) => Vec::new(),
+            Act::Released { id } | Act::MaybeReleased { id } => {
+                next.leases.retain(|(other, ..)| *other != id);
+                one(next)
+            }
+            Act::Gone { id } => {
+                if let Some((_, _, ends)) = next.leases.iter().find(|(other, ..)| *other == id) {
+                    next.now = next.now.max(*ends);
+                    next.leases.retain(|(other, ..)| *other != id);
+                }
+                if next.now <= to { one(next) } else { Vec::new() }
+            }
+        }
+    }
+
+    /// Enters, when those in the way have ended by themselves: all, or for a permit any one.
+    fn enter(&self, next: State, lease: (u64, bool, u64), mode: Mode, to: u64) -> Vec<State> {
+        let in_the_way = next.in_the_way(mode, self.limit);
+        let sets: Vec<Vec<usize>> = match mode {
+            Mode::Permit if !in_the_way.is_empty() => {
+                in_the_way.into_iter().map(|place| vec![place]).collect()
+            }
+            _ => vec![in_the_way],
+        };
+        let mut after = Vec::new();
+        for ended in sets {
+            let mut next = next.clone();
+            next.now = ended.iter().map(|place| next.leases[*place].2).fold(next.now, u64::max);
+            if next.now > to {
+                continue;
+            }
+            let mut place = 0;
+            next.leases.retain(|_| {
+                place += 1;
+                !ended.contains(&(place - 1))
+            });
+            next.leases.push(lease);
+            after.push(next);
+        }
+        after
+    }
+}

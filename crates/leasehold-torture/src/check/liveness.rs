@@ -49,10 +49,10 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
 struct Free<'a> {
     case: &'a Case<'a>,
     lock: &'a Lock,
-    /// Until when those before can have held: all, those who kept readers out, and for permits the longest.
-    all: Option<usize>,
-    exclusive: Option<usize>,
-    permits: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Who of those before can have held longest.
+    possible: Longest,
+    /// Who of those before is likely to have held longest: from whom it was handed over.
+    likely: Longest,
     /// A reader that died since the last writer, and the last moment any reader was inside.
     dead_reader: Option<usize>,
     last_read: u64,
@@ -76,9 +76,8 @@ impl<'a> Free<'a> {
         Free {
             case,
             lock,
-            all: None,
-            exclusive: None,
-            permits: BinaryHeap::new(),
+            possible: Longest::by(|lease| lease.possible),
+            likely: Longest::by(|lease| lease.release_called.unwrap_or(lease.deadline)),
             dead_reader: None,
             last_read: 0,
             calls,
@@ -89,34 +88,18 @@ impl<'a> Free<'a> {
     fn judge(&mut self, court: &mut Court, figures: &mut Figures, times: &mut Times) {
         for number in &self.lock.leases {
             let lease = &self.case.leases[*number];
-            let before = self.before(lease);
-            self.measure(lease, before, figures, times);
-            self.bound(*number, before, court, figures);
+            self.measure(lease, self.likely.before(lease, self.lock), figures, times);
+            self.bound(*number, self.possible.before(lease, self.lock), court, figures);
             self.enter(*number);
-        }
-    }
-
-    /// Whose end it had to wait for.
-    fn before(&self, lease: &Lease) -> Option<usize> {
-        match lease.mode {
-            Mode::Exclusive => self.all,
-            Mode::Shared => self.exclusive,
-            Mode::Permit if self.permits.len() < self.lock.limit as usize => None,
-            Mode::Permit => self.permits.peek().map(|Reverse((_, lease))| *lease),
         }
     }
 
     fn enter(&mut self, number: usize) {
         let lease = &self.case.leases[number];
-        let possible = |other: Option<usize>| other.map_or(0, |other| self.case.leases[other].possible);
-        if lease.possible >= possible(self.all) {
-            self.all = Some(number);
-        }
+        self.possible.enter(number, self.case, self.lock);
+        self.likely.enter(number, self.case, self.lock);
         match lease.mode {
             Mode::Exclusive => {
-                if lease.possible >= possible(self.exclusive) {
-                    self.exclusive = Some(number);
-                }
                 (self.dead_reader, self.last_read) = (None, 0);
             }
             Mode::Shared => {
@@ -126,12 +109,7 @@ impl<'a> Free<'a> {
                     self.last_read = self.last_read.max(lease.believed);
                 }
             }
-            Mode::Permit => {
-                self.permits.push(Reverse((lease.possible, number)));
-                if self.permits.len() > self.lock.limit as usize {
-                    self.permits.pop();
-                }
-            }
+            Mode::Permit => {}
         }
     }
 
@@ -191,6 +169,48 @@ impl<'a> Free<'a> {
         let seen = format!("{} was granted {late} ns {what}", self.case.brief(number));
         let leases: Vec<usize> = other.into_iter().chain([number]).collect();
         court.accuse(self.case, invariant, seen, &leases);
+    }
+}
+
+/// Who held longest: of all, of those who kept readers out, and of the holders of permits.
+struct Longest {
+    end: fn(&Lease) -> u64,
+    all: Option<usize>,
+    exclusive: Option<usize>,
+    permits: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Longest {
+    fn by(end: fn(&Lease) -> u64) -> Self {
+        Longest { end, all: None, exclusive: None, permits: BinaryHeap::new() }
+    }
+
+    /// Whose end it had to wait for.
+    fn before(&self, lease: &Lease, lock: &Lock) -> Option<usize> {
+        match lease.mode {
+            Mode::Exclusive => self.all,
+            Mode::Shared => self.exclusive,
+            Mode::Permit if self.permits.len() < lock.limit as usize => None,
+            Mode::Permit => self.permits.peek().map(|Reverse((_, lease))| *lease),
+        }
+    }
+
+    fn enter(&mut self, number: usize, case: &Case<'_>, lock: &Lock) {
+        let lease = &case.leases[number];
+        let end = (self.end)(lease);
+        let longer = |other: Option<usize>| other.is_none_or(|other| end >= (self.end)(&case.leases[other]));
+        if longer(self.all) {
+            self.all = Some(number);
+        }
+        if lease.mode == Mode::Exclusive && longer(self.exclusive) {
+            self.exclusive = Some(number);
+        }
+        if lease.mode == Mode::Permit {
+            self.permits.push(Reverse((end, number)));
+            if self.permits.len() > lock.limit as usize {
+                self.permits.pop();
+            }
+        }
     }
 }
 

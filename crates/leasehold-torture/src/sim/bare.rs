@@ -33,7 +33,10 @@ impl Claiming {
                         break;
                     }
                 }
-                Some(None) => break,
+                Some(None) => {
+                    held = None;
+                    break;
+                }
                 None => {}
             }
             claim.repeat = true;

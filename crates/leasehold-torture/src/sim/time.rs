@@ -27,7 +27,11 @@ pub(crate) struct Time {
 
 impl Time {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Time { start: Instant::now(), last: AtomicU64::new(BEGIN), stood_still: AtomicBool::new(false) })
+        Arc::new(Time {
+            start: Instant::now(),
+            last: AtomicU64::new(BEGIN),
+            stood_still: AtomicBool::new(false),
+        })
     }
 
     /// Now, in nanoseconds; later than whenever anybody looked before. So what happens in one moment of tokio's

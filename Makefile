@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check bench bench-redis bench-postgres deny doc fmt clean
+.PHONY: help test check bench bench-redis bench-postgres zoo deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -22,6 +22,9 @@ bench-redis: ## Measure the Redis store beside bare scripts and other locks
 
 bench-postgres: ## Measure the PostgreSQL stores beside bare statements and another lock
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin postgres
+
+zoo: ## Plant each defect of the bug zoo: the check that is named for it must see it
+	@scripts/zoo.sh
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh

@@ -1,46 +1,23 @@
-//! Runs seeds of the simulation: `sim [FROM [SEEDS [THREADS]]]`, or `sim one SEED`.
-use leasehold_torture::sim;
+//! Runs seeds of the simulation: `sim [SEEDS [FROM]]`, or one of them, with its history: `sim seed N`.
 
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let first = args.next().unwrap_or_default();
-    if first == "one" {
-        let seed = args.next().and_then(|a| a.parse().ok()).unwrap_or(0);
-        let seen = sim::simulate(seed);
-        println!("{:#?}", seen.setting);
-        let mut all: Vec<_> = seen.histories.concat();
-        all.sort_by_key(|record| record.at);
-        for r in all {
-            let ms = (r.at - seen.setting.span.0) as f64 / 1e6;
-            let left = if r.deadline > r.at {
-                format!("+{:.3}", (r.deadline - r.at) as f64 / 1e6)
-            } else {
-                r.deadline.to_string()
-            };
-            println!(
-                "{ms:>14.6} {}.{} c{} n{} {:?} {:?} lease {:x} fence {} deadline {left} value {} {:?}",
-                r.worker,
-                r.task,
-                r.claim,
-                r.name,
-                r.kind,
-                r.mode,
-                r.lease & 0xffff,
-                r.fence,
-                r.value,
-                r.fault
-            );
-        }
-        for v in leasehold_torture::check::judge(&seen.setting, &seen.histories).violations {
-            println!("{v}");
-        }
-        return;
+use std::process::ExitCode;
+
+use leasehold_torture::sim::{self, Options};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number =
+        |place: usize, default: u64| args.get(place).and_then(|arg| arg.parse().ok()).unwrap_or(default);
+    if args.first().is_some_and(|arg| arg == "seed") {
+        let seed = number(1, 0);
+        print!("{}", sim::simulate(seed));
+        let (_, _, violations) = sim::judge(seed);
+        violations.iter().for_each(|violation| println!("{violation}"));
+        return ExitCode::from(u8::from(!violations.is_empty()));
     }
-    let from: u64 = first.parse().unwrap_or(0);
-    let n: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1000);
-    let threads = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
-    let start = std::time::Instant::now();
-    let report = sim::run(from..from + n, sim::Options { threads, ..sim::Options::default() });
-    println!("{report}\n{:?}", start.elapsed());
-    std::process::exit(i32::from(!report.is_good()));
+    let (seeds, from) = (number(0, 5000), number(1, 0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = sim::run(from..from + seeds, Options { threads, ..Options::default() });
+    print!("{report}");
+    ExitCode::from(u8::from(!report.is_good()))
 }

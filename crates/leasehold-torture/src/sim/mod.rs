@@ -14,6 +14,7 @@ mod plan;
 mod process;
 mod report;
 mod resource;
+mod show;
 mod store;
 mod time;
 mod worker;

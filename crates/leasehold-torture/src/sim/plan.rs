@@ -77,16 +77,21 @@ impl Plan {
         let (errors, lost_wakes) = (network(40), network(200));
         let mut some = |most: u64| if chance.per_mille(500) { chance.between(1, most) } else { 0 };
         let (cancels, revokes) = (some(300), some(20));
+        // Leases that outlast the bounds of time show who waits for them; with kills alone, nothing else explains it.
+        let (long, kills_only) = (chance.per_mille(150), chance.per_mille(150));
+        let slow = chance.per_mille(100);
+        let mut some = |most: u64| if chance.per_mille(500) { chance.between(1, most) } else { 0 };
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
+        let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
         Plan {
             waits,
             names,
             processes: chance.between(2, 4) as u32,
             tasks: chance.between(1, 3) as u16,
-            ttl: if chance.per_mille(150) { chance.millis(1000, 2500) } else { chance.millis(60, 400) },
-            span: chance.millis(3000, 9000),
+            ttl: if long { chance.millis(1000, 2500) } else { chance.millis(60, 400) },
+            span: if long { chance.millis(10_000, 20_000) } else { chance.millis(3000, 9000) },
             request_timeout: chance.millis(50, 600),
-            delay: chance.between(0, 8),
+            delay: if slow { chance.between(10, 18) } else { chance.between(0, 8) },
             drift: if chance.per_mille(500) { 4_000 } else { 0 },
             lost_requests,
             lost_answers,

@@ -11,11 +11,16 @@ const EDGE: u64 = 50_000_000;
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
     // Who can have held, who of them exclusively, and who can have waited.
     let (mut holds, mut exclusive, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    // Who has a higher fence was granted later, so after the calls of those before.
+    let mut called = 0;
     for number in &lock.leases {
         let lease = &case.leases[*number];
-        holds.push((lease.called, lease.possible));
+        called = called.max(lease.called);
+        // If that is after its answer it is the fences that are wrong.
+        let after = if case.fenced() && called <= lease.from { called } else { lease.called };
+        holds.push((after, lease.possible.max(after)));
         if lease.mode == Mode::Exclusive {
-            exclusive.push((lease.called, lease.possible));
+            exclusive.push((after, lease.possible.max(after)));
         }
     }
     for number in &lock.acquires {

@@ -144,6 +144,8 @@ pub(super) struct Case<'a> {
     /// What was left in the store.
     pub(super) left: Vec<Record>,
     pub(super) stalls: u64,
+    /// How long single calls took while nothing was the matter, in order: how fast the machine and its store were.
+    pub(super) calls: Vec<u64>,
     /// The last moment of any record.
     pub(super) last: u64,
 }
@@ -178,8 +180,9 @@ impl Case<'_> {
 
     /// One lease in a few words.
     pub(super) fn brief(&self, lease: usize) -> String {
-        let Lease { worker, fence, mode, .. } = &self.leases[lease];
-        format!("worker {worker}'s {mode:?} lease with fence {fence}")
+        let Lease { worker, fence, mode, name, .. } = &self.leases[lease];
+        let lock = &self.setting.names[usize::from(*name)].name;
+        format!("worker {worker}'s {mode:?} lease on {lock:?} with fence {fence}")
     }
 
     /// All operations of some leases, in time order; looks without anything in between as one line.

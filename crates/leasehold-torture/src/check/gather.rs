@@ -3,13 +3,10 @@
 use std::collections::HashMap;
 
 use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::matter::Matter;
 use super::windows::Windows;
-use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
-
-/// How long after a fault it still explains that something took long: connections are made again, pauses between
-/// tries have grown, places in queues are taken again.
-const EXPLAINS: u64 = 2_000_000_000;
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
     let mut court = Court::default();
@@ -67,105 +64,12 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             resource,
             left,
             stalls,
+            calls: Vec::new(),
             last,
         },
     );
     put_together(&mut case, &mut court, &matter.deaths);
     (case, court)
-}
-
-/// What was the matter, as it is noted.
-struct Matter {
-    open: HashMap<(Fault, u64), Vec<u64>>,
-    faults: Vec<(Fault, u64, u64)>,
-    stalls: Vec<(u64, u64)>,
-    /// By name: spans, and whether they end leases at once.
-    revokes: Vec<Vec<(u64, u64, bool)>>,
-    /// The last moment a process can have lived.
-    deaths: HashMap<u32, u64>,
-}
-
-impl Matter {
-    fn new(names: usize) -> Self {
-        Matter {
-            open: HashMap::new(),
-            faults: Vec::new(),
-            stalls: Vec::new(),
-            revokes: vec![Vec::new(); names],
-            deaths: HashMap::new(),
-        }
-    }
-
-    fn note(&mut self, record: &Record) {
-        let key = (record.fault, record.value);
-        match record.kind {
-            Kind::FaultBegin => self.open.entry(key).or_default().push(record.at),
-            Kind::FaultEnd => {
-                let begin = self.open.get_mut(&key).and_then(Vec::pop).unwrap_or(record.at);
-                self.faults.push((record.fault, begin, record.at));
-                if record.fault == Fault::Kill {
-                    self.deaths.insert(record.value as u32, record.at);
-                }
-            }
-            _ => self.stalls.push((record.value, record.at)),
-        }
-    }
-
-    fn revoke(&mut self, call: &Record, until: u64) {
-        self.revokes[usize::from(call.name)].push((call.at, until, call.value == 1));
-    }
-
-    fn spans(&self, which: impl Fn(Fault) -> bool) -> Vec<(u64, u64)> {
-        self.faults.iter().filter(|(fault, ..)| which(*fault)).map(|(_, from, to)| (*from, *to)).collect()
-    }
-
-    fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
-        for ((fault, target), begins) in std::mem::take(&mut self.open) {
-            if let (Fault::Kill, Some(begin)) = (fault, begins.first()) {
-                self.deaths.insert(target as u32, begin.saturating_add(super::case::SLACK));
-            }
-            self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
-        }
-        let promises = &setting.promises;
-        let clock = self.spans(|fault| fault == Fault::ClockStore && !promises.steady);
-        let mut disturbing = self.spans(disturbs);
-        disturbing.extend(&self.stalls);
-        // A step back prolongs leases, nobody knows for how long.
-        disturbing.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
-        let longer = disturbing.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
-        case.explained = Windows::new(longer, 0);
-        case.disturbed = Windows::new(disturbing, super::case::SLACK);
-        case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
-        case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
-
-        let within = promises.notices_within;
-        let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        let mut cut: Vec<_> =
-            self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
-        let cuts = Windows::new(cut.clone(), 0);
-        // Who stands still meanwhile notices later.
-        let mut still = self.spans(|fault| fault == Fault::Pause);
-        still.extend(&self.stalls);
-        cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
-        case.unnoticed = Windows::new(cut, 0);
-
-        let mut unpromised = clock;
-        if !promises.durable {
-            unpromised.extend(self.spans(|fault| fault == Fault::RestartStore));
-        }
-        for revokes in &self.revokes {
-            let mut ended = unpromised.clone();
-            ended.extend(revokes.iter().filter(|(.., now)| *now).map(|(from, to, _)| (*from, *to)));
-            case.ended.push(Windows::new(ended, 0));
-            case.revoked.push(Windows::new(revokes.iter().map(|(from, to, _)| (*from, *to)).collect(), 0));
-        }
-        case
-    }
-}
-
-/// Whether a fault delays requests, or those who send them.
-fn disturbs(fault: Fault) -> bool {
-    !matches!(fault, Fault::None | Fault::Kill | Fault::ClockWorker | Fault::ClockStore)
 }
 
 fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u64>) {
@@ -215,6 +119,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     for acquire in 0..case.acquires.len() {
         case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
     }
+    case.calls = single_calls(case);
     let fenced = case.fenced();
     for (place, lease) in case.leases.iter().enumerate() {
         case.locks[usize::from(lease.name)].leases.push(place);
@@ -327,6 +232,21 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
     }
 }
 
+/// How long calls took that are one call to the store each, in order.
+fn single_calls(case: &Case<'_>) -> Vec<u64> {
+    let answered =
+        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let tries = case.acquires.iter().filter(answered).map(|acquire| (acquire.called, acquire.returned));
+    let is_answer = |record: &Record| matches!(record.kind, Kind::Renewed | Kind::Released);
+    let is_call = |record: &Record| matches!(record.kind, Kind::RenewCall | Kind::ReleaseCall);
+    let pairs = case.records.windows(2).filter(|pair| is_call(&pair[0]) && is_answer(&pair[1]));
+    let calls = tries.chain(pairs.map(|pair| (pair[0].at, pair[1].at)));
+    let calm = calls.filter(|(called, returned)| !case.disturbed.meets(*called, *returned));
+    let mut took: Vec<u64> = calm.map(|(called, returned)| returned.saturating_sub(called)).collect();
+    took.sort_unstable();
+    took
+}
+
 /// What its records say of a lease, one after the other.
 fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
     let mut granted = false;
@@ -398,7 +318,12 @@ fn possible(
     calls: &HashMap<(u32, u16), Vec<u64>>,
 ) -> u64 {
     if let Some(gone) = lease.gone {
-        return gone;
+        // Of a quorum it is a majority that said so; the others follow.
+        return match case.settled(gone) {
+            _ if !case.quorum() => gone,
+            (by, true) => by,
+            (by, false) => by.saturating_add(lease.ttl),
+        };
     }
     let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
     // It may have gone to another process.

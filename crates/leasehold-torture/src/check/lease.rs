@@ -171,8 +171,10 @@ impl Automaton<'_> {
         if record.deadline <= record.at {
             return;
         }
-        if record.deadline != SESSION && self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl)
-        {
+        // Where the store's clock went back it may be, and where it went on again that is not certain at all.
+        let stepped = self.lease.uncertain <= record.at;
+        let far = self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl);
+        if far && record.deadline != SESSION && !stepped {
             let away = record.deadline - record.at;
             let ttl = self.ttl;
             self.accuse(I7, |brief| {

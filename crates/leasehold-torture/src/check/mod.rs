@@ -28,6 +28,7 @@ mod figures;
 mod gather;
 mod lease;
 mod liveness;
+mod matter;
 mod order;
 mod overlap;
 mod resource;

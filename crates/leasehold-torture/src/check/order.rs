@@ -2,11 +2,12 @@
 
 use super::Invariant::{J4, J5};
 use super::case::{Acquire, Case, Court, Lock, Outcome};
-use super::figures::{Figures, share};
+use super::figures::Figures;
 use super::sweep::PrefixMax;
 use crate::history::record::Mode;
 
-/// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow.
+/// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow:
+/// twice what the slowest single call took.
 const QUEUED_AFTER: u64 = 100_000_000;
 
 /// Waiting this long is starving, if others are served meanwhile: a quarter of them would be a long queue.
@@ -20,20 +21,9 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     starvation(case, lock, court, figures);
 }
 
-/// By when a call has surely reached the store.
-fn margin(case: &Case<'_>, lock: &Lock) -> u64 {
-    let single =
-        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
-    let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
-    let mut took: Vec<u64> =
-        acquires.filter(single).map(|acquire| acquire.returned - acquire.called).collect();
-    took.sort_unstable();
-    QUEUED_AFTER.max(share(&took, 0.999).saturating_mul(2))
-}
-
 /// Somebody who came later was let in before one who stood in the queue, and the two do not go together.
 fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
-    let margin = margin(case, lock);
+    let margin = QUEUED_AFTER.max(case.calls.last().map_or(0, |slowest| slowest.saturating_mul(2)));
     let mut found = Vec::new();
     // The earliest call of those with higher fences: of all, and of those that keep readers out.
     let (mut any, mut exclusive): (Option<usize>, Option<usize>) = (None, None);

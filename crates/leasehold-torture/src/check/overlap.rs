@@ -19,15 +19,14 @@ struct Span {
 
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
     let mut accused = HashSet::new();
-    let beliefs = spans(case, lock, |lease| lease.believes.then(|| lease.believed.min(lease.uncertain)));
     // What is held at a single moment only need not be before or after anything.
     let mut holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
     if lock.limit > 0 {
+        // Who believes in a permit has one that has not ended.
         granted_by(case, lock, &mut holds);
-        too_many(case, lock, beliefs, "believed in permits", court, &mut accused);
-        too_many(case, lock, holds, "had permits that had not ended", court, &mut accused);
-        return;
+        return too_many(case, lock, holds, court);
     }
+    let beliefs = spans(case, lock, |lease| lease.believes.then(|| lease.believed.min(lease.uncertain)));
     meet(case, beliefs, I1, court, &mut accused);
     meet(case, holds, I2, court, &mut accused);
     if case.fenced() {
@@ -93,21 +92,14 @@ fn accuse(case: &Case<'_>, invariant: Invariant, before: usize, span: Span, unti
 }
 
 /// Never more than the limit at once.
-fn too_many(
-    case: &Case<'_>,
-    lock: &Lock,
-    spans: Vec<Span>,
-    how: &str,
-    court: &mut Court,
-    accused: &mut HashSet<usize>,
-) {
+fn too_many(case: &Case<'_>, lock: &Lock, spans: Vec<Span>, court: &mut Court) {
     let mut inside: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     for span in spans {
         while inside.peek().is_some_and(|Reverse((to, _))| *to <= span.from) {
             inside.pop();
         }
         inside.push(Reverse((span.to, span.lease)));
-        if inside.len() > lock.limit as usize && accused.insert(span.lease) {
+        if inside.len() > lock.limit as usize {
             // Those who stay longest are the ones to look at.
             let mut who: Vec<usize> =
                 inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
@@ -115,7 +107,7 @@ fn too_many(
             who.truncate(4);
             who.push(span.lease);
             let seen = format!(
-                "{} {how} at once, {} are allowed: the last is {}",
+                "{} permits were held at once, {} are allowed: the last is {}",
                 inside.len(),
                 lock.limit,
                 case.brief(span.lease)

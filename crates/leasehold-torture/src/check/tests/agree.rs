@@ -12,7 +12,7 @@ use crate::check::judge;
 use crate::history::record::Record;
 
 /// Of those without an order, so many in a thousand may go unnoticed.
-const GAPS: u64 = 20;
+const GAPS: u64 = 15;
 
 fn histories() -> u64 {
     std::env::var("LEASEHOLD_CHECK_HISTORIES").ok().and_then(|many| many.parse().ok()).unwrap_or(4_000)

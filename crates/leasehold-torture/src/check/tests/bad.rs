@@ -55,7 +55,7 @@ fn a_violation_tells_of_both_leases_and_all_their_operations_in_order() {
     let first = &all()[0];
     let told = judged(&first.bad).violations[0].to_string();
     let expected = "\
-I1: worker 1's Exclusive lease with fence 5 and worker 2's Exclusive lease with fence 6 were both believed in at +40.000000 ms
+I1: worker 1's Exclusive lease on \"a\" with fence 5 and worker 2's Exclusive lease on \"a\" with fence 6 were both believed in at +40.000000 ms
       +0.000000 ms  A  worker 1.0 claim 1  AcquireCall Exclusive
       +5.000000 ms  A  worker 1.0 claim 1  Granted, fence 5, until +100.000000 ms
      +10.000000 ms  B  worker 2.0 claim 1  AcquireCall Exclusive

@@ -26,10 +26,22 @@ fn turns(many: u64, after: u64) -> String {
     text
 }
 
+/// Tries of another lock, each of which takes so long.
+fn tries(many: u64, takes: u64) -> String {
+    let one = |turn: u64| {
+        let (at, answer) = (turn * 20, turn * 20 + takes);
+        format!("9.{turn}/b {at} call try\n9.{turn}/b {answer} granted {} {}\n", turn + 1, answer + 1)
+    };
+    (0..many).map(one).collect()
+}
+
 #[test]
 fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
     assert_eq!(broken(&turns(60, 40)), []);
     assert_eq!(broken(&turns(60, 60)), [J1]);
+    // Every call takes long.
+    assert_eq!(broken(&(tries(200, 5) + &turns(60, 60))), [J1]);
+    assert_eq!(broken(&(tries(200, 15) + &turns(60, 60))), []);
     // Too few to tell.
     assert_eq!(broken(&turns(40, 60)), []);
     // Something was the matter all along.

@@ -22,13 +22,14 @@ impl Claiming {
         let Ok(name) = self.worker.locks.name(self.name()) else { return };
         let mut claim = Claim::new(name, self.mode(), self.ttl, "bare");
         let mut held = None;
-        let mut until = u64::MAX;
+        let mut until = None;
         // An answer that was lost is asked for again; one that came, now and then as well.
         for again in 0..3 {
             match self.attempt(&claim, again > 0, until).await {
                 Some(Some((grant, deadline))) => {
                     held = Some(Held { claim: claim.clone(), fence: grant.fence.get() });
-                    until = deadline;
+                    // Both are true bounds; the later one is the better.
+                    until = until.max(Some(deadline));
                     if !self.world().chance().per_mille(300) {
                         break;
                     }
@@ -56,7 +57,7 @@ impl Claiming {
 
     /// One attempt: granted, busy, or not known. What comes after the end of the lease that it repeats is another lease,
     /// which nobody asked for.
-    async fn attempt(&self, claim: &Claim, again: bool, until: u64) -> Option<Option<(Grant, u64)>> {
+    async fn attempt(&self, claim: &Claim, again: bool, until: Option<u64>) -> Option<Option<(Grant, u64)>> {
         let lease = hash(claim.id.expose().as_bytes());
         let deadline = claim.ttl.as_nanos() as u64;
         self.world().write(Record { lease, deadline, ..self.record(Kind::AcquireCall) });
@@ -65,7 +66,7 @@ impl Claiming {
             Some(Ok(Attempt::Granted(grant))) => {
                 let at = self.record(Kind::Granted);
                 let deadline = self.deadline(sent, &grant, at.at);
-                if at.at >= until {
+                if until.is_some_and(|until| at.at >= until) {
                     self.world().write(Record { lease, ..self.record(Kind::AcquireFailed) });
                     return Some(None);
                 }

@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) bare: u64,
     /// Holders that stay beyond their ttl.
     pub(crate) long_holds: u64,
+    /// Claims of a reader-writer lock that are for reading.
+    pub(crate) shared: u64,
     /// Rounds that revoke instead of acquire.
     pub(crate) revokes: u64,
     /// The time between two faults of processes and the store, on average; none if 0. In milliseconds.
@@ -66,8 +68,11 @@ impl Plan {
                 Name { name: format!("lock-{n}"), limit }
             })
             .collect();
+        // Leases that outlast the bounds of time show who waits for them; with kills alone, nothing else explains it.
+        let long = chance.per_mille(150);
+        let kills_only = chance.per_mille(if long { 500 } else { 100 });
         // Each kind of trouble is there or not, so that each is also seen alone.
-        let (calm_network, calm_processes) = (chance.per_mille(300), chance.per_mille(300));
+        let (calm_network, calm_processes) = (kills_only || chance.per_mille(300), chance.per_mille(300));
         let mut network = |most: u64| match chance.per_mille(500) && !calm_network {
             true => chance.between(1, most),
             false => 0,
@@ -77,12 +82,9 @@ impl Plan {
         let (errors, lost_wakes) = (network(40), network(200));
         let mut some = |most: u64| if chance.per_mille(500) { chance.between(1, most) } else { 0 };
         let (cancels, revokes) = (some(300), some(20));
-        // Leases that outlast the bounds of time show who waits for them; with kills alone, nothing else explains it.
-        let (long, kills_only) = (chance.per_mille(150), chance.per_mille(150));
-        let slow = chance.per_mille(100);
-        let mut some = |most: u64| if chance.per_mille(500) { chance.between(1, most) } else { 0 };
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
         let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
+        let slow = chance.per_mille(100);
         Plan {
             waits,
             names,
@@ -91,7 +93,7 @@ impl Plan {
             ttl: if long { chance.millis(1000, 2500) } else { chance.millis(60, 400) },
             span: if long { chance.millis(10_000, 20_000) } else { chance.millis(3000, 9000) },
             request_timeout: chance.millis(50, 600),
-            delay: if slow { chance.between(10, 18) } else { chance.between(0, 8) },
+            delay: if slow { chance.between(9, 12) } else { chance.between(0, 8) },
             drift: if chance.per_mille(500) { 4_000 } else { 0 },
             lost_requests,
             lost_answers,
@@ -101,9 +103,14 @@ impl Plan {
             lost_wakes,
             cancels,
             bare: if chance.per_mille(500) { 150 } else { 0 },
-            long_holds: chance.between(0, 200),
+            long_holds: chance.between(0, if long { 500 } else { 200 }),
+            shared: *chance.pick(&[400, 400, 800]),
             revokes: if chance.per_mille(200) { revokes } else { 0 },
-            faults_every: if !calm_processes { chance.between(100, 1500) } else { 0 },
+            faults_every: match (calm_processes, long) {
+                (true, _) => 0,
+                (_, true) => chance.between(1000, 6000),
+                _ => chance.between(100, 1500),
+            },
             weights,
         }
     }

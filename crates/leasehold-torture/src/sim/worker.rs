@@ -107,7 +107,7 @@ impl Worker {
         let mut chance = self.world.chance();
         let lock = chance.below(names.len() as u64) as usize;
         let mode = match names[lock].limit {
-            0 if chance.per_mille(400) => Mode::Shared,
+            0 if chance.per_mille(self.world.plan.shared) => Mode::Shared,
             0 => Mode::Exclusive,
             _ => Mode::Permit,
         };

@@ -65,6 +65,7 @@ pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::DeadlineNotLookedAt, Invariant::J3),
     exhibit(Bug::LostNotFinal, Invariant::I6),
     exhibit(Bug::FailureTakenForRenewal, Invariant::I1),
+    exhibit(Bug::InterestAfterAttempt, Invariant::J2),
     exhibit(Bug::DeadlineByWallClock, Invariant::I7),
 ];
 
@@ -87,4 +88,16 @@ pub fn hunt(exhibit: Exhibit, patience: Duration) -> Hunt {
     plant(None);
     hunt.took = begun.elapsed();
     hunt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defect_is_in_the_zoo_once() {
+        for bug in Bug::ALL {
+            assert_eq!(ZOO.iter().filter(|exhibit| exhibit.bug == *bug).count(), 1, "{}", bug.as_str());
+        }
+    }
 }

@@ -35,12 +35,3 @@ fn the_same_seed_gives_the_same_history() {
         assert!(first.0 != simulate(seed + 1).0, "another seed gives another history");
     }
 }
-
-/// What once failed, in the library or in the simulation itself, stays fixed: `docs/track-record.md` says what it was.
-#[test]
-fn seeds_that_once_failed_pass() {
-    for seed in [] {
-        let (_, _, violations) = sim::judge(seed);
-        assert!(violations.is_empty(), "seed {seed}: {violations:?}");
-    }
-}

@@ -89,6 +89,8 @@ bugs! {
     LostNotFinal,
     /// renew: a failed renewal counts as a confirmed one.
     FailureTakenForRenewal,
+    /// the simulated store's client: interest in a wake-up is registered after the attempt.
+    InterestAfterAttempt,
     /// locks: deadlines go by the wall clock.
     DeadlineByWallClock,
 }

@@ -211,7 +211,7 @@ impl Claiming {
     async fn lock_within(&self, wait: Duration) -> Result<Option<Guard>> {
         let locks = &self.worker.locks;
         match self.common.mode {
-            Mode::Exclusive if self.common.claim % 2 == 0 => {
+            Mode::Exclusive if self.common.claim.is_multiple_of(2) => {
                 locks.rwlock(self.name()).ttl(self.ttl).try_write_for(wait).await
             }
             Mode::Exclusive => locks.mutex(self.name()).ttl(self.ttl).try_lock_for(wait).await,

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check torture bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check torture zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -32,6 +32,9 @@ bench-postgres: ## Measure the PostgreSQL stores beside bare statements and anot
 bench-server: ## Measure the lock server beside a bare handler and the bare disk (needs strace)
 	cargo build --locked --release
 	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server target/release/leasehold
+
+zoo: ## Plant each defect of the bug zoo: the check that is named for it must see it
+	@scripts/zoo.sh
 
 deny: ## Check licences, sources, versions and advisories of the dependencies
 	@scripts/deny.sh

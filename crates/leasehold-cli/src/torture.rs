@@ -1,5 +1,7 @@
 //! `leasehold torture`: provokes the worst moments of a store, and judges what happened.
 
+mod sim;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +21,7 @@ Examples:
   leasehold torture --url redis://host --profile kill     Your own Redis, with faults of the workers only
   leasehold torture --store postgres --profile all --seed 7 --out DIR
   leasehold torture check DIR                             Judge a run once more
+  leasehold torture sim --seeds 100000                    The library itself, simulated: no store, no time
 
 Stores: memory, sqlite, file, redis, quorum, postgres, postgres+advisory, http
 Profiles: calm, kill, pause, net, restart, clock, cancel, resources, all";
@@ -66,12 +69,15 @@ enum Again {
         #[arg(long)]
         json: bool,
     },
+    Sim(sim::Sim),
 }
 
-/// Runs it, or judges a run once more.
+/// Runs it, or judges a run once more, or simulates.
 pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
-    if let Some(Again::Check { directory, json }) = args.again {
-        return judge(&directory, json);
+    match args.again {
+        Some(Again::Check { directory, json }) => return judge(&directory, json),
+        Some(Again::Sim(args)) => return sim::run(&args),
+        None => {}
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());
     let named = args.url.as_deref().map(|url| {

@@ -26,9 +26,13 @@ pub mod roles;
 #[cfg(feature = "run")]
 mod room;
 pub mod servers;
+#[cfg(feature = "sim")]
+pub mod sim;
 #[cfg(feature = "run")]
 pub mod store;
 #[cfg(feature = "run")]
 pub mod supervise;
 #[cfg(feature = "run")]
 mod worker;
+#[cfg(feature = "bugs")]
+pub mod zoo;

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::backend::{Attempt, Claim, Grant, Mode, Release, Wake};
+use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::locks::Client;
 use crate::name::Name;
@@ -109,7 +111,8 @@ impl GiveBack<'_> {
         if std::mem::take(&mut self.pending) {
             let mut release = Release::new(self.claim.name.clone(), self.claim.id);
             // A repeat may have its answer while what it repeated is still on its way.
-            release.unanswered = (self.unanswered || self.claim.repeat).then_some(self.claim.ttl);
+            let open = (self.unanswered || self.claim.repeat) && !bugs::on(Bug::UnansweredNotSaid);
+            release.unanswered = open.then_some(self.claim.ttl);
             self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));
         }
         self.unanswered = false;
@@ -118,6 +121,9 @@ impl GiveBack<'_> {
 
 impl Drop for GiveBack<'_> {
     fn drop(&mut self) {
+        if bugs::on(Bug::DropWithoutGiveBack) {
+            return;
+        }
         self.give_back();
     }
 }
@@ -260,6 +266,10 @@ impl<'a> Loop<'a> {
                 self.back.claim.first = false;
                 match answer {
                     Attempt::Granted(grant) => self.granted(sent, grant),
+                    Attempt::Busy(_) if bugs::on(Bug::BusyTakenForHeld) => {
+                        let Claim { mode, ttl, .. } = self.back.claim;
+                        self.granted(sent, Grant::new(Fence::new(1), mode, Some(ttl)))
+                    }
                     Attempt::Busy(busy) => {
                         self.last = Last::Busy;
                         self.failing_since = None;
@@ -287,7 +297,7 @@ impl<'a> Loop<'a> {
         let now = self.client.clock.now();
         let end = match grant.left {
             Some(left) if !self.guarded => Some(sent + grant.waited.saturating_add(left)),
-            _ => cell::deadline(sent, &grant),
+            _ => cell::deadline(sent, &grant, self.back.claim.ttl),
         };
         let valid = end.is_none_or(|end| now < end && end.since(now) >= self.min_validity);
         if valid {
@@ -295,7 +305,7 @@ impl<'a> Loop<'a> {
             return Ok(Next::Done(Outcome::Acquired(Box::new(Acquired {
                 claim: self.back.claim.clone(),
                 grant,
-                sent,
+                sent: if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent },
                 waited: now.since(self.started),
                 attempts: self.attempts,
             }))));
@@ -350,7 +360,10 @@ impl<'a> Loop<'a> {
             || now >= self.end
             || now.since(since) >= PATIENCE;
         if give_up {
-            return Err(error);
+            return if bugs::on(Bug::ErrorReportedAsBusy) { Ok(self.busy()) } else { Err(error) };
+        }
+        if bugs::on(Bug::RetryWithNewId) {
+            self.back.claim.id = LeaseId::random();
         }
         self.last = Last::Fault(error);
         let pause = Poll::new(FAULT_PAUSE, Duration::from_secs(1)).delay(self.faults);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
+use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -58,10 +59,14 @@ impl LostReason {
 ///
 /// `sent` is from before the request that succeeded was queued for a connection, so the store
 /// measured `left` no earlier than `sent + waited`. One percent and 2 ms are taken off for clocks
-/// that run at different rates and for rounding.
-pub(crate) fn deadline(sent: Moment, grant: &Grant) -> Option<Moment> {
+/// that run at different rates and for rounding. A store whose clock was set back says that more is
+/// left than the `ttl` that was asked for: nobody relies on that, for it may be put right again.
+pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
     const ROUNDING: Duration = Duration::from_millis(2);
-    let span = grant.waited.saturating_add(grant.left?);
+    let span = grant.waited.saturating_add(grant.left?.min(ttl));
+    if bugs::on(Bug::DeadlineWithoutMargin) {
+        return Some(sent + span);
+    }
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
 }
 
@@ -149,10 +154,11 @@ pub(crate) enum Task {
     Renew(Box<Renewal>, Sent),
 }
 
-/// When, and in which epoch, a renewal was sent, and whether `hold_until` cut it short.
+/// When, in which epoch, and for how long a renewal was sent, and whether `hold_until` cut it short.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     at: Moment,
+    ttl: Duration,
     epoch: u32,
     capped: bool,
 }
@@ -162,7 +168,7 @@ impl Cell {
         // Where the store itself waited, holding began after that.
         let since = sent + grant.waited;
         let hold_until = terms.max_hold.map_or(Moment::NEVER, |hold| since + hold);
-        let deadline = deadline(sent, grant).map(|deadline| deadline.min(hold_until));
+        let deadline = deadline(sent, grant, terms.ttl).map(|deadline| deadline.min(hold_until));
         // Without a ttl there is nothing to renew, only to ask.
         let renew_every = if deadline.is_some() { Some(terms.renew_every) } else { check_every };
         // A repeated claim gets what is left of its lease: that has to be renewed sooner.
@@ -234,6 +240,9 @@ impl Cell {
     }
 
     fn look<T>(&self, clock: &dyn Clock, at: impl FnOnce(&mut Belief, Moment) -> T) -> T {
+        if bugs::on(Bug::DeadlineNotLookedAt) {
+            return at(&mut self.belief(), clock.now());
+        }
         self.update(clock, &"", at)
     }
 
@@ -303,7 +312,7 @@ impl Cell {
             // A session lock has no ttl to shorten, and is looked at as often as before.
             if belief.deadline.is_some() {
                 let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
-                belief.deadline = belief.deadline.min(deadline(now, &grant));
+                belief.deadline = belief.deadline.min(deadline(now, &grant, ttl));
                 belief.epoch += 1;
                 belief.ttl = ttl;
                 belief.renew_every = renew_every;
@@ -321,17 +330,20 @@ impl Cell {
 
     fn ask(&self, belief: &Belief, ttl: Duration, now: Moment) -> (Renewal, Sent) {
         let left = belief.hold_until.since(now);
-        let mut renewal = Renewal::new(self.name.clone(), self.id, ttl.min(left));
+        let asked = ttl.min(left);
+        let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
         renewal.fence = Some(belief.fence);
         renewal.mode = belief.downgrading.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
-        (renewal, Sent { at: now, epoch: belief.epoch, capped })
+        (renewal, Sent { at: now, ttl: asked, epoch: belief.epoch, capped })
     }
 
     /// The store confirmed a renewal. One that comes after the deadline is too late.
     pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) {
-        self.look(clock, |belief, _| {
-            if !belief.is_alive() {
+        self.look(clock, |belief, now| {
+            if bugs::on(Bug::LostNotFinal) {
+                belief.reason = None;
+            } else if !belief.is_alive() {
                 return;
             }
             // Answers may come in another order than they were given.
@@ -339,7 +351,8 @@ impl Cell {
             belief.downgrading &= grant.mode != Mode::Shared;
             if sent.epoch == belief.epoch {
                 // Both are true bounds unless it was shortened in between; the later one is the better.
-                let confirmed = deadline(sent.at, grant).map(|deadline| deadline.min(belief.hold_until));
+                let since = if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent.at };
+                let confirmed = deadline(since, grant, sent.ttl).map(|deadline| deadline.min(belief.hold_until));
                 belief.deadline = belief.deadline.max(confirmed);
                 belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };
@@ -464,10 +477,27 @@ mod tests {
         let grant = |waited, left| Grant { waited, ..Grant::new(Fence::new(1), Mode::Exclusive, left) };
         let sent = Moment::from_nanos(1_000_000_000);
         let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
-        assert_eq!(deadline(sent, &grant(second, Some(ten))), Some(sent + Duration::from_millis(10_888)));
-        assert_eq!(deadline(sent, &grant(Duration::ZERO, Some(Duration::from_millis(1)))), Some(sent));
-        assert_eq!(deadline(sent, &grant(Duration::MAX, Some(Duration::MAX))), Some(Moment::NEVER));
-        assert_eq!(deadline(sent, &grant(second, None)), None);
+        let of = |waited, left, ttl| deadline(sent, &grant(waited, left), ttl);
+        assert_eq!(of(second, Some(ten), ten), Some(sent + Duration::from_millis(10_888)));
+        assert_eq!(of(Duration::ZERO, Some(Duration::from_millis(1)), ten), Some(sent));
+        assert_eq!(of(Duration::MAX, Some(Duration::MAX), Duration::MAX), Some(Moment::NEVER));
+        assert_eq!(of(second, None, ten), None);
+    }
+
+    #[test]
+    fn a_store_whose_clock_was_set_back_is_not_believed_for_longer_than_was_asked() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        let hour = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(3600)));
+        let most = Some(sent + Duration::from_millis(29_698));
+        assert_eq!(deadline(sent, &hour, Duration::from_secs(30)), most);
+        let cell = Cell::new(terms(None), sent, &hour, None);
+        assert_eq!(cell.belief().deadline, most);
+        let clock = crate::clock::SystemClock;
+        let grant = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(30)));
+        let cell = Cell::new(terms(None), clock.now(), &grant, None);
+        let (_, sent) = cell.renewal(Duration::from_secs(30), &clock);
+        cell.confirm(sent, &hour, &clock);
+        assert_eq!(cell.belief().deadline, Some(sent.at + Duration::from_millis(29_698)));
     }
 
     fn terms(max_hold: Option<Duration>) -> Terms {

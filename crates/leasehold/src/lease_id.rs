@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
+use crate::chance;
 use crate::error::{Error, Result};
 
 /// The id of one acquisition: 128 random bits as 22 base64url characters.
@@ -23,10 +24,7 @@ impl LeaseId {
     /// A new id from the system's random generator.
     pub fn random() -> Self {
         let mut bytes = [0; 16];
-        // No id must ever be guessable or made twice, so there is nothing to fall back on; systems
-        // without a random generator cannot run this library.
-        #[allow(clippy::expect_used)]
-        getrandom::fill(&mut bytes).expect("the system has a random generator");
+        chance::fill(&mut bytes);
         let mut text = [b'A'; LeaseId::LEN];
         let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
         debug_assert!(matches!(written, Ok(LeaseId::LEN)));

@@ -4,8 +4,14 @@ mod acquire;
 pub mod backend;
 pub mod backends;
 pub mod blocking;
+#[cfg(feature = "bugs")]
+#[doc(hidden)]
+pub mod bugs;
+#[cfg(not(feature = "bugs"))]
+mod bugs;
 mod cancel;
 mod cell;
+mod chance;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -34,6 +40,9 @@ pub mod wire;
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
 pub use cell::{LostReason, State};
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub use chance::seed as seed_chance;
 pub use connect::{examine, stores};
 pub use diagnostics::LeaseInfo;
 pub use error::{Error, ErrorKind, Result};

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
 use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::bugs;
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
@@ -203,20 +204,34 @@ impl LocksBuilder {
         &mut self.options
     }
 
+    /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
+    /// process is stopped and killed.
+    #[cfg(feature = "simulation")]
+    #[doc(hidden)]
+    pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
+        self.runtime = Some(Handle::current());
+        let locks = self.build();
+        if let Home::Runtime(_, started, _) = &locks.client.home {
+            started.get_or_init(|| ());
+        }
+        let work = Arc::clone(&locks.client.renewer).run(Timer::Naps);
+        (locks, work)
+    }
+
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
         telemetry::describe();
+        let clock = bugs::clock(self.clock);
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
-        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&self.clock)));
+        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&clock)));
         let home = match (self.runtime, self.thread) {
             (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
             (None, Some(thread)) => Home::Thread(Ok(thread.work_for(&renewer)).into()),
             (None, None) => Home::Thread(OnceLock::new()),
         };
-        let client =
-            Client { backend: self.backend, info, clock: self.clock, renewer, closed: Cancel::new(), home };
+        let client = Client { backend: self.backend, info, clock, renewer, closed: Cancel::new(), home };
         Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
     }
 }
@@ -418,7 +433,7 @@ impl Locks {
         let sent = self.client.clock.now();
         match self.renew_one(renewal).await? {
             Renewed::Held(grant)
-                if cell::deadline(sent, &grant).is_some_and(|end| self.client.clock.now() >= end) =>
+                if cell::deadline(sent, &grant, lease.ttl).is_some_and(|end| self.client.clock.now() >= end) =>
             {
                 // No guard: dropping it would release a lease that may still be of use to somebody.
                 Err(Error::new(

@@ -1,12 +1,12 @@
 //! What can be set on a client for all its locks, and on one lock.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Info, Liveness, Mode};
 use crate::cancel::Cancel;
+use crate::chance;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -281,8 +281,7 @@ pub enum Jitter {
 
 /// A random duration below `of`. Good enough to spread load; nothing secret comes from it.
 pub(crate) fn random_part(of: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish();
-    of.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+    of.mul_f64((chance::number() >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 /// What [`Options::on_release_error`] is called with.

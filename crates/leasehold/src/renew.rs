@@ -15,7 +15,8 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, Claim, Release, Released, Renewal, Renewed};
+use crate::backend::{Backend, Claim, Grant, Release, Released, Renewal, Renewed};
+use crate::bugs::{self, Bug};
 use crate::cell::{Cell, Sent, Task};
 use crate::clock::{Clock, Moment, Timer};
 use crate::error::{Error, ErrorKind, Result};
@@ -261,6 +262,10 @@ impl Renewer {
                     }
                 }
                 Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
+                Some(Err(_)) if bugs::on(Bug::FailureTakenForRenewal) => {
+                    let grant = Grant::new(cell.fence(), cell.mode(), Some(cell.ttl()));
+                    cell.confirm(sent, &grant, &*self.clock);
+                }
                 Some(Err(error)) => cell.fail(sent, &error, &*self.clock),
                 None => cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock),
             }

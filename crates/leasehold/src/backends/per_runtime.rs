@@ -62,6 +62,11 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
         }
         Some(Arc::clone(entry.value.get_or_insert_with(|| Arc::new(make(handle)))))
     }
+
+    /// Does something with all there are.
+    pub(crate) fn each(&self, mut act: impl FnMut(&T)) {
+        lock(&self.entries).iter().filter_map(|entry| entry.value.as_deref()).for_each(&mut act);
+    }
 }
 
 fn lock<T>(entries: &Entries<T>) -> MutexGuard<'_, Vec<Entry<T>>> {

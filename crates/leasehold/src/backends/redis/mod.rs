@@ -50,7 +50,7 @@ pub(crate) const fn info(scheme: &'static str, cluster: bool) -> Info {
 ///
 /// Each verb is one script call on a multiplexed connection, decided by the server's clock. There is one on the runtime
 /// where the store was opened, and one on each other runtime that calls more than a few times, as long as that runs.
-/// Another, at home, listens for wake-ups, from the first time that somebody has to wait. All are replaced when they break.
+/// Beside it another listens for wake-ups while somebody waits there. All are replaced when they break.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -75,9 +75,6 @@ struct Inner {
     home: Arc<Routes>,
     /// For calls from other runtimes; `None` with a connection of the caller's own.
     elsewhere: Option<PerRuntime<Routes>>,
-    wakes: Arc<Wakes>,
-    listener: std::sync::OnceLock<AbortHandle>,
-    runtime: Handle,
     run_id: String,
     /// The server's time at the latest answer.
     time: AtomicU64,
@@ -88,6 +85,10 @@ struct Routes {
     plain: Arc<Route>,
     /// For grants that replicas have to confirm: `WAIT` blocks its connection.
     confirmed: Option<(Route, u32, Duration)>,
+    /// Those who wait on this runtime, and the channel on which they are woken.
+    wakes: Arc<Wakes>,
+    listener: std::sync::OnceLock<AbortHandle>,
+    runtime: Handle,
 }
 
 impl Routes {
@@ -96,11 +97,23 @@ impl Routes {
         Routes {
             plain: Arc::new(route(Duration::ZERO)),
             confirmed: address.wait_replicas.map(|(replicas, time)| (route(time), replicas, time)),
+            wakes: Arc::new(Wakes::new()),
+            listener: std::sync::OnceLock::new(),
+            runtime: on.clone(),
+        }
+    }
+
+    /// Sees to it that whoever waits here is woken.
+    fn listen(&self) {
+        if self.wakes.begin() {
+            let route = Arc::clone(&self.plain);
+            let listener = Arc::clone(&self.wakes).listen(move || route.known());
+            let _ = self.listener.set(self.runtime.spawn(listener).abort_handle());
         }
     }
 }
 
-impl Drop for Inner {
+impl Drop for Routes {
     fn drop(&mut self) {
         if let Some(listener) = self.listener.get() {
             listener.abort();
@@ -238,9 +251,6 @@ impl Redis {
             address,
             home: Arc::new(home),
             elsewhere,
-            wakes: Arc::new(Wakes::new()),
-            listener: std::sync::OnceLock::new(),
-            runtime,
             run_id,
             time: AtomicU64::new(0),
         };
@@ -298,6 +308,14 @@ impl Redis {
         own.unwrap_or_else(|| Arc::clone(home))
     }
 
+    /// It waits no longer, wherever that was.
+    fn forget(&self, id: &LeaseId) {
+        self.inner.home.wakes.forget(id);
+        if let Some(elsewhere) = &self.inner.elsewhere {
+            elsewhere.each(|routes| routes.wakes.forget(id));
+        }
+    }
+
     async fn call(&self, call: Call) -> Result<Answer> {
         self.read(self.routes().plain.call(&call).await?.value)
     }
@@ -313,10 +331,9 @@ impl Redis {
     }
 
     /// The attempt, and whether it was confirmed.
-    async fn attempt(&self, claim: &Claim, number: u64) -> Result<Attempt> {
-        let wakeable = Wakeable { channel: &self.inner.wakes.channel, number };
+    async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
+        let wakeable = Wakeable { channel: &routes.wakes.channel, number };
         let call = wire::acquire(claim, self.finds(), &wakeable);
-        let routes = self.routes();
         let Some((route, replicas, time)) = &routes.confirmed else {
             return wire::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
         };
@@ -332,15 +349,6 @@ impl Redis {
             return Err(error);
         }
         Ok(attempt)
-    }
-
-    /// The listener lives where nobody blocks it.
-    fn listen(&self) {
-        if self.inner.wakes.begin() {
-            let route = Arc::clone(&self.inner.home.plain);
-            let listener = Arc::clone(&self.inner.wakes).listen(move || route.known());
-            let _ = self.inner.listener.set(self.inner.runtime.spawn(listener).abort_handle());
-        }
     }
 }
 
@@ -373,21 +381,22 @@ impl Backend for Redis {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let Some(ticket_ttl) = claim.queue else { return self.attempt(claim, 0).await };
-        let wakes = &self.inner.wakes;
-        let number = wakes.expect(claim, ticket_ttl);
-        let answer = self.attempt(claim, number).await;
+        let routes = self.routes();
+        let Some(ticket_ttl) = claim.queue else { return self.attempt(&routes, claim, 0).await };
+        let number = routes.wakes.expect(claim, ticket_ttl);
+        let answer = self.attempt(&routes, claim, number).await;
         match &answer {
-            Ok(Attempt::Busy(_)) => self.listen(),
+            Ok(Attempt::Busy(_)) => routes.listen(),
             // It may have a place without knowing it.
             Err(error) if error.is_retryable() => {}
-            _ => wakes.forget(&claim.id),
+            _ => self.forget(&claim.id),
         }
         answer
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        self.inner.wakes.wait(claim).await
+        // Whoever has moved to another runtime since its attempt is not expected here, and makes another.
+        self.routes().wakes.wait(claim).await
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -430,7 +439,7 @@ impl Backend for Redis {
 
     async fn release(&self, lease: &Release) -> Result<Released> {
         let answer = self.call(wire::release(lease, self.finds())).await;
-        self.inner.wakes.forget(&lease.id);
+        self.forget(&lease.id);
         wire::released(&mut answer?)
     }
 

@@ -1,4 +1,4 @@
-//! Wake-ups: one subscriber per client, on a channel of its own, and who waits for what comes there.
+//! Wake-ups: one subscriber per client and runtime, on a channel of its own, and who waits for what comes there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,9 @@ const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// A channel that does not answer for so long is given up: together with the above less than a second.
 const CHECK_LIMIT: Duration = Duration::from_millis(400);
+
+/// A channel that nobody needs for so long is given up.
+const LINGER: Duration = Duration::from_secs(30);
 
 /// Between two tries to get the channel back.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -220,7 +223,7 @@ impl Wakes {
         Ok((sink, stream))
     }
 
-    /// Until the channel breaks.
+    /// Until the channel breaks, or nobody has needed it for long.
     async fn serve(&self, mut sink: PubSubSink, mut stream: PubSubStream) {
         let mut check = std::pin::pin!(tokio::time::sleep(CHECK_EVERY));
         let mut idle = false;
@@ -238,12 +241,16 @@ impl Wakes {
                     idle = false;
                     check.as_mut().reset(Instant::now() + CHECK_EVERY);
                 }
-                () = &mut check, if !idle => {
-                    idle = !self.is_awaited();
-                    if !idle && !matches!(timeout(CHECK_LIMIT, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
+                () = &mut check => {
+                    let awaited = self.is_awaited();
+                    if !awaited && idle {
                         return;
                     }
-                    check.as_mut().reset(Instant::now() + CHECK_EVERY);
+                    if awaited && !matches!(timeout(CHECK_LIMIT, sink.ping::<redis::Value>()).await, Ok(Ok(_))) {
+                        return;
+                    }
+                    idle = !awaited;
+                    check.as_mut().reset(Instant::now() + if idle { LINGER } else { CHECK_EVERY });
                 }
             }
         }

@@ -41,8 +41,9 @@ repeat
       fence = math.max(fence, raised)
     end
     local asked = now + ttl
-    l.expires = shorten ~= '' and asked or math.max(asked, l.expires)
     l.ttl = math.max(l.ttl, ttl)
+    -- A clock that was set back has left it an expiry that nobody asked for.
+    l.expires = shorten ~= '' and asked or math.min(math.max(asked, l.expires), now + l.ttl)
     l.renewals = l.renewals + 1
     -- Setting an expiry is allowed when memory is full, and Redis then lets the rest of the script pass too: a full
     -- store must not lose the leases it has.

@@ -67,10 +67,12 @@ BEGIN
         IF p_shorten IS NULL OR p_shorten = l.renewals THEN
             l.mode := coalesce(p_mode, l.mode);
             l.fence := coalesce(p_raise, l.fence);
-            l.expires := CASE WHEN p_shorten IS NULL
-                THEN greatest(l.expires, p_now + p_ttl * interval '1 microsecond')
-                ELSE p_now + p_ttl * interval '1 microsecond' END;
             l.ttl := greatest(l.ttl, p_ttl);
+            -- A clock that was set back has left it an expiry that nobody asked for.
+            l.expires := CASE WHEN p_shorten IS NULL
+                THEN least(greatest(l.expires, p_now + p_ttl * interval '1 microsecond'),
+                    p_now + l.ttl * interval '1 microsecond')
+                ELSE p_now + p_ttl * interval '1 microsecond' END;
             l.renewals := l.renewals + 1;
             UPDATE leasehold.leases SET
                 mode = l.mode, fence = l.fence, expires = l.expires, ttl = l.ttl, renewals = l.renewals

@@ -1,0 +1,86 @@
+//! A deterministic simulation: the library's own wait loop, renewal loop, guards and state machine, on a simulated
+//! store and network, in paused time.
+//!
+//! Everything follows from one number, the seed: the same seed gives the same history, byte for byte. Some seconds
+//! with some hundred operations take some milliseconds, so that thousands of seeds are tried where real stores and
+//! processes try one; and what a seed shows can be looked at again and again.
+
+mod bare;
+mod chance;
+mod count;
+mod faults;
+mod network;
+mod plan;
+mod process;
+mod report;
+mod resource;
+mod show;
+mod store;
+mod time;
+mod worker;
+mod world;
+
+pub use count::{Count, Counts};
+pub use report::{Failure, Options, SimReport, judge, run};
+
+use crate::history::record::Record;
+use crate::history::setting::{Promises, Setting};
+
+/// What was seen of one seed.
+#[derive(Debug)]
+pub struct Seen {
+    /// In what setting.
+    pub setting: Setting,
+    /// Who wrote what down.
+    pub histories: Vec<Vec<Record>>,
+    /// What happened in it.
+    pub counts: Counts,
+}
+
+/// Simulates one seed.
+///
+/// # Panics
+/// If no runtime can be had, or if time stands still because somebody goes round in circles.
+pub fn simulate(seed: u64) -> Seen {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    #[allow(clippy::expect_used)] // without one there is nothing to be done
+    let runtime = runtime.expect("a runtime of one thread can always be had");
+    leasehold::seed_chance(Some(seed));
+    let seen = runtime.block_on(async {
+        let world = world::World::new(seed);
+        let begin = world.time.now();
+        faults::Supervisor::new(&world).run().await;
+        let end = world.time.now();
+        assert!(!world.time.stood_still(), "somebody went round in circles");
+        let setting = setting(seed, &world.plan, (begin, end));
+        let seen = Seen { setting, histories: world.histories(), counts: world.counts().clone() };
+        // The store knows the wires, and the wires the store: nobody else lets go of either.
+        *world.store() = store::Store::default();
+        seen
+    });
+    drop(runtime);
+    leasehold::seed_chance(None);
+    seen
+}
+
+fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
+    let pushes = plan.waits != plan::Waits::Poll;
+    Setting {
+        seed,
+        profile: "simulation".into(),
+        store: "simulation".into(),
+        configuration: format!("{plan:?}"),
+        promises: Promises {
+            session: false,
+            notices_within: 0,
+            fenced: true,
+            fifo: pushes,
+            push: pushes,
+            ticket: 10_000_000_000,
+            durable: true,
+            steady: true,
+        },
+        names: plan.names.clone(),
+        span,
+    }
+}

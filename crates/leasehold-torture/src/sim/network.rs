@@ -1,0 +1,379 @@
+//! The simulated network between a process and the store: everything between a call and its answer can go wrong.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::backend::{
+    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
+};
+use leasehold::state::{Answer, Op};
+use leasehold::{Error, ErrorKind, LeaseId, Name, Result};
+use tokio::sync::{Notify, oneshot};
+
+use super::count::Count;
+use super::plan::Waits;
+use super::store::{Condition, Told, Wakes, unexpected};
+use super::world::World;
+use crate::history::record::{Fault, Record};
+
+/// How long a broken connection can stay unnoticed, in milliseconds.
+const UNNOTICED: u64 = 1000;
+
+/// The connections of one process to the store. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Wire(Arc<Ends>);
+
+#[derive(Debug)]
+struct Ends {
+    world: Arc<World>,
+    /// Nothing comes through.
+    cut: AtomicBool,
+    mended: Notify,
+    /// Where those who wait are rung, by id.
+    bells: Mutex<BTreeMap<LeaseId, Arc<Notify>>>,
+}
+
+/// What becomes of one call.
+#[derive(Debug, Default)]
+struct Fate {
+    there: Duration,
+    back: Duration,
+    request_lost: bool,
+    answer_lost: bool,
+    /// The caller is told of a broken connection after this.
+    breaks: Option<Duration>,
+    /// Instead of an answer; and whether the call took effect.
+    error: Option<(ErrorKind, bool)>,
+    /// What is wrong, as it was written down.
+    fault: Option<Record>,
+}
+
+/// What a call comes to at the store.
+enum Reply<T> {
+    Now(Result<T>),
+    Later(oneshot::Receiver<Result<T>>),
+}
+
+fn broken() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection broke")
+}
+
+impl Wire {
+    pub(crate) fn new(world: &Arc<World>) -> Self {
+        Wire(Arc::new(Ends {
+            world: Arc::clone(world),
+            cut: AtomicBool::new(false),
+            mended: Notify::new(),
+            bells: Mutex::default(),
+        }))
+    }
+
+    /// From here on nothing comes through.
+    pub(crate) fn cut(&self) {
+        self.0.cut.store(true, Ordering::Relaxed);
+    }
+
+    /// From here on everything comes through again, also what was stuck.
+    pub(crate) fn mend(&self) {
+        self.0.cut.store(false, Ordering::Relaxed);
+        self.0.mended.notify_waiters();
+        self.ring_all();
+    }
+
+    /// The channel of the wake-ups broke, or came back: nobody knows what was missed.
+    pub(crate) fn ring_all(&self) {
+        self.bells().values().for_each(|bell| bell.notify_one());
+    }
+
+    fn bells(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<Notify>>> {
+        self.0.bells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn passable(&self) {
+        while self.0.cut.load(Ordering::Relaxed) {
+            self.0.mended.notified().await;
+        }
+    }
+
+    fn fate(&self, long: bool) -> Fate {
+        let world = &self.0.world;
+        let plan = &world.plan;
+        let mut chance = world.chance();
+        let mut fate = Fate {
+            there: chance.millis(0, plan.delay),
+            back: chance.millis(0, plan.delay),
+            ..Fate::default()
+        };
+        let mut wrong = None;
+        if chance.per_mille(plan.lost_requests) {
+            (fate.request_lost, wrong) = (true, Some((Count::RequestLost, Fault::Cut)));
+        } else if chance.per_mille(plan.lost_answers) {
+            (fate.answer_lost, wrong) = (true, Some((Count::AnswerLost, Fault::Swallow)));
+        } else if chance.per_mille(plan.held) {
+            // For as long as a lease or much longer.
+            let most = *chance.pick(&[300, 300, 1000, 5000]);
+            fate.there = chance.part(plan.ttl, 50, most);
+            wrong = Some((Count::RequestHeld, Fault::Hold));
+        } else if chance.per_mille(plan.late_answers) {
+            fate.back = chance.part(plan.ttl, 20, 200);
+            wrong = Some((Count::AnswerLate, Fault::Delay));
+        } else if chance.per_mille(plan.errors) {
+            // Those who say that nothing was done are right; the others do not know.
+            let kinds = [
+                (ErrorKind::Busy, false),
+                (ErrorKind::RateLimited, false),
+                (ErrorKind::AuthFailed, false),
+                (ErrorKind::Unavailable, false),
+                (ErrorKind::Unavailable, true),
+                (ErrorKind::NetworkTimeout, true),
+                (ErrorKind::Internal, true),
+            ];
+            fate.error = Some(*chance.pick(&kinds));
+            wrong = Some((Count::Error, Fault::Reset));
+        }
+        // A call that hangs ends in a broken connection, or not before its caller gives up; one that is open for
+        // long is looked after.
+        if wrong.is_some() && fate.error.is_none() && (long || chance.per_mille(400)) {
+            fate.breaks = Some(chance.millis(0, if long { UNNOTICED } else { 50 }));
+        }
+        drop(chance);
+        if let Some((count, fault)) = wrong {
+            world.count(count);
+            fate.fault = Some(world.begin_fault(fault, None));
+        }
+        fate
+    }
+
+    /// One call. What was sent is on its way, whatever becomes of the caller.
+    async fn call<T: Send + 'static>(
+        &self,
+        long: bool,
+        run: impl FnOnce(&Arc<World>) -> Reply<T> + Send + 'static,
+        hang_up: impl FnOnce(&Arc<World>) + Send + 'static,
+    ) -> Result<T> {
+        let fate = self.fate(long);
+        let breaks = fate.breaks;
+        let (answer, mut answered) = oneshot::channel();
+        tokio::spawn(self.clone().carry(fate, answer, run, hang_up));
+        if let Some(breaks) = breaks {
+            return match tokio::time::timeout(breaks, &mut answered).await {
+                Ok(Ok(answer)) => answer,
+                _ => Err(broken()),
+            };
+        }
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn carry<T: Send + 'static>(
+        self,
+        fate: Fate,
+        mut answer: oneshot::Sender<Result<T>>,
+        run: impl FnOnce(&Arc<World>) -> Reply<T>,
+        hang_up: impl FnOnce(&Arc<World>),
+    ) {
+        let world = &self.0.world;
+        world.sleep(fate.there).await;
+        world.end_fault(fate.fault.filter(|fault| fault.fault != Fault::Delay), false);
+        self.passable().await;
+        if fate.request_lost {
+            return;
+        }
+        let epoch = loop {
+            let changed = world.changed.notified();
+            let (condition, epoch) = {
+                let store = world.store();
+                (store.condition, store.epoch)
+            };
+            match condition {
+                Condition::Up => break epoch,
+                Condition::Paused => changed.await,
+                Condition::Down => {
+                    let _ = answer.send(Err(broken()));
+                    return;
+                }
+            }
+        };
+        let mut told = match fate.error {
+            Some((kind, false)) => Err(Error::new(kind, "the store refused")),
+            _ => match run(world) {
+                Reply::Now(told) => told,
+                Reply::Later(later) => tokio::select! {
+                    biased;
+                    told = later => told.unwrap_or_else(|_| Err(broken())),
+                    () = answer.closed() => {
+                        world.sleep(fate.back).await;
+                        return hang_up(world);
+                    }
+                },
+            },
+        };
+        if let Some((kind, true)) = fate.error {
+            told = Err(Error::new(kind, "the store does not know"));
+        }
+        world.sleep(fate.back).await;
+        world.end_fault(fate.fault.filter(|fault| fault.fault == Fault::Delay), false);
+        self.passable().await;
+        if world.store().epoch != epoch {
+            told = Err(broken());
+        }
+        if !fate.answer_lost {
+            let _ = answer.send(told);
+        }
+    }
+
+    /// One verb on one name.
+    async fn verb<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Arc<World>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.call(false, |world| Reply::Now(run(world)), |_| {}).await
+    }
+
+    /// A wake-up is on its way to those who wait here.
+    fn send_wake(self, id: LeaseId) {
+        let world = Arc::clone(&self.0.world);
+        let plan = &world.plan;
+        let (lost, late, delay) = {
+            let mut chance = world.chance();
+            let lost = chance.per_mille(plan.lost_wakes);
+            let late = chance.per_mille(plan.lost_wakes);
+            (lost, late, chance.millis(0, if late { 2000 } else { plan.delay }))
+        };
+        let fault = (lost || late).then(|| world.begin_fault(Fault::Hold, None));
+        if lost {
+            world.end_fault(fault, false);
+            return world.count(Count::WakeLost);
+        }
+        tokio::spawn(async move {
+            self.0.world.sleep(delay).await;
+            self.0.world.end_fault(fault, false);
+            self.passable().await;
+            self.0.world.count(Count::Woken);
+            if let Some(bell) = self.bells().get(&id) {
+                bell.notify_one();
+            }
+        });
+    }
+}
+
+/// Whether interest is registered too late: the one planted defect that has its place here.
+fn is_late() -> bool {
+    #[cfg(feature = "bugs")]
+    return leasehold::bugs::on(leasehold::bugs::Bug::InterestAfterAttempt);
+    #[cfg(not(feature = "bugs"))]
+    false
+}
+
+/// One verb at the store; those who are to be woken are told.
+fn apply(world: &Arc<World>, name: &Name, op: Op<'_>) -> Result<Answer> {
+    let (answer, wakes) = world.store().apply(world, name, op);
+    send(wakes);
+    answer
+}
+
+/// Sends the wake-ups.
+pub(crate) fn send(wakes: Wakes) {
+    wakes.0.into_iter().for_each(|(wire, id)| wire.send_wake(id));
+}
+
+#[async_trait]
+impl Backend for Wire {
+    fn info(&self) -> Info {
+        let mut info = Info::new("simulation");
+        let waits = self.0.world.plan.waits;
+        info.push = waits != Waits::Poll;
+        info.fifo = waits != Waits::Poll;
+        info.keeps_places = waits == Waits::LongPoll;
+        info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
+        // Interest first: a wake-up may come before the answer.
+        if claim.queue.is_some() && !is_late() {
+            self.bells().entry(claim.id).or_default();
+        }
+        let (claim, wire) = (claim.clone(), self.clone());
+        self.verb(move |world| {
+            world.store().tell(&claim, &wire);
+            match apply(world, &claim.name, Op::Acquire(&claim))? {
+                Answer::Acquired(attempt) => Ok(attempt),
+                _ => Err(unexpected()),
+            }
+        })
+        .await
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake> {
+        match self.0.world.plan.waits {
+            Waits::Poll => std::future::pending().await,
+            Waits::Push => {
+                let bell = Arc::clone(self.bells().entry(claim.id).or_default());
+                bell.notified().await;
+                Ok(Wake::Retry)
+            }
+            Waits::LongPoll => {
+                let (claim, same) = (claim.clone(), claim.clone());
+                let park = move |world: &Arc<World>| {
+                    let (told, wakes) = world.store().park(world, &claim);
+                    send(wakes);
+                    match told {
+                        Told::Now(told) => Reply::Now(told),
+                        Told::Later(later) => Reply::Later(later),
+                    }
+                };
+                self.call(true, park, move |world| world.store().unpark(&same)).await
+            }
+        }
+    }
+
+    async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        let asked = leases.to_vec();
+        let answers = self
+            .verb(move |world| {
+                let renew = |renewal: &Renewal| match apply(world, &renewal.name, Op::Renew(renewal))? {
+                    Answer::Renewed(renewed) => Ok(renewed),
+                    _ => Err(unexpected()),
+                };
+                Ok(asked.iter().map(renew).collect())
+            })
+            .await;
+        match answers {
+            Ok(answers) => answers,
+            Err(error) => {
+                leases.iter().map(|_| Err(Error::new(error.kind(), error.message().to_owned()))).collect()
+            }
+        }
+    }
+
+    async fn release(&self, lease: &Release) -> Result<Released> {
+        let lease = lease.clone();
+        self.verb(move |world| match apply(world, &lease.name, Op::Release(&lease))? {
+            Answer::Released(released) => Ok(released),
+            _ => Err(unexpected()),
+        })
+        .await
+    }
+
+    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+        let name = name.clone();
+        self.verb(move |world| match apply(world, &name, Op::Revoke { now })? {
+            Answer::Revoked(revoked) => Ok(revoked),
+            _ => Err(unexpected()),
+        })
+        .await
+    }
+
+    async fn inspect(&self, _: &Query) -> Result<Page> {
+        Err(Error::new(ErrorKind::Unsupported, "nobody looks"))
+    }
+
+    async fn sweep(&self) -> Result<Swept> {
+        Err(Error::new(ErrorKind::Unsupported, "nobody sweeps"))
+    }
+}

@@ -1,0 +1,214 @@
+//! The simulated store: the real state machine of each name, durable; and whom to tell that they may go in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold::backend::{Attempt, Claim, Grant, Release, Released, Renewed, Wake};
+use leasehold::clock::{Clock as _, Moment};
+use leasehold::state::{Answer, Now, Op, State};
+use leasehold::{Error, ErrorKind, LeaseId, Name, Result};
+use tokio::sync::oneshot;
+
+use super::count::{Count, Counts};
+use super::network::Wire;
+use super::world::World;
+
+/// Whether the store answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Condition {
+    #[default]
+    Up,
+    /// It stands still: what comes waits.
+    Paused,
+    /// It is not there: what comes is refused.
+    Down,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) condition: Condition,
+    /// Counts the restarts: connections from before one are broken.
+    pub(crate) epoch: u64,
+    names: BTreeMap<Name, Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    state: State,
+    /// Where to send a wake-up, by id; not durable.
+    told: BTreeMap<LeaseId, Wire>,
+    /// Those whose long poll is open, by id; not durable.
+    parked: BTreeMap<LeaseId, Parked>,
+    /// Leases ended since the last grant because their time was over.
+    expired: bool,
+}
+
+#[derive(Debug)]
+struct Parked {
+    claim: Claim,
+    since: Moment,
+    reply: oneshot::Sender<Result<Wake>>,
+}
+
+/// What a wait is told when it arrives.
+pub(crate) enum Told {
+    Now(Result<Wake>),
+    Later(oneshot::Receiver<Result<Wake>>),
+}
+
+/// What the store cannot do itself while it is locked: tell others.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Wakes(pub(crate) Vec<(Wire, LeaseId)>);
+
+impl Store {
+    /// One verb on one name, and then the attempts of those long polls that it lets in.
+    pub(crate) fn apply(&mut self, world: &World, name: &Name, op: Op<'_>) -> (Result<Answer>, Wakes) {
+        let entry = self.names.entry(name.clone()).or_default();
+        let at = world.store_clock.now();
+        let now = Now { expiry: at.as_micros(), wall: world.store_clock.wall_micros() };
+        entry.apply(now, at, op, &mut world.counts())
+    }
+
+    /// A queued attempt says where it is to be told.
+    pub(crate) fn tell(&mut self, claim: &Claim, wire: &Wire) {
+        if claim.queue.is_some() {
+            self.names.entry(claim.name.clone()).or_default().told.insert(claim.id, wire.clone());
+        }
+    }
+
+    /// A long poll arrived.
+    pub(crate) fn park(&mut self, world: &World, claim: &Claim) -> (Told, Wakes) {
+        let since = world.store_clock.now();
+        let queued = self.names.get(&claim.name).is_some_and(|entry| entry.state.is_queued(&claim.id));
+        if !queued {
+            return (Told::Now(Ok(Wake::Retry)), Wakes::default());
+        }
+        let mut claim = claim.clone();
+        claim.first = false;
+        let (answer, wakes) = self.apply(world, &claim.name, Op::Acquire(&claim));
+        let told = match answer {
+            Ok(Answer::Acquired(Attempt::Granted(grant))) => Told::Now(Ok(Wake::Granted(grant))),
+            Ok(Answer::Acquired(Attempt::Busy(_))) => {
+                let (reply, later) = oneshot::channel();
+                let entry = self.names.entry(claim.name.clone()).or_default();
+                if let Some(older) = entry.parked.insert(claim.id, Parked { claim, since, reply }) {
+                    let _ = older.reply.send(Ok(Wake::Retry));
+                }
+                Told::Later(later)
+            }
+            _ => Told::Now(Ok(Wake::Retry)),
+        };
+        (told, wakes)
+    }
+
+    /// The client of a long poll is gone.
+    pub(crate) fn unpark(&mut self, claim: &Claim) {
+        if let Some(entry) = self.names.get_mut(&claim.name)
+            && entry.parked.get(&claim.id).is_some_and(|parked| parked.reply.is_closed())
+        {
+            entry.parked.remove(&claim.id);
+        }
+    }
+
+    /// Looks after those whose long polls are open.
+    pub(crate) fn look_after(&mut self, world: &World) -> Vec<Wakes> {
+        let waited: Vec<_> = self
+            .names
+            .iter()
+            .filter(|(_, entry)| !entry.parked.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let mut wakes = Vec::new();
+        for name in waited {
+            let claims: Vec<_> =
+                self.names[&name].parked.values().map(|parked| parked.claim.clone()).collect();
+            for claim in claims {
+                wakes.push(self.apply(world, &name, Op::Keep(&claim)).1);
+            }
+        }
+        wakes
+    }
+
+    /// Starts again with what is durable: every name is put together from its rows.
+    pub(crate) fn restart(&mut self) {
+        self.epoch += 1;
+        for entry in self.names.values_mut() {
+            let ids: BTreeSet<_> = entry.state.ids().collect();
+            let rows = ids.into_iter().filter_map(|id| Some((id, entry.state.row(&id)?)));
+            let state = State::from_rows(entry.state.last_fence(), entry.state.version(), rows);
+            // Open long polls break with their connections.
+            *entry = Entry { state, expired: entry.expired, ..Entry::default() };
+        }
+    }
+
+    /// What is there of a name: leases, places, and whether anything else is that should have gone.
+    pub(crate) fn left(&mut self, world: &World, name: &Name) -> (usize, u64, bool) {
+        let (_, _) = self.apply(world, name, Op::Sweep);
+        let Some(entry) = self.names.get(name) else { return (0, 0, false) };
+        let now = Now { expiry: world.store_clock.now().as_micros(), wall: world.store_clock.wall_micros() };
+        let seen = entry.state.view(name, now);
+        (seen.holders.len(), seen.queue_length, !entry.state.is_at_rest())
+    }
+}
+
+impl Entry {
+    fn apply(&mut self, now: Now, at: Moment, op: Op<'_>, counts: &mut Counts) -> (Result<Answer>, Wakes) {
+        if self.state.due() <= now.expiry {
+            // What the verb is about to settle.
+            if let Ok(Answer::Swept(swept)) = self.state.clone().apply(now, Op::Sweep, &mut Vec::new()) {
+                counts.add(Count::Expired, swept.expired);
+                counts.add(Count::Lapsed, swept.tickets);
+                self.expired |= swept.expired > 0;
+            }
+        }
+        let mut wake = Vec::new();
+        let answer = self.state.apply(now, op, &mut wake);
+        self.count(op, &answer, counts);
+        let mut wakes = Wakes::default();
+        let mut next = 0;
+        while let Some(id) = wake.get(next).copied() {
+            next += 1;
+            if let Some(wire) = self.told.get(&id) {
+                wakes.0.push((wire.clone(), id));
+            }
+            let Some(parked) = self.parked.remove(&id) else { continue };
+            let answer = self.state.apply(now, Op::Acquire(&parked.claim), &mut wake);
+            self.count(Op::Acquire(&parked.claim), &answer, counts);
+            let told = match answer {
+                Ok(Answer::Acquired(Attempt::Granted(grant))) => {
+                    counts.add(Count::WokenGranted, 1);
+                    Wake::Granted(with_waited(grant, at, parked.since))
+                }
+                _ => Wake::Retry,
+            };
+            let _ = parked.reply.send(Ok(told));
+        }
+        (answer, wakes)
+    }
+
+    fn count(&mut self, op: Op<'_>, answer: &Result<Answer>, counts: &mut Counts) {
+        match (op, answer) {
+            (Op::Acquire(_), Ok(Answer::Acquired(Attempt::Granted(_)))) => {
+                counts.add(Count::Takeover, u64::from(std::mem::take(&mut self.expired)));
+            }
+            (_, Ok(Answer::Acquired(Attempt::Gone(_)))) => counts.add(Count::Refused, 1),
+            (_, Ok(Answer::Renewed(Renewed::Held(_)))) => counts.add(Count::Renewed, 1),
+            (_, Ok(Answer::Renewed(Renewed::Gone(_)))) => counts.add(Count::RenewGone, 1),
+            (Op::Release(Release { unanswered: Some(_), .. }), Ok(Answer::Released(Released::Done))) => {
+                counts.add(Count::GivenBack, 1);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Measured when it was granted, so long after the call arrived.
+fn with_waited(mut grant: Grant, at: Moment, since: Moment) -> Grant {
+    grant.waited = at.since(since);
+    grant
+}
+
+/// The state machine answers each verb in kind.
+pub(crate) fn unexpected() -> Error {
+    Error::new(ErrorKind::Internal, "the state machine answered out of turn")
+}

@@ -1,0 +1,98 @@
+//! Time in a simulation: one true time, in which nothing happens at the same moment as something else, and the
+//! clocks of the simulated machines, which run a little fast or slow and whose wall clocks step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use tokio::time::Instant;
+
+/// When it begins, in nanoseconds: an hour in, so that there is a time before.
+pub(crate) const BEGIN: u64 = 3_600_000_000_000;
+
+/// The wall clock then: microseconds since 1970 of no special day.
+const WALL_BEGIN: i64 = 1_793_000_000_000_000;
+
+/// More readings than this in one moment, and nobody waits for anything any more.
+const MOST_IN_A_MOMENT: u64 = 4_000_000;
+
+/// The true time, which no simulated machine knows.
+#[derive(Debug)]
+pub(crate) struct Time {
+    start: Instant,
+    last: AtomicU64,
+    stood_still: AtomicBool,
+}
+
+impl Time {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Time {
+            start: Instant::now(),
+            last: AtomicU64::new(BEGIN),
+            stood_still: AtomicBool::new(false),
+        })
+    }
+
+    /// Now, in nanoseconds; later than whenever anybody looked before. So what happens in one moment of tokio's
+    /// paused time, which goes in milliseconds, still has an order.
+    pub(crate) fn now(&self) -> u64 {
+        let timer = BEGIN + self.start.elapsed().as_nanos() as u64;
+        let now = timer.max(self.last.load(Ordering::Relaxed) + 1);
+        self.last.store(now, Ordering::Relaxed);
+        // Once: a panic ends whoever goes round in circles, and the rest goes on.
+        let still = now >= timer + MOST_IN_A_MOMENT && !self.stood_still.swap(true, Ordering::Relaxed);
+        assert!(!still, "time stands still: somebody goes round in circles");
+        now
+    }
+
+    /// Whether somebody went round in circles.
+    pub(crate) fn stood_still(&self) -> bool {
+        self.stood_still.load(Ordering::Relaxed)
+    }
+}
+
+/// The clocks of one machine.
+#[derive(Debug)]
+pub(crate) struct MachineClock {
+    time: Arc<Time>,
+    /// How much faster than true time it runs, in millionths.
+    fast: i64,
+    /// How far its wall clock was stepped, in microseconds.
+    stepped: AtomicI64,
+}
+
+impl MachineClock {
+    pub(crate) fn new(time: &Arc<Time>, fast: i64) -> Arc<Self> {
+        Arc::new(MachineClock { time: Arc::clone(time), fast, stepped: AtomicI64::new(0) })
+    }
+
+    /// Lets the wall clock step.
+    pub(crate) fn step(&self, micros: i64) {
+        self.stepped.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// How long a time by this clock really is.
+    pub(crate) fn truly(&self, time: Duration) -> Duration {
+        let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 1_000_000);
+        let truly = nanos * 1_000_000 / (1_000_000 + i128::from(self.fast));
+        Duration::from_nanos(u64::try_from(truly).unwrap_or(u64::MAX))
+    }
+
+    fn nanos(&self) -> u64 {
+        let since = i128::from(self.time.now() - BEGIN);
+        let shown = since + since * i128::from(self.fast) / 1_000_000;
+        BEGIN + u64::try_from(shown).unwrap_or(0)
+    }
+}
+
+impl Clock for MachineClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.nanos())
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let since = i64::try_from((self.nanos() - BEGIN) / 1000).unwrap_or(i64::MAX / 2);
+        u64::try_from(WALL_BEGIN + since + self.stepped.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+}

@@ -1,0 +1,125 @@
+//! What everybody in a simulation shares: true time, chance, the store, and the book in which all is written down.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::chance::Chance;
+use super::count::{Count, Counts};
+use super::plan::Plan;
+use super::store::Store;
+use super::time::{MachineClock, Time};
+use crate::history::record::{Fault, Kind, Record};
+
+/// The number of the one who makes the faults, in the records.
+pub(crate) const SUPERVISOR: u32 = 0;
+
+/// The number of the protected resource.
+pub(crate) const RESOURCE: u32 = 1;
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) time: Arc<Time>,
+    pub(crate) plan: Plan,
+    /// Of the machine on which the store is.
+    pub(crate) store_clock: Arc<MachineClock>,
+    /// No more work is begun.
+    pub(crate) ending: AtomicBool,
+    /// Rings when the store's condition changes.
+    pub(crate) changed: Notify,
+    /// Numbers those that have no target.
+    faults: AtomicU64,
+    chance: Mutex<Chance>,
+    book: Mutex<BTreeMap<u32, Vec<Record>>>,
+    store: Mutex<Store>,
+    counts: Mutex<Counts>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        let time = Time::new();
+        let mut chance = Chance::new(seed);
+        let plan = Plan::new(&mut chance);
+        Arc::new(World {
+            store_clock: MachineClock::new(&time, 0),
+            time,
+            plan,
+            ending: AtomicBool::new(false),
+            changed: Notify::new(),
+            faults: AtomicU64::new(0),
+            chance: Mutex::new(chance),
+            book: Mutex::default(),
+            store: Mutex::default(),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// Chance. Not to be kept.
+    pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
+        lock(&self.chance)
+    }
+
+    /// The store. Not to be kept.
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+        lock(&self.store)
+    }
+
+    pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
+        lock(&self.counts)
+    }
+
+    /// That happened.
+    pub(crate) fn count(&self, what: Count) {
+        self.counts().add(what, 1);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// A record of now.
+    pub(crate) fn record(&self, kind: Kind, worker: u32) -> Record {
+        Record::new(kind, worker, self.time.now())
+    }
+
+    /// Writes a record down.
+    pub(crate) fn write(&self, record: Record) {
+        lock(&self.book).entry(record.worker).or_default().push(record);
+    }
+
+    /// Writes down that a fault begins: of a process, or a number of its own.
+    pub(crate) fn begin_fault(&self, fault: Fault, process: Option<u32>) -> Record {
+        let own = || self.faults.fetch_add(1, Ordering::Relaxed);
+        let value = process.map_or_else(own, u64::from);
+        let record = Record { fault, value, ..self.record(Kind::FaultBegin, SUPERVISOR) };
+        self.write(record);
+        record
+    }
+
+    /// Writes down that it is over, and whether it met somebody who held a lock.
+    pub(crate) fn end_fault(&self, begun: Option<Record>, landed: bool) {
+        if let Some(begun) = begun {
+            let Record { kind, at, .. } = self.record(Kind::FaultEnd, SUPERVISOR);
+            self.write(Record { kind, at, deadline: u64::from(landed), ..begun });
+        }
+    }
+
+    /// All that was written down, by who wrote it.
+    pub(crate) fn histories(&self) -> Vec<Vec<Record>> {
+        lock(&self.book).values().cloned().collect()
+    }
+
+    /// Sleeps, unless it is for no time at all.
+    pub(crate) async fn sleep(&self, time: Duration) {
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+}

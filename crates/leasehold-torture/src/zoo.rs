@@ -1,0 +1,103 @@
+//! The bug zoo: which planted defect which check must see.
+//!
+//! A check that sees nothing is worth nothing. Each defect is planted alone and seeds are simulated until the check that
+//! is named beside it says so; other checks may see it too, but do not count.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use leasehold::bugs::{Bug, plant};
+
+use crate::check::Invariant;
+use crate::sim;
+
+/// A defect and the check that must see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Exhibit {
+    /// What is planted.
+    pub bug: Bug,
+    /// What must be found broken.
+    pub caught_by: Invariant,
+}
+
+/// How a defect was seen.
+#[derive(Debug)]
+pub struct Hunt {
+    /// The first seed that showed it by the check that is named.
+    pub seed: Option<u64>,
+    /// How long that took.
+    pub took: Duration,
+    /// What else was found broken meanwhile.
+    pub also: BTreeSet<Invariant>,
+}
+
+const fn exhibit(bug: Bug, caught_by: Invariant) -> Exhibit {
+    Exhibit { bug, caught_by }
+}
+
+/// All of them.
+pub const ZOO: &[Exhibit] = &[
+    exhibit(Bug::ReleaseWithoutId, Invariant::I5),
+    exhibit(Bug::RenewWithoutId, Invariant::I1),
+    exhibit(Bug::RenewShortens, Invariant::I2),
+    exhibit(Bug::TakeoverBeforeExpiry, Invariant::I2),
+    exhibit(Bug::TwoWinners, Invariant::I1),
+    exhibit(Bug::WriterAmongReaders, Invariant::I1),
+    exhibit(Bug::OnePermitTooMany, Invariant::I9),
+    exhibit(Bug::ExpiredPermitFreed, Invariant::I9),
+    exhibit(Bug::ReadersShareTtl, Invariant::I8),
+    exhibit(Bug::FenceDroppedOnRelease, Invariant::I3),
+    exhibit(Bug::FenceInMemoryOnly, Invariant::I12),
+    exhibit(Bug::LeasesInMemoryOnly, Invariant::I12),
+    exhibit(Bug::RepeatBeginsAnew, Invariant::I10),
+    exhibit(Bug::RepeatGrantsAgain, Invariant::I10),
+    exhibit(Bug::TicketsNeverLapse, Invariant::J7),
+    exhibit(Bug::QueueIgnored, Invariant::J4),
+    exhibit(Bug::NobodyWoken, Invariant::J1),
+    exhibit(Bug::SpentIdsGranted, Invariant::J2),
+    exhibit(Bug::BusyTakenForHeld, Invariant::I1),
+    exhibit(Bug::ErrorReportedAsBusy, Invariant::I13),
+    exhibit(Bug::RetryWithNewId, Invariant::J2),
+    exhibit(Bug::DropWithoutGiveBack, Invariant::J1),
+    exhibit(Bug::UnansweredNotSaid, Invariant::J2),
+    exhibit(Bug::DeadlineFromReceipt, Invariant::I1),
+    exhibit(Bug::DeadlineWithoutMargin, Invariant::I7),
+    exhibit(Bug::DeadlineNotLookedAt, Invariant::J3),
+    exhibit(Bug::LostNotFinal, Invariant::I6),
+    exhibit(Bug::FailureTakenForRenewal, Invariant::I1),
+    exhibit(Bug::InterestAfterAttempt, Invariant::J2),
+    exhibit(Bug::DeadlineByWallClock, Invariant::I7),
+];
+
+/// Plants the defect and simulates seeds until its check sees it, for so long at most.
+pub fn hunt(exhibit: Exhibit, patience: Duration) -> Hunt {
+    let begun = Instant::now();
+    plant(Some(exhibit.bug));
+    let mut hunt = Hunt { seed: None, took: Duration::ZERO, also: BTreeSet::new() };
+    for seed in 0.. {
+        let (.., violations) = sim::judge(seed);
+        let broken: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
+        if broken.contains(&exhibit.caught_by) {
+            hunt.seed = Some(seed);
+        }
+        hunt.also.extend(broken.into_iter().filter(|other| *other != exhibit.caught_by));
+        if hunt.seed.is_some() || begun.elapsed() >= patience {
+            break;
+        }
+    }
+    plant(None);
+    hunt.took = begun.elapsed();
+    hunt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defect_is_in_the_zoo_once() {
+        for bug in Bug::ALL {
+            assert_eq!(ZOO.iter().filter(|exhibit| exhibit.bug == *bug).count(), 1, "{}", bug.as_str());
+        }
+    }
+}

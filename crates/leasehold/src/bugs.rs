@@ -1,0 +1,165 @@
+//! Planted defects, to prove that the checks see: in builds for that alone, one at a time, chosen when it runs.
+//!
+//! Without the feature `bugs` every question here is answered `false` by the compiler, and nothing is left of it.
+
+#[cfg(all(feature = "bugs", not(debug_assertions)))]
+compile_error!("the feature `bugs` plants defects: it must never be in a release build");
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// A defect that can be planted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "bugs"), allow(dead_code, unreachable_pub))]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum Bug { $($(#[doc = $doc])+ $name,)+ }
+
+        #[cfg(feature = "bugs")]
+        impl Bug {
+            /// All of them, each in the place of its number.
+            pub const ALL: &[Bug] = &[$(Bug::$name),+];
+
+            /// Its name, as the variable `LEASEHOLD_BUG` has it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Bug::$name => stringify!($name),)+ }
+            }
+
+            /// What is wrong.
+            pub const fn what(self) -> &'static str {
+                match self { $(Bug::$name => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// state: a release ends whatever lease is there, not only its own.
+    ReleaseWithoutId,
+    /// state: a renewal renews whatever lease is there, not only its own.
+    RenewWithoutId,
+    /// state: a renewal sets the expiry even if that is sooner.
+    RenewShortens,
+    /// state: a lease is over when a quarter of its ttl is still left.
+    TakeoverBeforeExpiry,
+    /// state: whoever comes within milliseconds of a grant does not see it, as after a check that is not atomic.
+    TwoWinners,
+    /// state: a writer is let in among readers.
+    WriterAmongReaders,
+    /// state: one permit more than the limit is given.
+    OnePermitTooMany,
+    /// state: the release of a permit that has expired frees one more.
+    ExpiredPermitFreed,
+    /// state: the renewal of one reader prolongs all.
+    ReadersShareTtl,
+    /// state: the fence counter is dropped when nobody holds the name.
+    FenceDroppedOnRelease,
+    /// state: the fence counter is not kept in the rows.
+    FenceInMemoryOnly,
+    /// state: leases are not kept in the rows.
+    LeasesInMemoryOnly,
+    /// state: a repeated claim begins its ttl anew.
+    RepeatBeginsAnew,
+    /// state: a repeated claim gets a new fence.
+    RepeatGrantsAgain,
+    /// state: places in the queue never lapse.
+    TicketsNeverLapse,
+    /// state: whoever comes is let in past the queue.
+    QueueIgnored,
+    /// state: nobody is told that they may go in.
+    NobodyWoken,
+    /// state: an id that was given up is granted when its attempt arrives late.
+    SpentIdsGranted,
+    /// acquire: an answer that somebody else holds the lock is taken for a grant.
+    BusyTakenForHeld,
+    /// acquire: a store that fails is reported as contention.
+    ErrorReportedAsBusy,
+    /// acquire: an attempt whose answer was lost is repeated with a new id.
+    RetryWithNewId,
+    /// acquire: what a dropped acquire may have got is not given back.
+    DropWithoutGiveBack,
+    /// acquire: a give-back does not say that an attempt is still unanswered.
+    UnansweredNotSaid,
+    /// cell: the deadline counts from when the answer came.
+    DeadlineFromReceipt,
+    /// cell: nothing is taken off a deadline for clocks that run at different rates.
+    DeadlineWithoutMargin,
+    /// cell: a deadline that has passed is noticed by the loop only, when it comes to it.
+    DeadlineNotLookedAt,
+    /// cell: a late confirmation makes a lost lease held again.
+    LostNotFinal,
+    /// renew: a failed renewal counts as a confirmed one.
+    FailureTakenForRenewal,
+    /// the simulated store's client: interest in a wake-up is registered after the attempt.
+    InterestAfterAttempt,
+    /// locks: deadlines go by the wall clock.
+    DeadlineByWallClock,
+}
+
+/// Whether this defect is planted.
+#[cfg(not(feature = "bugs"))]
+#[inline(always)]
+pub(crate) const fn on(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "bugs")]
+pub use planted::{on, plant};
+
+#[cfg(feature = "bugs")]
+mod planted {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Bug;
+
+    const NONE: u8 = u8::MAX;
+
+    /// What the variable `LEASEHOLD_BUG` names, until somebody says otherwise.
+    static PLANTED: LazyLock<AtomicU8> = LazyLock::new(|| {
+        let named = std::env::var("LEASEHOLD_BUG").unwrap_or_default();
+        let bug = Bug::ALL.iter().find(|bug| bug.as_str() == named);
+        AtomicU8::new(bug.map_or(NONE, |bug| *bug as u8))
+    });
+
+    /// Whether this defect is planted.
+    pub fn on(bug: Bug) -> bool {
+        PLANTED.load(Ordering::Relaxed) == bug as u8
+    }
+
+    /// Plants this defect in the whole process, and no other.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.store(bug.map_or(NONE, |bug| bug as u8), Ordering::Relaxed);
+    }
+}
+
+/// The clock by which deadlines are judged.
+pub(crate) fn clock(
+    clock: std::sync::Arc<dyn crate::clock::Clock>,
+) -> std::sync::Arc<dyn crate::clock::Clock> {
+    #[cfg(feature = "bugs")]
+    if on(Bug::DeadlineByWallClock) {
+        return std::sync::Arc::new(wall::Wall(clock));
+    }
+    clock
+}
+
+#[cfg(feature = "bugs")]
+mod wall {
+    use std::sync::Arc;
+
+    use crate::clock::{Clock, Moment};
+
+    /// A clock whose every time is the wall clock's.
+    #[derive(Debug)]
+    pub(super) struct Wall(pub(super) Arc<dyn Clock>);
+
+    impl Clock for Wall {
+        fn now(&self) -> Moment {
+            Moment::from_nanos(self.0.wall_micros() * 1000)
+        }
+
+        fn wall_micros(&self) -> u64 {
+            self.0.wall_micros()
+        }
+    }
+}

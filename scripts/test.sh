@@ -27,6 +27,7 @@ alone 'leasehold with all features' --all-features
 
 # Not cargo-nextest: it would leave out the examples in the documentation.
 step 'tests' cargo test --locked --offline --workspace --all-features
+step 'bug zoo and simulation' scripts/zoo.sh
 step 'documentation' make --no-print-directory doc
 step 'dependencies' scripts/deny.sh
 passed

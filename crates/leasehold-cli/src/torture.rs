@@ -16,12 +16,12 @@ use crate::report::{Failure, answer, say};
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold torture                                       A throw-away SQLite file, calm
-  leasehold torture --store redis --profile pause         A throw-away Redis; workers stand still past their ttl
-  leasehold torture --url redis://host --profile kill     Your own Redis, with faults of the workers only
+  leasehold torture                                     A throw-away SQLite file, calm
+  leasehold torture --store redis --profile pause       A throw-away Redis; workers stand still
+  leasehold torture --url redis://host --profile kill   Your own Redis, with faults of workers
   leasehold torture --store postgres --profile all --seed 7 --out DIR
-  leasehold torture check DIR                             Judge a run once more
-  leasehold torture sim --seeds 100000                    The library itself, simulated: no store, no time
+  leasehold torture check DIR                           Judge a run once more
+  leasehold torture sim --seeds 100000                  The library itself, simulated
 
 Stores: memory, sqlite, file, redis, quorum, postgres, postgres+advisory, http
 Profiles: calm, kill, pause, net, restart, clock, cancel, resources, all";
@@ -61,6 +61,9 @@ pub(crate) struct Torture {
 #[derive(Debug, clap::Subcommand)]
 enum Again {
     /// Judge the histories of a run.
+    #[command(
+        after_help = "Examples:\n  leasehold torture check /tmp/run\n  leasehold torture check --json /tmp/run"
+    )]
     Check {
         /// The directory of the run
         #[arg(value_name = "DIR")]

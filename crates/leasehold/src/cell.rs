@@ -105,6 +105,8 @@ struct Belief {
     /// `None`: a session lock, which has none.
     deadline: Option<Moment>,
     ttl: Duration,
+    /// The longest that was ever asked for.
+    longest: Duration,
     renew_every: Duration,
     /// Renewals do not reach past this.
     hold_until: Moment,
@@ -154,11 +156,10 @@ pub(crate) enum Task {
     Renew(Box<Renewal>, Sent),
 }
 
-/// When, in which epoch, and for how long a renewal was sent, and whether `hold_until` cut it short.
+/// When, and in which epoch, a renewal was sent, and whether `hold_until` cut it short.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     at: Moment,
-    ttl: Duration,
     epoch: u32,
     capped: bool,
 }
@@ -189,6 +190,7 @@ impl Cell {
                 fence: grant.fence,
                 deadline,
                 ttl: terms.ttl,
+                longest: terms.ttl,
                 renew_every: renew_every.unwrap_or(Duration::MAX),
                 hold_until,
                 capped,
@@ -328,14 +330,16 @@ impl Cell {
         self.look(clock, |belief, now| self.ask(belief, ttl, now))
     }
 
-    fn ask(&self, belief: &Belief, ttl: Duration, now: Moment) -> (Renewal, Sent) {
+    fn ask(&self, belief: &mut Belief, ttl: Duration, now: Moment) -> (Renewal, Sent) {
         let left = belief.hold_until.since(now);
         let asked = ttl.min(left);
+        // From now on: the store may follow and its answer be lost.
+        belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
         renewal.fence = Some(belief.fence);
         renewal.mode = belief.downgrading.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
-        (renewal, Sent { at: now, ttl: asked, epoch: belief.epoch, capped })
+        (renewal, Sent { at: now, epoch: belief.epoch, capped })
     }
 
     /// The store confirmed a renewal. One that comes after the deadline is too late.
@@ -352,7 +356,8 @@ impl Cell {
             if sent.epoch == belief.epoch {
                 // Both are true bounds unless it was shortened in between; the later one is the better.
                 let since = if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent.at };
-                let confirmed = deadline(since, grant, sent.ttl).map(|deadline| deadline.min(belief.hold_until));
+                let confirmed =
+                    deadline(since, grant, belief.longest).map(|deadline| deadline.min(belief.hold_until));
                 belief.deadline = belief.deadline.max(confirmed);
                 belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };

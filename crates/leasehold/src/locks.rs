@@ -433,7 +433,8 @@ impl Locks {
         let sent = self.client.clock.now();
         match self.renew_one(renewal).await? {
             Renewed::Held(grant)
-                if cell::deadline(sent, &grant, lease.ttl).is_some_and(|end| self.client.clock.now() >= end) =>
+                if cell::deadline(sent, &grant, lease.ttl)
+                    .is_some_and(|end| self.client.clock.now() >= end) =>
             {
                 // No guard: dropping it would release a lease that may still be of use to somebody.
                 Err(Error::new(

@@ -7,8 +7,15 @@ use leasehold_torture::sim::{self, Options};
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
 
+const EXAMPLES: &str = "\
+Examples:
+  leasehold torture sim                     5 000 seeds
+  leasehold torture sim --seeds 1000000     A long run
+  leasehold torture sim --seed 7            One seed, with its whole history";
+
 /// Simulate the library with a store and a network that fail in every way, and judge what happened.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Sim {
     /// How many seeds
     #[arg(long, default_value_t = 5000, value_name = "N")]

@@ -10,6 +10,8 @@ step 'tools' scripts/tools.sh
 step 'fetch the dependencies' cargo fetch --locked
 step 'format' cargo fmt --all --check
 step 'lints' cargo clippy --locked --offline --workspace --all-targets --all-features -- -D warnings
+# As it is built for those who use it, with no more features than it asks for.
+step 'lints: the command line alone' cargo clippy --locked --offline -p leasehold-cli -- -D warnings
 
 # A feature that only builds together with another is broken for whoever wants it alone. The workspace build
 # above cannot see that: there, each crate gets what any other asks for.

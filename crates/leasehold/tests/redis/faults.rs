@@ -60,10 +60,7 @@ async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_an
     hand_over(false).await;
     let delayed = hand_over(true).await;
     assert!(delayed < Duration::from_millis(1500), "{delayed:?}");
-    let started = Instant::now();
-    while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
-        assert!(started.elapsed() < Duration::from_secs(20));
-    }
+    // The channel comes back when somebody waits.
     let pushed = hand_over(false).await;
     assert!(pushed < Duration::from_millis(500), "{pushed:?}");
 }

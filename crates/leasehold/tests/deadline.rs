@@ -88,14 +88,19 @@ impl Oracle {
         let now = self.world.clock.now();
         let log = self.world.store.log();
         self.seen.resize(log.len(), false);
-        for (index, call) in log.iter().enumerate() {
-            let Some((answered, _)) = call.answer.as_ref().filter(|_| !self.seen[index]) else { continue };
+        let mut answered: Vec<_> = (0..log.len())
+            .filter(|index| !self.seen[*index])
+            .filter_map(|index| log[index].answer.as_ref().map(|(at, _)| (*at, index)))
+            .collect();
+        // A call that was made later may have been answered first.
+        answered.sort_unstable();
+        for (at, index) in answered {
             self.seen[index] = true;
             // Nobody looked at this moment before, so the deadline is judged first.
-            self.lost |= *answered >= self.deadline;
-            for grant in call.grants() {
+            self.lost |= at >= self.deadline;
+            for grant in log[index].grants() {
                 if !self.lost && index >= self.from {
-                    self.deadline = self.deadline.max(Oracle::believe(call.at, grant.left.unwrap()));
+                    self.deadline = self.deadline.max(Oracle::believe(log[index].at, grant.left.unwrap()));
                 }
             }
         }
@@ -174,4 +179,14 @@ fn no_history_lets_a_guard_believe_past_the_end_or_moves_its_deadline_without_a_
             .unwrap()
             .block_on(live_through(history));
     });
+}
+
+/// Two renewals at once, and the one that was sent later is answered first and just in time: the other comes
+/// after the deadline that there was before, and harms nothing.
+#[tokio::test(start_paused = true)]
+async fn answers_count_in_the_order_in_which_they_come() {
+    let mut renewals = vec![Act::Slow(ms(895)), Act::Slow(ms(825))];
+    renewals.extend([Act::Fail(ErrorKind::Unavailable); 40]);
+    let asked = vec![(100, 1000, false), (160, 1000, false)];
+    live_through(History { ttl: 1000, granted: Act::Pass, renewals, asked }).await;
 }

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check torture zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -15,6 +15,9 @@ check: ## The quick one for daily work: format, lints, tests
 
 torture: ## Every store with every profile of faults, about half an hour
 	@scripts/torture.sh
+
+versions: ## The tests of Redis and PostgreSQL on other versions of them (Debian, network)
+	@scripts/versions.sh
 
 bench: ## Run the library's benchmarks
 	cargo bench --locked -p leasehold --features file,sqlite

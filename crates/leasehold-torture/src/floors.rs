@@ -35,17 +35,8 @@ impl fmt::Display for Floor {
     }
 }
 
-/// Hand-overs in 20 calm seconds. What a store can do at most differs: a quorum polls, lock files of several processes
-/// are handed over by inotify, and both servers before a store share the machine with the workers.
-const fn calm_handovers(store: Store) -> u64 {
-    match store {
-        Store::Memory | Store::Sqlite | Store::Redis | Store::Postgres | Store::Advisory | Store::Http => {
-            5_000
-        }
-        Store::File => 2_000,
-        Store::Quorum => 800,
-    }
-}
+/// Hand-overs in 20 calm seconds; a store that no other work disturbs has two to four times as many.
+const CALM_HANDOVERS: u64 = 5_000;
 
 /// All floors of a run.
 pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Figures) -> Vec<Floor> {
@@ -62,7 +53,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
         Profile::Cancel | Profile::Clock => 4,
         _ => 25,
     };
-    at_least("hand-overs", calm_handovers(plan.store) / part, figures.handovers);
+    at_least("hand-overs", CALM_HANDOVERS / part, figures.handovers);
     match plan.profile {
         Profile::Calm => {}
         Profile::Kill => {

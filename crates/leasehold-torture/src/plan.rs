@@ -114,7 +114,8 @@ impl Plan {
             Profile::Calm | Profile::Cancel => {}
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
-            Profile::Net => series(&mut plan, 130, &net),
+            // Often: most of what is lost on the way is found again, and no call's outcome stays unknown.
+            Profile::Net => series(&mut plan, 60, &net),
             Profile::Restart => {
                 series(&mut plan, 2_500, &restart);
                 series(&mut plan, 1_800, &freeze);

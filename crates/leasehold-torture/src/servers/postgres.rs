@@ -190,6 +190,14 @@ impl Postgres {
         or_panic(run(&mut psql))
     }
 
+    /// Its major version.
+    ///
+    /// # Panics
+    /// If it does not say.
+    pub fn version(&self) -> u32 {
+        self.sql("SHOW server_version_num").parse::<u32>().expect("a number") / 10_000
+    }
+
     /// What it has written to its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
@@ -431,8 +439,14 @@ fn is_ready(data: &Path, pid: Pid) -> bool {
         && lines.nth(6).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
 }
 
-/// A program of PostgreSQL: of the newest version that is installed.
+/// Names the directory with the programs of another PostgreSQL, to try the same things on that.
+const PROGRAMS: &str = "LEASEHOLD_POSTGRES_PROGRAMS";
+
+/// A program of PostgreSQL: of the newest version that is installed, unless another was named.
 fn program(name: &str) -> io::Result<PathBuf> {
+    if let Some(programs) = std::env::var_os(PROGRAMS) {
+        return Ok(PathBuf::from(programs).join(name));
+    }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let version = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
     let newest =

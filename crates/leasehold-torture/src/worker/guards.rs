@@ -33,9 +33,11 @@ impl Wait {
 
 impl Player {
     pub(super) fn wait(&mut self) -> Wait {
+        // Who is alone in its process is to be met with a lock: it does not stand behind a dead place until that lapses.
+        let alone = self.task.tasks == 1;
         match self.dice.below(6) {
             0 => Wait::Try,
-            1 | 2 => Wait::For(Duration::from_millis(self.dice.below(500)) + self.dice.micros(1_000)),
+            roll if roll < 3 || alone => Wait::For(Duration::from_millis(self.dice.below(500)) + self.dice.micros(1_000)),
             _ => Wait::Unbounded,
         }
     }

@@ -120,7 +120,10 @@ async fn each_sslmode_checks_what_it_says() {
 #[tokio::test]
 async fn who_is_not_let_in_is_told_why_and_no_password_is_repeated() {
     let server = Postgres::builder().access("host all alice 127.0.0.1/32 scram-sha-256").start();
-    server.sql("CREATE ROLE alice LOGIN PASSWORD 'right'; GRANT CREATE ON DATABASE postgres TO alice");
+    server.sql(
+        "SET password_encryption = 'scram-sha-256'; CREATE ROLE alice LOGIN PASSWORD 'right';
+         GRANT CREATE ON DATABASE postgres TO alice",
+    );
     let at = |user: &str, database: &str| advisory(&server.url_of(user, database));
     Locks::connect(&at("alice:right", "postgres")).await.unwrap();
     for (url, kind) in [

@@ -108,4 +108,9 @@ impl Settings {
         let (idle, probes): (i32, i32) = (self.get(13)?, self.get(14)?);
         Ok((idle > 0).then_some(idle + probes))
     }
+
+    /// Whether the server notices that a client has gone while it waits for a lock.
+    pub(super) fn looks_after_those_who_wait(&self) -> Result<bool> {
+        self.get(15)
+    }
 }

@@ -23,4 +23,6 @@ SELECT
     -- Seconds until the server asks a silent client whether it is there, and until it gives it up: two hours unless set
     -- (Linux); 0 on a Unix socket.
     current_setting('tcp_keepalives_idle')::int,
-    current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int
+    current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int,
+    -- Since PostgreSQL 14.
+    current_setting('client_connection_check_interval', true) IS NOT NULL

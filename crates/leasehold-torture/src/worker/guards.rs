@@ -37,7 +37,9 @@ impl Player {
         let alone = self.task.tasks == 1;
         match self.dice.below(6) {
             0 => Wait::Try,
-            roll if roll < 3 || alone => Wait::For(Duration::from_millis(self.dice.below(500)) + self.dice.micros(1_000)),
+            roll if roll < 3 || alone => {
+                Wait::For(Duration::from_millis(self.dice.below(500)) + self.dice.micros(1_000))
+            }
             _ => Wait::Unbounded,
         }
     }

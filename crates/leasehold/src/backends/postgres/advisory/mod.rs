@@ -265,10 +265,12 @@ impl Advisory {
             });
         }
         if !settings.looks_after_those_who_wait()? {
-            found.push(Finding::note("a client that dies while it waits keeps its place until its turn").because(
-                "none to safety; but until then whoever came after it waits too",
-                "use PostgreSQL 14 or newer (client_connection_check_interval)",
-            ));
+            found.push(
+                Finding::note("a client that dies while it waits keeps its place until its turn").because(
+                    "none to safety; but until then whoever came after it waits too",
+                    "use PostgreSQL 14 or newer (client_connection_check_interval)",
+                ),
+            );
         }
         found.push(if pool.pooled {
             Finding::note("there may be a pooler in session mode before the server").because(

@@ -56,7 +56,7 @@ impl Player {
         self.pen.know(Some(claim.id), 0);
         let (grant, sent) = self.attempt(&claim, false).await?;
         self.pen.know(Some(claim.id), grant.fence.get());
-        let until = deadline(sent, &grant);
+        let until = deadline(sent, &grant, claim.ttl);
         self.pen.note(Kind::Granted, now(), until, 0);
         Some(Kept { claim, chosen: true, deadline: until })
     }
@@ -157,10 +157,11 @@ impl Player {
     }
 
     /// The same claim again; whether it still has the lease.
-    async fn repeat(&mut self, kept: &Kept) -> bool {
-        let Some((grant, _)) = self.attempt(&kept.claim, true).await else { return false };
+    async fn repeat(&mut self, kept: &mut Kept) -> bool {
+        let Some((grant, sent)) = self.attempt(&kept.claim, true).await else { return false };
         self.pen.know(Some(kept.claim.id), grant.fence.get());
-        // A repeat does not lengthen it.
+        // It does not begin the ttl anew, but what it says is left is as true as what was said before.
+        kept.deadline = kept.deadline.max(deadline(sent, &grant, kept.claim.ttl));
         self.pen.note(Kind::Granted, now(), kept.deadline, 1);
         true
     }
@@ -179,7 +180,7 @@ impl Player {
         });
         match answer.await {
             Ok(Renewed::Held(grant)) => {
-                kept.deadline = kept.deadline.max(deadline(sent, &grant));
+                kept.deadline = kept.deadline.max(deadline(sent, &grant, *ttl));
                 self.pen.note(Kind::Renewed, now(), kept.deadline, 0);
                 true
             }
@@ -207,9 +208,10 @@ impl Player {
     }
 }
 
-/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7).
-fn deadline(sent: u64, grant: &Grant) -> u64 {
-    margin(sent, grant.waited + grant.left.unwrap_or_default())
+/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7): no longer than was asked for, whatever
+/// a store says whose clock was set back.
+fn deadline(sent: u64, grant: &Grant, ttl: Duration) -> u64 {
+    margin(sent, grant.waited + grant.left.unwrap_or_default().min(ttl))
 }
 
 /// So long after `sent`, less what clocks may differ by.

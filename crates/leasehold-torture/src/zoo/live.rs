@@ -1,0 +1,74 @@
+//! Defects in the stores themselves: caught by torture, on a real server and by real processes.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::bugs::Bug;
+
+use crate::check::Invariant;
+use crate::report::Report;
+use crate::store::{Profile, Store};
+use crate::supervise::Order;
+
+/// A defect in a store, the check that must see it, and the run that provokes it.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveExhibit {
+    /// What is planted.
+    pub bug: Bug,
+    /// What must be found broken.
+    pub caught_by: Invariant,
+    /// On which store.
+    pub store: Store,
+    /// By which faults.
+    pub profile: Profile,
+    /// How long the workers work, in seconds.
+    pub secs: u64,
+}
+
+const fn live(bug: Bug, caught_by: Invariant, store: Store, profile: Profile, secs: u64) -> LiveExhibit {
+    LiveExhibit { bug, caught_by, store, profile, secs }
+}
+
+/// All of them.
+pub const LIVE: &[LiveExhibit] = &[
+    live(Bug::RedisReleasesWithoutId, Invariant::I5, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisRenewsExpired, Invariant::I6, Store::Redis, Profile::Pause, 6),
+    live(Bug::RedisDropsFence, Invariant::I3, Store::Redis, Profile::Clock, 6),
+    live(Bug::RedisPublishesNothing, Invariant::J1, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisRepeatsAnew, Invariant::I10, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisOnePermitTooMany, Invariant::I9, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisTicketsNeverLapse, Invariant::J1, Store::Redis, Profile::Kill, 17),
+    live(Bug::QuorumOfAMinority, Invariant::I1, Store::Quorum, Profile::Calm, 4),
+    live(Bug::QuorumGivesNothingBack, Invariant::I13, Store::Quorum, Profile::Calm, 4),
+    live(Bug::PostgresNotifiesNobody, Invariant::J1, Store::Postgres, Profile::Calm, 5),
+    live(Bug::PostgresRenewsExpired, Invariant::I6, Store::Postgres, Profile::Pause, 6),
+    live(Bug::PostgresReleasesWithoutId, Invariant::I5, Store::Postgres, Profile::Calm, 4),
+    live(Bug::PostgresLocksNoRow, Invariant::I1, Store::Postgres, Profile::Calm, 4),
+    live(Bug::PostgresFenceByClock, Invariant::I3, Store::Postgres, Profile::Clock, 6),
+    live(Bug::AdvisoryEndUnnoticed, Invariant::I1, Store::Advisory, Profile::Restart, 8),
+    live(Bug::SqliteBelievesItsBook, Invariant::I1, Store::Sqlite, Profile::Calm, 4),
+    live(Bug::SqliteTellsNobody, Invariant::J1, Store::Sqlite, Profile::Calm, 4),
+    live(Bug::SqliteExpiresByWallClock, Invariant::I5, Store::Sqlite, Profile::Clock, 5),
+    live(Bug::SqliteFenceInMemory, Invariant::I3, Store::Sqlite, Profile::Clock, 5),
+    live(Bug::FileCountsNothing, Invariant::I3, Store::File, Profile::Clock, 5),
+    live(Bug::HttpRepeatsWithNewId, Invariant::I5, Store::Http, Profile::Calm, 4),
+];
+
+impl LiveExhibit {
+    /// The one with this defect.
+    pub fn of(name: &str) -> Option<Self> {
+        LIVE.iter().find(|exhibit| exhibit.bug.as_str() == name).copied()
+    }
+
+    /// One run of it in this directory. The defect is planted by the variable `LEASEHOLD_BUG`, which all of its
+    /// processes see.
+    ///
+    /// # Errors
+    /// Those of [`Order::run`].
+    pub fn run(&self, seed: u64, directory: &Path) -> io::Result<Report> {
+        let mut order = Order::new(self.store, self.profile, directory);
+        (order.time, order.seed) = (Duration::from_secs(self.secs), seed);
+        order.run()
+    }
+}

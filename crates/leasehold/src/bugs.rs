@@ -115,8 +115,6 @@ bugs! {
     RedisTicketsNeverLapse,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
-    /// quorum: nodes that granted to one who got no majority are left to expire.
-    QuorumGivesNothingBack,
     /// postgres: nobody is notified that they may go in.
     PostgresNotifiesNobody,
     /// postgres: a renewal does not look whether the lease has expired.

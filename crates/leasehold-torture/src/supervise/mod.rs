@@ -247,6 +247,7 @@ impl Run<'_> {
             names.push(lock("pool", 3));
         }
         names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
+        names.push(lock("quiet", 0));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
@@ -298,6 +299,7 @@ impl Run<'_> {
             repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            stays: setting.promises.session && lossy,
             // Where answers are lost, who waits for long sees little.
             patience_ms: if lossy { 400 } else { 1_000 },
         }

@@ -80,6 +80,12 @@ const EDITS: &[Edit] = &[
         "WHERE name = p_name AND NOT repeated AND expires > o_now",
     ),
     edit(
+        Bug::PostgresReleasesWithoutId,
+        POSTGRES,
+        "DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id\n                AND (p_nonce",
+        "DELETE FROM leasehold.leases WHERE name = p_name\n                AND (p_nonce",
+    ),
+    edit(
         Bug::PostgresLocksNoRow,
         POSTGRES,
         "WHERE name = p_name FOR UPDATE;\n    IF NOT FOUND THEN\n        n := leasehold.open_name(p_name);",

@@ -11,7 +11,6 @@ use super::{Nodes, lowest_of_majority};
 use crate::backend::{
     Attempt, Busy, Claim, Gone, Grant, Mode, Query, Release, Released, Renewal, Renewed, SPENT_FOR,
 };
-use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -235,9 +234,6 @@ impl Nodes {
 
     /// Ends what phase 1 granted, each lease by its own fence. Whether all of it is over.
     async fn give_back(self: &Arc<Self>, claim: &Claim, granted: &[(usize, Grant)]) -> bool {
-        if bugs::on(Bug::QuorumGivesNothingBack) {
-            return true;
-        }
         let nodes = granted.iter().map(|(node, _)| *node);
         let mut fan = Fan::new(&self.members, nodes, self.node_timeout, |node, backend| {
             let fence = granted.iter().find(|(of, _)| *of == node).map(|(_, grant)| grant.fence);

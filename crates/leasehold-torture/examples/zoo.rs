@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| ()));
     let mut escaped = 0;
     let mut last = 0;
-    let header = |shown: &str| println!("{:<26} {:<6} {shown:>22} {:>8}  also seen by", "defect", "check", "time");
+    let header = |shown: &str| println!("{:<26} {:<7} {shown:>22} {:>8}  also seen by", "defect", "check", "time");
     if !simulated.is_empty() {
         header("seed");
     }
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
 
 fn tell(name: &str, check: &str, shown: Option<String>, took: Duration, also: &str) {
     let shown = shown.unwrap_or_else(|| "none".into());
-    println!("{name:<26} {check:<6} {shown:>22} {:>6.1} s  {also}", took.as_secs_f64());
+    println!("{name:<26} {check:<7} {shown:>22} {:>6.1} s  {also}", took.as_secs_f64());
 }
 
 /// Tortures the store with the defect until its check sees it; whether it did.
 fn catch(exhibit: &LiveExhibit) -> bool {
-    let (name, check) = (exhibit.bug.as_str(), format!("{:?}", exhibit.caught_by));
+    let (name, check) = (exhibit.bug.as_str(), exhibit.check());
     let begun = Instant::now();
     let mut also = BTreeSet::new();
     for seed in (1..).filter(|seed| exhibit.suits(*seed)) {
@@ -125,9 +125,7 @@ fn torture(name: &str, seed: u64, directory: &str) -> ExitCode {
     let Some(exhibit) = LiveExhibit::of(name) else { return ExitCode::from(64) };
     match exhibit.run(seed, directory.as_ref()) {
         Ok(report) => {
-            let broken: BTreeSet<String> =
-                report.violations.iter().map(|violation| format!("{:?}", violation.invariant)).collect();
-            println!("{}", Vec::from_iter(broken).join(" "));
+            println!("{}", Vec::from_iter(LiveExhibit::signs(&report)).join(" "));
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -139,6 +139,10 @@ bugs! {
     FileCountsNothing,
     /// http: an attempt that is made again has a new lease id.
     HttpRepeatsWithNewId,
+    /// the resource of a torture run: a stale write is taken.
+    ResourceTakesStale,
+    /// the supervisor of a torture run: no fault is made.
+    NoFaultIsMade,
 }
 
 /// Whether this defect is planted.

@@ -20,7 +20,7 @@ const ENOUGH: usize = 50;
 
 /// Where nobody is woken there are few hand-overs; so few are enough if half of them took so many times as long.
 const FEW: usize = 10;
-const FAR: u64 = 4;
+const FAR: u64 = 2;
 
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     let mut times = Times::default();

@@ -90,7 +90,7 @@ impl Plan {
         let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
         let slow = chance.per_mille(100);
         let session = chance.per_mille(150);
-        let steady = session || !chance.per_mille(100);
+        let steady = session || !chance.per_mille(200);
         Plan {
             waits,
             session,

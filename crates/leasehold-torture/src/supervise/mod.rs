@@ -216,7 +216,9 @@ impl Run<'_> {
         while started.elapsed() < self.order.time {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
-                making.begin(*fault)?;
+                if !does_nothing() {
+                    making.begin(*fault)?;
+                }
             }
             making.go_on()?;
             load.go_on();
@@ -314,6 +316,14 @@ impl Run<'_> {
             let _ = stderr.flush();
         }
     }
+}
+
+/// Whether no fault is made: a planted defect.
+fn does_nothing() -> bool {
+    #[cfg(feature = "bugs")]
+    return leasehold::bugs::on(leasehold::bugs::Bug::NoFaultIsMade);
+    #[cfg(not(feature = "bugs"))]
+    false
 }
 
 /// A process that ends with its keeper.

@@ -82,6 +82,8 @@ struct Plan {
     lanes: [Lane; 2],
     /// Connections of an earlier generation are reset.
     generation: u64,
+    /// How often traps were taken back: connections whose answers are lost are then reset.
+    disarmed: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -231,6 +233,17 @@ impl Proxy {
         self.shared.traps().swallow.push((request.to_owned(), Swallow::All));
     }
 
+    /// Takes back what [`cut_after`](Proxy::cut_after), [`swallow_answer`](Proxy::swallow_answer) and
+    /// [`lose_answers`](Proxy::lose_answers) have not met yet. A connection whose answers are lost is reset: nobody
+    /// hears of it otherwise, and for it the fault would never end.
+    pub fn disarm(&self) {
+        let mut traps = self.shared.traps();
+        traps.cuts = [None, None];
+        traps.swallow.clear();
+        drop(traps);
+        self.shared.plan.send_modify(|plan| plan.disarmed += 1);
+    }
+
     /// Holds back the next request that contains these bytes in one chunk, and what follows on that
     /// connection, until told: also after the client has closed it. Once. No bytes: any request.
     pub fn hold_request(&self, request: &[u8]) -> HeldRequest {
@@ -362,7 +375,17 @@ impl Connection {
     async fn run(self, mut client: TcpStream, server: SocketAddr, mut plan: watch::Receiver<Plan>) {
         let generation = plan.borrow_and_update().generation;
         let mut resets = plan.clone();
-        let is_reset = async { resets.wait_for(|plan| plan.generation != generation).await.map(drop) };
+        let is_reset = async {
+            let mut disarmed = resets.borrow().disarmed;
+            loop {
+                let changed = resets.wait_for(|plan| (plan.generation, plan.disarmed) != (generation, disarmed));
+                let Ok(now) = changed.await.map(|plan| *plan) else { return };
+                disarmed = now.disarmed;
+                if now.generation != generation || *self.swallow() == Swallow::All {
+                    return;
+                }
+            }
+        };
         let connect = async {
             // While requests do not pass, a connection does not either.
             let _ = plan.wait_for(|plan| !plan.lanes[Direction::ToServer as usize].held).await;
@@ -429,9 +452,13 @@ impl Connection {
         }
     }
 
+    fn swallow(&self) -> MutexGuard<'_, Swallow> {
+        self.swallow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether an answer is swallowed that has just come.
     fn swallows(&self) -> bool {
-        let mut swallow = self.swallow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut swallow = self.swallow();
         let now = *swallow;
         if now == Swallow::One {
             *swallow = Swallow::None;
@@ -475,7 +502,7 @@ impl Connection {
             let mut traps = self.shared.traps();
             if let Some(index) = traps.swallow.iter().position(|(request, _)| contains(bytes, request)) {
                 let (_, swallow) = traps.swallow.remove(index);
-                *self.swallow.lock().unwrap_or_else(PoisonError::into_inner) = swallow;
+                *self.swallow() = swallow;
             }
             let index = traps.hold.iter().position(|trap| contains(bytes, &trap.request));
             index.map(|index| traps.hold.remove(index))

@@ -106,6 +106,14 @@ fn decode(bytes: &[u8; REQUEST]) -> Option<(Verb, Holder)> {
     Some((verb, holder))
 }
 
+/// Whether stale writes are taken: a planted defect.
+fn takes_stale() -> bool {
+    #[cfg(feature = "bugs")]
+    return leasehold::bugs::on(leasehold::bugs::Bug::ResourceTakesStale);
+    #[cfg(not(feature = "bugs"))]
+    false
+}
+
 /// Both tables; their order is that of the history.
 struct Tables {
     highest: HashMap<u16, u64>,
@@ -129,7 +137,7 @@ impl Tables {
             Verb::Write => {
                 let highest = self.highest.entry(name).or_default();
                 record.value = *highest;
-                taken = fence >= *highest;
+                taken = fence >= *highest || takes_stale();
                 if taken {
                     *highest = fence;
                     record.fault = Fault::Kill; // 1: taken

@@ -93,6 +93,56 @@ bugs! {
     InterestAfterAttempt,
     /// locks: deadlines go by the wall clock.
     DeadlineByWallClock,
+    /// cell: what the store says is left is believed, however much longer that is than what was asked for.
+    LeftNotCapped,
+    /// state: a lease that was revoked is renewed all the same.
+    RevokedRenewed,
+    /// renew: that its session has ended is not told to its holder.
+    SessionEndNotTold,
+    /// redis: a release ends whatever mutex is there, not only its own.
+    RedisReleasesWithoutId,
+    /// redis: a renewal does not look whether the lease has expired.
+    RedisRenewsExpired,
+    /// redis: the name is deleted when it is released, and its fence counter with it.
+    RedisDropsFence,
+    /// redis: nobody is told that they may go in.
+    RedisPublishesNothing,
+    /// redis: a repeated claim is told that its ttl begins anew.
+    RedisRepeatsAnew,
+    /// redis: one permit more than the limit is given.
+    RedisOnePermitTooMany,
+    /// redis: places in the queue never lapse.
+    RedisTicketsNeverLapse,
+    /// quorum: one node less than a majority is enough.
+    QuorumOfAMinority,
+    /// postgres: nobody is notified that they may go in.
+    PostgresNotifiesNobody,
+    /// postgres: a renewal does not look whether the lease has expired.
+    PostgresRenewsExpired,
+    /// postgres: a release ends whatever lease is there, not only its own.
+    PostgresReleasesWithoutId,
+    /// postgres: an attempt does not lock the row of the name.
+    PostgresLocksNoRow,
+    /// postgres: a fence is the clock's, whatever was given before.
+    PostgresFenceByClock,
+    /// postgres+advisory: that a session has ended is not noticed by those whose locks it held.
+    AdvisoryEndUnnoticed,
+    /// sqlite: what other processes have written is not looked for.
+    SqliteBelievesItsBook,
+    /// sqlite: other processes are not told that one of theirs may go in.
+    SqliteTellsNobody,
+    /// sqlite: expiry goes by the wall clock.
+    SqliteExpiresByWallClock,
+    /// sqlite: the fence counter is not in the file.
+    SqliteFenceInMemory,
+    /// file: the fence counter is not written.
+    FileCountsNothing,
+    /// http: an attempt that is made again has a new lease id.
+    HttpRepeatsWithNewId,
+    /// the resource of a torture run: a stale write is taken.
+    ResourceTakesStale,
+    /// the supervisor of a torture run: no fault is made.
+    NoFaultIsMade,
 }
 
 /// Whether this defect is planted.
@@ -102,6 +152,23 @@ pub(crate) const fn on(_: Bug) -> bool {
     false
 }
 
+/// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
+#[cfg(not(feature = "bugs"))]
+#[inline(always)]
+#[allow(dead_code)] // each caller is behind a store's feature
+pub(crate) fn edited(_: &str, text: impl Into<std::borrow::Cow<'static, str>>) -> std::borrow::Cow<'static, str> {
+    text.into()
+}
+
+#[cfg(feature = "bugs")]
+mod edits;
+
+#[cfg(feature = "bugs")]
+#[allow(unused_imports)] // each caller is behind a store's feature
+pub(crate) use edits::edited;
+#[cfg(all(test, feature = "bugs"))]
+#[allow(unused_imports)]
+pub(crate) use edits::can_be_planted;
 #[cfg(feature = "bugs")]
 pub use planted::{on, plant};
 

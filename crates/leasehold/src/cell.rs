@@ -63,7 +63,8 @@ impl LostReason {
 /// left than the `ttl` that was asked for: nobody relies on that, for it may be put right again.
 pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
     const ROUNDING: Duration = Duration::from_millis(2);
-    let span = grant.waited.saturating_add(grant.left?.min(ttl));
+    let most = if bugs::on(Bug::LeftNotCapped) { Duration::MAX } else { ttl };
+    let span = grant.waited.saturating_add(grant.left?.min(most));
     if bugs::on(Bug::DeadlineWithoutMargin) {
         return Some(sent + span);
     }

@@ -261,6 +261,12 @@ impl Renewer {
                         self.queue().watches.push((Arc::clone(&cell), claim));
                     }
                 }
+                Some(Ok(Renewed::Gone(_)))
+                    if bugs::on(Bug::SessionEndNotTold) && cell.valid_for(&*self.clock).is_none() =>
+                {
+                    let grant = Grant::new(cell.fence(), cell.mode(), None);
+                    cell.confirm(sent, &grant, &*self.clock);
+                }
                 Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
                 Some(Err(_)) if bugs::on(Bug::FailureTakenForRenewal) => {
                     let grant = Grant::new(cell.fence(), cell.mode(), Some(cell.ttl()));

@@ -555,7 +555,7 @@ impl State {
         if !lease.matches(renewal.fence, renewal.owner.as_deref()) && any.is_none() {
             return Ok(Renewed::Gone(Gone::NotFound));
         }
-        if lease.revoked {
+        if lease.revoked && !bugs::on(Bug::RevokedRenewed) {
             return Ok(Renewed::Gone(Gone::Revoked));
         }
         if let Some(raised) = renewal.raise_fence {

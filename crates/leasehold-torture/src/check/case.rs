@@ -139,6 +139,9 @@ pub(super) struct Case<'a> {
     pub(super) ended: Vec<Windows>,
     /// All revokes, by name.
     pub(super) revoked: Vec<Windows>,
+    /// The revokes that were answered, by name, in the order of their calls: when each was called, and when the first of it
+    /// and those after it had returned.
+    pub(super) refusing: Vec<Vec<(u64, u64)>>,
     /// What the resource wrote, in its order.
     pub(super) resource: Vec<Record>,
     /// What was left in the store.
@@ -158,6 +161,12 @@ impl Case<'_> {
             None => (by, true),
             Some((_, end)) => (end.saturating_add(SLACK), false),
         }
+    }
+
+    /// From when on the store certainly refuses to renew a lease, because it was revoked.
+    pub(super) fn refusing(&self, lease: &Lease) -> Option<u64> {
+        let revokes = &self.refusing[usize::from(lease.name)];
+        revokes.get(revokes.partition_point(|(called, _)| *called <= lease.from)).map(|(_, by)| *by)
     }
 
     /// Whether the fences of its grants mean something.

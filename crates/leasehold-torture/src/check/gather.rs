@@ -61,6 +61,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             unnoticed: Windows::default(),
             ended: Vec::new(),
             revoked: Vec::new(),
+            refusing: Vec::new(),
             resource,
             left,
             stalls,

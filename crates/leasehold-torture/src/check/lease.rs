@@ -23,6 +23,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court) {
             released: None,
             gone: None,
             settled: None,
+            lengthened: false,
         };
         automaton.kinds();
         for op in &case.leases[place].ops {
@@ -54,6 +55,8 @@ struct Automaton<'a> {
     gone: Option<u64>,
     /// The latest moment by which the store had set the expiry that is known.
     settled: Option<u64>,
+    /// A renewal without an answer may prolong it at any time.
+    lengthened: bool,
 }
 
 impl Automaton<'_> {
@@ -86,6 +89,7 @@ impl Automaton<'_> {
             }
             Kind::Renewed => {
                 self.revived(record, self.renew_called, "renewed");
+                self.outlived(record);
                 self.settled = Some(at);
                 self.moved(record);
                 self.confirmed = self.confirmed.max(record.deadline);
@@ -95,7 +99,7 @@ impl Automaton<'_> {
                 self.refused(at);
             }
             // It may have prolonged it.
-            Kind::RenewFailed => self.settled = None,
+            Kind::RenewFailed => (self.settled, self.lengthened) = (None, true),
             Kind::Lost => self.lost(record),
             Kind::ReleaseCall => {
                 self.release_called = at;
@@ -134,6 +138,7 @@ impl Automaton<'_> {
             && self.ttl != 0
             && record.deadline != SESSION
             && self.renew_called == 0
+            && self.lease.uncertain > record.at
             && record.deadline > settled.saturating_add(self.ttl)
         {
             self.accuse(I10, |brief| format!("a repeat of {brief} began its ttl anew"));
@@ -171,17 +176,34 @@ impl Automaton<'_> {
         if record.deadline <= record.at {
             return;
         }
-        // Where the store's clock went back it may be, and where it went on again that is not certain at all.
-        let stepped = self.lease.uncertain <= record.at;
-        let far = self.ttl != 0 && record.deadline > record.at.saturating_add(self.ttl);
-        if far && record.deadline != SESSION && !stepped {
+        let timed = self.ttl != 0 && record.deadline != SESSION;
+        // Also where the store's clock went back: nobody relies on more than was asked for.
+        if timed && record.deadline > record.at.saturating_add(self.ttl) {
             let away = record.deadline - record.at;
             let ttl = self.ttl;
             self.accuse(I7, |brief| {
                 format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns")
             });
         }
+        let refusing = self.case.refusing(self.lease).filter(|_| timed);
+        if let Some(by) = refusing.filter(|by| record.deadline > by.saturating_add(self.ttl)) {
+            let later = record.deadline - self.ttl - by;
+            self.accuse(I6, |brief| format!("{brief} was renewed {later} ns after it had been revoked"));
+        }
         self.deadline = record.deadline;
+    }
+
+    /// One that nothing renews by itself was renewed: not after its time was over, even if nobody else came.
+    fn outlived(&mut self, record: &Record) {
+        let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
+        let certain = plain && !self.lengthened && self.ttl != 0 && self.lease.uncertain > record.at;
+        let Some(settled) = self.settled.filter(|_| certain && record.deadline != SESSION) else { return };
+        // Clocks run at different rates, by less than one in a hundred.
+        let over = settled.saturating_add(self.ttl + self.ttl / 100);
+        if self.renew_called > over {
+            let late = self.renew_called - over;
+            self.accuse(I6, |brief| format!("{brief} was renewed {late} ns after its time was over"));
+        }
     }
 
     /// The store says that it is there: not after it said that it is gone.

@@ -18,6 +18,10 @@ const PUSHED: u64 = 50_000_000;
 const PUSHED_CALLS: u64 = 6;
 const ENOUGH: usize = 50;
 
+/// Where nobody is woken there are few hand-overs; so few are enough if half of them took so many times as long.
+const FEW: usize = 10;
+const FAR: u64 = 2;
+
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     let mut times = Times::default();
     for lock in &case.locks {
@@ -27,7 +31,8 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     times.unexplained.sort_unstable();
     let half = share(&times.unexplained, 0.5);
     let pushed = PUSHED.max(PUSHED_CALLS * share(&case.calls, 0.5));
-    if case.setting.promises.push && times.unexplained.len() >= ENOUGH && half > pushed {
+    let enough = if half > FAR * pushed { FEW } else { ENOUGH };
+    if case.setting.promises.push && times.unexplained.len() >= enough && half > pushed {
         let seen = format!(
             "half of {} hand-overs took longer than {half} ns: nobody is woken",
             times.unexplained.len()

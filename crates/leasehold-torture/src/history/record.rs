@@ -40,7 +40,8 @@ numbered! {
         Granted,
         /// It returned because somebody else holds the lock, or its time to wait was over.
         Busy,
-        /// It returned an error. It may have been granted all the same; what became of it is given back.
+        /// It returned an error. It may have been granted all the same; what became of it is given back. `value`: 1 if it
+        /// was a repeat, which gives nothing back: whose lease that is will release it.
         AcquireFailed,
         /// Its future was dropped before it returned; what became of it is given back.
         AcquireDropped,

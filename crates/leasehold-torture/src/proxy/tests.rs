@@ -343,3 +343,22 @@ async fn dropped_it_closes_everything() {
     // And it passed on that its own connection ended.
     echo.until_closed().await;
 }
+
+#[tokio::test]
+async fn traps_that_nobody_met_are_taken_back_and_a_connection_whose_answers_are_lost_is_reset() {
+    let echo = Echo::start().await;
+    let (mut met, mut other) = (echo.connect().await, echo.connect().await);
+    echo.proxy.lose_answers(b"lost");
+    ask(&mut met, "lost").await;
+    nothing_comes(&mut met).await;
+    echo.proxy.lose_answers(b"");
+    echo.proxy.swallow_answer(b"");
+    BOTH.iter().for_each(|direction| echo.proxy.cut_after(*direction, 3));
+    echo.proxy.disarm();
+    assert!(is_reset(ends(&mut met).await));
+    ask(&mut other, "everything").await;
+    comes(&mut other, "everything").await;
+    let mut new = echo.connect().await;
+    ask(&mut new, "everything").await;
+    comes(&mut new, "everything").await;
+}

@@ -94,6 +94,12 @@ counted! {
     ClockProcess "clock steps of a process",
     /// The wall clock of the store stepped.
     ClockStore "clock steps of the store",
+    /// The wall clock of a store stepped by which leases expire.
+    ClockMoved "clock steps that move expiries",
+    /// A session ended, and what it held with it.
+    SessionEnded "sessions ended",
+    /// A holder was told that its session had ended.
+    SessionLost "leases lost with their session",
     /// Leases were revoked.
     Revoked "revocations",
     /// A stale write was rejected by its fence.

@@ -6,11 +6,15 @@ use super::count::Count;
 use super::network::Wire;
 use super::process::Process;
 use super::resource::Resource;
+use super::session::ENDLESS;
 use super::store::Condition;
 use super::time::MachineClock;
 use super::worker;
 use super::world::{RESOURCE, SUPERVISOR, World};
 use crate::history::record::{Fault, Kind, Record};
+
+/// In microseconds.
+const A_WEEK: i64 = 7 * 86_400_000_000;
 
 /// A process and its wire.
 type Place = (Arc<Process>, Wire);
@@ -104,6 +108,7 @@ impl Supervisor {
         let holds = process.holds();
         let begun = self.world.begin_fault(Fault::Kill, Some(process.number));
         process.kill();
+        self.places[place].1.close();
         self.world.count(Count::Kill);
         if holds {
             self.world.count(Count::KillHeld);
@@ -133,8 +138,18 @@ impl Supervisor {
         let (process, wire) = &self.places[place];
         let begun = self.world.begin_fault(Fault::Blackhole, Some(process.number));
         wire.cut();
-        let pause = self.world.chance().part(self.world.plan.ttl, 20, 300);
-        self.world.sleep(pause).await;
+        let (pause, noticed) = {
+            let mut chance = self.world.chance();
+            let pause = chance.part(self.world.plan.ttl, 20, 300);
+            (pause, chance.part(pause, 0, 200))
+        };
+        self.world.sleep(noticed.min(pause)).await;
+        if noticed < pause {
+            // The store gives up a session that it hears nothing from.
+            let wakes = self.world.store().end_session(&self.world, wire.session());
+            wakes.into_iter().for_each(super::network::send);
+        }
+        self.world.sleep(pause.saturating_sub(noticed)).await;
         wire.mend();
         self.world.end_fault(Some(begun), process.holds());
         self.world.count(Count::Blackhole);
@@ -161,7 +176,7 @@ impl Supervisor {
 
     async fn restart_store(&self) {
         let begun = self.world.begin_fault(Fault::RestartStore, None);
-        self.world.store().restart();
+        self.world.store().restart(&self.world);
         self.set_store(Condition::Down);
         let pause = self.world.chance().millis(1, 300);
         self.world.sleep(pause).await;
@@ -191,15 +206,23 @@ impl Supervisor {
         clock.step(micros);
         self.world.end_fault(Some(begun), self.anybody_holds());
         self.world.count(if place.is_some() { Count::ClockProcess } else { Count::ClockStore });
+        if place.is_none() && !self.world.plan.steady {
+            self.world.count(Count::ClockMoved);
+        }
     }
 
     /// Waits until everything that was on its way has arrived and every spent id is forgotten, and looks.
     async fn rest(&self) {
         let names = &self.world.plan.names;
         let stored = |name: &str| leasehold::Name::within(leasehold::DEFAULT_NAMESPACE, name);
+        if !self.world.plan.steady {
+            // However far it was set back.
+            self.world.store_clock.step(A_WEEK);
+        }
+        let lasts = if self.world.plan.session { ENDLESS } else { leasehold::backend::SPENT_FOR };
         // Twice: what ends by itself is noticed by the next who comes, and its id is refused from then on.
         for _ in 0..2 {
-            tokio::time::sleep(2 * leasehold::backend::SPENT_FOR).await;
+            tokio::time::sleep(2 * lasts).await;
             for stored in names.iter().filter_map(|name| stored(&name.name).ok()) {
                 self.world.store().left(&self.world, &stored);
             }

@@ -14,6 +14,7 @@ mod plan;
 mod process;
 mod report;
 mod resource;
+mod session;
 mod show;
 mod store;
 mod time;
@@ -71,14 +72,14 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
         store: "simulation".into(),
         configuration: format!("{plan:?}"),
         promises: Promises {
-            session: false,
-            notices_within: 0,
+            session: plan.session,
+            notices_within: if plan.session { session::NOTICES.as_nanos() as u64 } else { 0 },
             fenced: true,
             fifo: pushes,
             push: pushes,
             ticket: 10_000_000_000,
             durable: true,
-            steady: true,
+            steady: plan.steady,
         },
         names: plan.names.clone(),
         span,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::backend::{
-    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
+    Attempt, Backend, Claim, Gone, Info, Liveness, Page, Query, Release, Released, Renewal, Renewed, Revoked,
+    Swept, TimeAuthority, Wake,
 };
 use leasehold::state::{Answer, Op};
 use leasehold::{Error, ErrorKind, LeaseId, Name, Result};
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::count::Count;
 use super::plan::Waits;
+use super::session::{ASKS, Line};
 use super::store::{Condition, Told, Wakes, unexpected};
 use super::world::World;
 use crate::history::record::{Fault, Record};
@@ -34,6 +36,8 @@ struct Ends {
     mended: Notify,
     /// Where those who wait are rung, by id.
     bells: Mutex<BTreeMap<LeaseId, Arc<Notify>>>,
+    /// The session, where there are such.
+    line: Mutex<Line>,
 }
 
 /// What becomes of one call.
@@ -57,7 +61,7 @@ enum Reply<T> {
     Later(oneshot::Receiver<Result<T>>),
 }
 
-fn broken() -> Error {
+pub(crate) fn broken() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection broke")
 }
 
@@ -68,7 +72,16 @@ impl Wire {
             cut: AtomicBool::new(false),
             mended: Notify::new(),
             bells: Mutex::default(),
+            line: Mutex::default(),
         }))
+    }
+
+    pub(crate) fn world(&self) -> &Arc<World> {
+        &self.0.world
+    }
+
+    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+        self.0.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From here on nothing comes through.
@@ -92,7 +105,7 @@ impl Wire {
         self.0.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn passable(&self) {
+    pub(crate) async fn passable(&self) {
         while self.0.cut.load(Ordering::Relaxed) {
             self.0.mended.notified().await;
         }
@@ -156,12 +169,16 @@ impl Wire {
     ) -> Result<T> {
         let fate = self.fate(long);
         let breaks = fate.breaks;
+        let session = self.session();
         let (answer, mut answered) = oneshot::channel();
-        tokio::spawn(self.clone().carry(fate, answer, run, hang_up));
+        tokio::spawn(self.clone().carry((fate, session), answer, run, hang_up));
         if let Some(breaks) = breaks {
             return match tokio::time::timeout(breaks, &mut answered).await {
                 Ok(Ok(answer)) => answer,
-                _ => Err(broken()),
+                _ => {
+                    self.hang_up(session);
+                    Err(broken())
+                }
             };
         }
         match answered.await {
@@ -172,7 +189,7 @@ impl Wire {
 
     async fn carry<T: Send + 'static>(
         self,
-        fate: Fate,
+        (fate, session): (Fate, u64),
         mut answer: oneshot::Sender<Result<T>>,
         run: impl FnOnce(&Arc<World>) -> Reply<T>,
         hang_up: impl FnOnce(&Arc<World>),
@@ -182,7 +199,7 @@ impl Wire {
         world.end_fault(fate.fault.filter(|fault| fault.fault != Fault::Delay), false);
         self.passable().await;
         if fate.request_lost {
-            return;
+            return self.hang_up(session);
         }
         let epoch = loop {
             let changed = world.changed.notified();
@@ -194,6 +211,7 @@ impl Wire {
                 Condition::Up => break epoch,
                 Condition::Paused => changed.await,
                 Condition::Down => {
+                    self.hang_up(session);
                     let _ = answer.send(Err(broken()));
                     return;
                 }
@@ -220,15 +238,18 @@ impl Wire {
         world.end_fault(fate.fault.filter(|fault| fault.fault == Fault::Delay), false);
         self.passable().await;
         if world.store().epoch != epoch {
+            self.hang_up(session);
             told = Err(broken());
         }
-        if !fate.answer_lost {
+        if fate.answer_lost {
+            self.hang_up(session);
+        } else {
             let _ = answer.send(told);
         }
     }
 
     /// One verb on one name.
-    async fn verb<T: Send + 'static>(
+    pub(crate) async fn verb<T: Send + 'static>(
         &self,
         run: impl FnOnce(&Arc<World>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -290,6 +311,10 @@ impl Backend for Wire {
         info.push = waits != Waits::Poll;
         info.fifo = waits != Waits::Poll;
         info.keeps_places = waits == Waits::LongPoll;
+        if self.0.world.plan.session {
+            (info.liveness, info.time) = (Liveness::Session, TimeAuthority::None);
+            (info.check_every, info.revoke) = (Some(ASKS), false);
+        }
         info
     }
 
@@ -298,15 +323,20 @@ impl Backend for Wire {
         if claim.queue.is_some() && !is_late() {
             self.bells().entry(claim.id).or_default();
         }
-        let (claim, wire) = (claim.clone(), self.clone());
-        self.verb(move |world| {
+        let (id, wire) = (claim.id, self.clone());
+        let (claim, session) = self.on_session(claim);
+        let answer = self.verb(move |world| {
+            if let Some(session) = session {
+                world.store().sessions.enter(session, &claim)?;
+            }
             world.store().tell(&claim, &wire);
             match apply(world, &claim.name, Op::Acquire(&claim))? {
                 Answer::Acquired(attempt) => Ok(attempt),
                 _ => Err(unexpected()),
             }
-        })
-        .await
+        });
+        let attempt = answer.await?;
+        if session.is_some() { self.endless(&id, attempt) } else { Ok(attempt) }
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
@@ -318,8 +348,13 @@ impl Backend for Wire {
                 Ok(Wake::Retry)
             }
             Waits::LongPoll => {
-                let (claim, same) = (claim.clone(), claim.clone());
+                let (id, same) = (claim.id, claim.clone());
+                let (claim, session) = self.on_session(claim);
                 let park = move |world: &Arc<World>| {
+                    let open = session.map_or(Ok(()), |session| world.store().sessions.enter(session, &claim));
+                    if let Err(error) = open {
+                        return Reply::Now(Err(error));
+                    }
                     let (told, wakes) = world.store().park(world, &claim);
                     send(wakes);
                     match told {
@@ -327,12 +362,16 @@ impl Backend for Wire {
                         Told::Later(later) => Reply::Later(later),
                     }
                 };
-                self.call(true, park, move |world| world.store().unpark(&same)).await
+                let wake = self.call(true, park, move |world| world.store().unpark(&same)).await?;
+                if session.is_some() { self.endless_wake(&id, wake) } else { Ok(wake) }
             }
         }
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        if self.0.world.plan.session {
+            return leases.iter().map(|renewal| Ok(self.look_at(renewal))).collect();
+        }
         let asked = leases.to_vec();
         let answers = self
             .verb(move |world| {
@@ -352,6 +391,10 @@ impl Backend for Wire {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
+        if self.0.world.plan.session && !self.is_on(&lease.id) {
+            // Its session has ended, and the store frees it.
+            return Ok(Released::Gone(Gone::NotFound));
+        }
         let lease = lease.clone();
         self.verb(move |world| match apply(world, &lease.name, Op::Release(&lease))? {
             Answer::Released(released) => Ok(released),

@@ -20,6 +20,10 @@ pub(crate) enum Waits {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) waits: Waits,
+    /// Leases end with the session of their process, and not with a ttl.
+    pub(crate) session: bool,
+    /// Expiry does not go by the store's wall clock.
+    pub(crate) steady: bool,
     pub(crate) names: Vec<Name>,
     pub(crate) processes: u32,
     pub(crate) tasks: u16,
@@ -85,8 +89,12 @@ impl Plan {
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
         let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
         let slow = chance.per_mille(100);
+        let session = chance.per_mille(150);
+        let steady = session || !chance.per_mille(200);
         Plan {
             waits,
+            session,
+            steady,
             names,
             processes: chance.between(2, 4) as u32,
             tasks: chance.between(1, 3) as u16,
@@ -102,10 +110,10 @@ impl Plan {
             errors,
             lost_wakes,
             cancels,
-            bare: if chance.per_mille(500) { 150 } else { 0 },
+            bare: if chance.per_mille(500) && !session { 150 } else { 0 },
             long_holds: chance.between(0, if long { 500 } else { 200 }),
             shared: *chance.pick(&[400, 400, 800]),
-            revokes: if chance.per_mille(200) { revokes } else { 0 },
+            revokes: if chance.per_mille(300) && !session { revokes } else { 0 },
             faults_every: match (calm_processes, long) {
                 (true, _) => 0,
                 (_, true) => chance.between(1000, 6000),

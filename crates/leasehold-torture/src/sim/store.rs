@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::count::{Count, Counts};
 use super::network::Wire;
+use super::session::Sessions;
 use super::world::World;
 
 /// Whether the store answers.
@@ -29,6 +30,7 @@ pub(crate) struct Store {
     /// Counts the restarts: connections from before one are broken.
     pub(crate) epoch: u64,
     names: BTreeMap<Name, Entry>,
+    pub(super) sessions: Sessions,
 }
 
 #[derive(Debug, Default)]
@@ -65,8 +67,7 @@ impl Store {
     pub(crate) fn apply(&mut self, world: &World, name: &Name, op: Op<'_>) -> (Result<Answer>, Wakes) {
         let entry = self.names.entry(name.clone()).or_default();
         let at = world.store_clock.now();
-        let now = Now { expiry: at.as_micros(), wall: world.store_clock.wall_micros() };
-        entry.apply(now, at, op, &mut world.counts())
+        entry.apply(now(world), at, op, &mut world.counts())
     }
 
     /// A queued attempt says where it is to be told.
@@ -110,6 +111,13 @@ impl Store {
         }
     }
 
+    /// The session of a long poll has ended.
+    pub(super) fn unpark_id(&mut self, name: &Name, id: &LeaseId) {
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.parked.remove(id);
+        }
+    }
+
     /// Looks after those whose long polls are open.
     pub(crate) fn look_after(&mut self, world: &World) -> Vec<Wakes> {
         let waited: Vec<_> = self
@@ -130,8 +138,9 @@ impl Store {
     }
 
     /// Starts again with what is durable: every name is put together from its rows.
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, world: &World) {
         self.epoch += 1;
+        self.end_sessions(world);
         for entry in self.names.values_mut() {
             let ids: BTreeSet<_> = entry.state.ids().collect();
             let rows = ids.into_iter().filter_map(|id| Some((id, entry.state.row(&id)?)));
@@ -145,8 +154,7 @@ impl Store {
     pub(crate) fn left(&mut self, world: &World, name: &Name) -> (usize, u64, bool) {
         let (_, _) = self.apply(world, name, Op::Sweep);
         let Some(entry) = self.names.get(name) else { return (0, 0, false) };
-        let now = Now { expiry: world.store_clock.now().as_micros(), wall: world.store_clock.wall_micros() };
-        let seen = entry.state.view(name, now);
+        let seen = entry.state.view(name, now(world));
         (seen.holders.len(), seen.queue_length, !entry.state.is_at_rest())
     }
 }
@@ -200,6 +208,13 @@ impl Entry {
             _ => {}
         }
     }
+}
+
+/// The time by the store's clocks.
+fn now(world: &World) -> Now {
+    let wall = world.store_clock.wall_micros();
+    let expiry = if world.plan.steady { world.store_clock.now().as_micros() } else { wall };
+    Now { expiry, wall }
 }
 
 /// Measured when it was granted, so long after the call arrived.

@@ -13,7 +13,7 @@ use super::network::Wire;
 use super::process::Process;
 use super::resource::Resource;
 use super::world::World;
-use crate::history::record::{Kind, Loss, Mode, Record, hash};
+use crate::history::record::{Kind, Loss, Mode, Record, SESSION, hash};
 
 /// One process and all that it shares.
 pub(crate) struct Worker {
@@ -43,7 +43,10 @@ pub(crate) fn start(
     ended: impl FnOnce() + Send + 'static,
 ) {
     let plan = &world.plan;
-    let builder = Locks::builder(Arc::new(wire))
+    if plan.session {
+        process.spawn(wire.clone().keep_alive());
+    }
+    let builder = Locks::builder(Arc::new(wire.clone()))
         .clock(Arc::clone(&process.clock) as Arc<dyn leasehold::clock::Clock>)
         .owner(format!("process-{}", process.number))
         .ttl(plan.ttl)
@@ -62,7 +65,7 @@ pub(crate) fn start(
     });
     let ended = Arc::new(std::sync::Mutex::new(Some(ended)));
     for task in 0..plan.tasks {
-        let (worker, ended) = (Arc::clone(&worker), Arc::clone(&ended));
+        let (worker, ended, wire) = (Arc::clone(&worker), Arc::clone(&ended), wire.clone());
         process.spawn(async move {
             worker.work(task).await;
             if worker.tasks.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -70,6 +73,7 @@ pub(crate) fn start(
             }
             // The last one waits for the releases that are still to be sent.
             worker.locks.close().await;
+            wire.close();
             worker.world.write(worker.world.record(Kind::End, worker.process.number));
             let ended = ended.lock().ok().and_then(|mut ended| ended.take());
             if let Some(ended) = ended {
@@ -172,7 +176,8 @@ impl Claiming {
             let within = (wait.as_millis() as u64).max(20);
             (wait, cancel.then(|| chance.millis(0, within)))
         };
-        let (value, deadline) = (wait.as_nanos() as u64, self.ttl.as_nanos() as u64);
+        let asked = if world.plan.session { Duration::ZERO } else { self.ttl };
+        let (value, deadline) = (wait.as_nanos() as u64, asked.as_nanos() as u64);
         world.write(Record { value, deadline, ..self.record(Kind::AcquireCall) });
         let started = tokio::time::Instant::now();
         let Some(outcome) = cut_short(self.lock_within(wait), cut).await else {
@@ -226,8 +231,8 @@ impl Claiming {
     fn about(&self, kind: Kind, guard: &Guard) -> Record {
         let record = self.record(kind);
         let lease = hash(guard.lease_id().expose().as_bytes());
-        let valid = guard.valid_for().unwrap_or_default();
-        Record { lease, fence: guard.fence().get(), deadline: self.after(record.at, valid), ..record }
+        let deadline = guard.valid_for().map_or(SESSION, |valid| self.after(record.at, valid));
+        Record { lease, fence: guard.fence().get(), deadline, ..record }
     }
 
     /// Looks; whether it still may.
@@ -242,7 +247,11 @@ impl Claiming {
             LostReason::Refused(_) => Loss::Refused,
             _ => Loss::Other,
         };
-        self.world().count(if loss == Loss::Refused { Count::LostRefused } else { Count::LostDeadline });
+        self.world().count(match loss {
+            Loss::Refused if self.world().plan.session => Count::SessionLost,
+            Loss::Refused => Count::LostRefused,
+            _ => Count::LostDeadline,
+        });
         let record = self.about(Kind::Lost, guard);
         self.world().write(Record { deadline: 0, value: loss as u64, ..record });
         false
@@ -253,7 +262,12 @@ impl Claiming {
         let (hold, stubborn) = {
             let mut chance = world.chance();
             let long = chance.per_mille(world.plan.long_holds);
-            let hold = if long { chance.part(self.ttl, 100, 400) } else { chance.millis(0, 60) };
+            let hold = match (long, world.plan.session) {
+                (true, false) => chance.part(self.ttl, 100, 400),
+                // Longer than it may take to notice that a session has ended.
+                (true, true) => chance.millis(200, 4000),
+                _ => chance.millis(0, 60),
+            };
             (hold, chance.per_mille(200))
         };
         let end = tokio::time::Instant::now() + hold;
@@ -270,7 +284,7 @@ impl Claiming {
             if write && self.common.mode == Mode::Exclusive {
                 self.worker.resource.write(self, guard.fence().get()).await;
             }
-            if renew && may {
+            if renew && may && !world.plan.session {
                 self.renew(&guard).await;
             }
             world.sleep(nap).await;

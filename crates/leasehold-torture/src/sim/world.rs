@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) ending: AtomicBool,
     /// Rings when the store's condition changes.
     pub(crate) changed: Notify,
+    /// The number of the next session.
+    pub(crate) sessions: AtomicU64,
     /// Numbers those that have no target.
     faults: AtomicU64,
     chance: Mutex<Chance>,
@@ -53,6 +55,7 @@ impl World {
             plan,
             ending: AtomicBool::new(false),
             changed: Notify::new(),
+            sessions: AtomicU64::new(1),
             faults: AtomicU64::new(0),
             chance: Mutex::new(chance),
             book: Mutex::default(),

@@ -291,7 +291,10 @@ impl<'a> Making<'a> {
                 }
             }
             Undo::Trap(number, before) => {
-                if let Some(counts) = self.ground.proxy(number).map(crate::proxy::Proxy::counts) {
+                if let Some(proxy) = self.ground.proxy(number) {
+                    // One that nobody met must not strike when no fault is written down.
+                    proxy.disarm();
+                    let counts = proxy.counts();
                     landed = before < if one.fault == Fault::Cut { counts.cut } else { counts.swallowed };
                 }
             }

@@ -216,7 +216,9 @@ impl Run<'_> {
         while started.elapsed() < self.order.time {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
-                making.begin(*fault)?;
+                if !does_nothing() {
+                    making.begin(*fault)?;
+                }
             }
             making.go_on()?;
             load.go_on();
@@ -247,6 +249,7 @@ impl Run<'_> {
             names.push(lock("pool", 3));
         }
         names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
+        names.push(lock("quiet", 0));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
@@ -298,6 +301,7 @@ impl Run<'_> {
             repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            stays: setting.promises.session && lossy,
             // Where answers are lost, who waits for long sees little.
             patience_ms: if lossy { 400 } else { 1_000 },
         }
@@ -312,6 +316,14 @@ impl Run<'_> {
             let _ = stderr.flush();
         }
     }
+}
+
+/// Whether no fault is made: a planted defect.
+fn does_nothing() -> bool {
+    #[cfg(feature = "bugs")]
+    return leasehold::bugs::on(leasehold::bugs::Bug::NoFaultIsMade);
+    #[cfg(not(feature = "bugs"))]
+    false
 }
 
 /// A process that ends with its keeper.

@@ -44,6 +44,22 @@ impl Player {
         self.keep_lease(&mut kept).await;
         self.release_lease(&kept).await;
         if self.dice.once_in(3) {
+            // When somebody else may have it.
+            tokio::time::sleep(self.dice.micros(20_000)).await;
+            self.release_lease(&kept).await;
+        }
+    }
+
+    /// Takes the quiet lock, which nobody waits for, and asks to renew it when its time is over: that is refused, even if
+    /// nobody else has come.
+    pub(super) async fn outlive(&mut self) {
+        let quiet = self.task.names.len() - 1;
+        (self.pen.name, self.pen.mode) = (quiet as u16, Mode::Exclusive);
+        let Ok(name) = self.locks.name(&self.name().name) else { return };
+        let Some(mut kept) = self.take_chosen(name).await else { return };
+        // Beyond what clocks may differ by.
+        tokio::time::sleep(self.task.ttl().mul_f64(1.02)).await;
+        if self.renew_lease(&mut kept).await {
             self.release_lease(&kept).await;
         }
     }
@@ -56,7 +72,7 @@ impl Player {
         self.pen.know(Some(claim.id), 0);
         let (grant, sent) = self.attempt(&claim, false).await?;
         self.pen.know(Some(claim.id), grant.fence.get());
-        let until = deadline(sent, &grant);
+        let until = deadline(sent, &grant, claim.ttl);
         self.pen.note(Kind::Granted, now(), until, 0);
         Some(Kept { claim, chosen: true, deadline: until })
     }
@@ -157,10 +173,11 @@ impl Player {
     }
 
     /// The same claim again; whether it still has the lease.
-    async fn repeat(&mut self, kept: &Kept) -> bool {
-        let Some((grant, _)) = self.attempt(&kept.claim, true).await else { return false };
+    async fn repeat(&mut self, kept: &mut Kept) -> bool {
+        let Some((grant, sent)) = self.attempt(&kept.claim, true).await else { return false };
         self.pen.know(Some(kept.claim.id), grant.fence.get());
-        // A repeat does not lengthen it.
+        // It does not begin the ttl anew, but what it says is left is as true as what was said before.
+        kept.deadline = kept.deadline.max(deadline(sent, &grant, kept.claim.ttl));
         self.pen.note(Kind::Granted, now(), kept.deadline, 1);
         true
     }
@@ -179,7 +196,7 @@ impl Player {
         });
         match answer.await {
             Ok(Renewed::Held(grant)) => {
-                kept.deadline = kept.deadline.max(deadline(sent, &grant));
+                kept.deadline = kept.deadline.max(deadline(sent, &grant, *ttl));
                 self.pen.note(Kind::Renewed, now(), kept.deadline, 0);
                 true
             }
@@ -207,9 +224,10 @@ impl Player {
     }
 }
 
-/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7).
-fn deadline(sent: u64, grant: &Grant) -> u64 {
-    margin(sent, grant.waited + grant.left.unwrap_or_default())
+/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7): no longer than was asked for, whatever
+/// a store says whose clock was set back.
+fn deadline(sent: u64, grant: &Grant, ttl: Duration) -> u64 {
+    margin(sent, grant.waited + grant.left.unwrap_or_default().min(ttl))
 }
 
 /// So long after `sent`, less what clocks may differ by.

@@ -62,6 +62,8 @@ pub(crate) struct Task {
     pub(crate) repeats: bool,
     /// Some leases are left to expire.
     pub(crate) abandons: bool,
+    /// Some session locks are held for seconds.
+    pub(crate) stays: bool,
     /// How long a call to the store may take.
     pub(crate) patience_ms: u64,
 }
@@ -174,6 +176,10 @@ impl Player {
         while !*self.finished.borrow() {
             self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
             self.choose();
+            if !self.task.session && self.task.abandons && self.dice.once_in(150) {
+                self.outlive().await;
+                continue;
+            }
             let plain = !self.task.session
                 && self.dice.once_in(if self.pen.name == 0 { self.task.plain * 12 } else { self.task.plain });
             if plain {
@@ -190,7 +196,7 @@ impl Player {
     }
 
     /// Which lock, and how. The first name is the hot one, the second is read and written, the third may be a
-    /// semaphore, and the others are cool. The first task of each process that has several is always after the hot
+    /// semaphore, and the others are cool; the last is for those who [outlive](Player::outlive) their leases. The first task of each process that has several is always after the hot
     /// one, so that there is no moment without a queue for it; who holds another for long holds up only the others.
     fn choose(&mut self) {
         let names = self.task.names.len() as u64;
@@ -198,7 +204,7 @@ impl Player {
             _ if self.is_hot() => 0,
             0..8 => 0,
             8..30 => 1,
-            _ => self.dice.between(2, names),
+            _ => self.dice.between(2, names - 1),
         };
         let limit = self.task.names[place as usize].limit;
         self.pen.name = place as u16;
@@ -261,6 +267,8 @@ impl Player {
         let alone = self.task.tasks == 1;
         let hot = self.pen.name == 0;
         match self.dice.below(if hot { 2_000 } else { 60 }) {
+            // Longer than it may take to notice that a session has ended.
+            0..5 if self.task.stays => Duration::from_millis(1_500 + self.dice.below(1_500)),
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
             _ if alone && !hot => Duration::from_micros(self.dice.below(30_000)),

@@ -19,7 +19,9 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
     Renewed, Revoked, Swept, TimeAuthority, Wake,
 };
+use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::wire::{self, ceil_ms, mode_fields, segment};
 
@@ -105,6 +107,8 @@ fn plain(name: &Name) -> Result<&str> {
 fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
     let (mode, limit) = mode_fields(claim.mode);
     let numbered = claim.nonce != 0;
+    let anew = claim.repeat && bugs::on(Bug::HttpRepeatsWithNewId);
+    let id = if anew { LeaseId::random() } else { claim.id };
     wire::Acquire {
         owner_id: claim.owner.to_string(),
         ttl_ms: ceil_ms(claim.ttl),
@@ -112,7 +116,7 @@ fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
         limit,
         wait_ms: Some(ceil_ms(wait)).filter(|wait| *wait > 0),
         queue: claim.queue.map(ceil_ms),
-        lease_id: Some(claim.id.expose().to_owned()),
+        lease_id: Some(id.expose().to_owned()),
         metadata: claim.metadata.as_ref().map(|text| text.to_string()),
         repeat: claim.repeat,
         attempt: numbered.then_some(claim.nonce),

@@ -1,21 +1,24 @@
 //! The scripts, one per verb, and how they are called.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use redis::{Cmd, Script as Hashed};
 
 use super::keys;
+use crate::bugs;
 use crate::lease_id::LeaseId;
 
 /// A script and its hash.
 pub(super) struct Script {
-    source: &'static str,
+    source: Cow<'static, str>,
     hash: String,
 }
 
 impl Script {
-    fn new(source: &'static str) -> Self {
-        Script { source, hash: Hashed::new(source).get_hash().to_owned() }
+    fn new(which: &str, source: &'static str) -> Self {
+        let source = bugs::edited(which, source);
+        Script { hash: Hashed::new(&source).get_hash().to_owned(), source }
     }
 
     /// Called by its hash, as it nearly always is known.
@@ -25,7 +28,7 @@ impl Script {
 
     /// Called by its text, which Redis then remembers.
     pub(super) fn by_text(&self, call: &Call) -> Cmd {
-        call.command("EVAL", self.source)
+        call.command("EVAL", &self.source)
     }
 }
 
@@ -70,28 +73,48 @@ impl Call {
 }
 
 macro_rules! script {
-    ($short:expr, $verb:literal) => {
+    ($which:literal, $short:expr, $verb:literal) => {
         LazyLock::new(|| {
-            Script::new(concat!(
+            let source = concat!(
                 include_str!("scripts/head.lua"),
                 $short,
                 include_str!("scripts/name.lua"),
                 include_str!($verb),
                 include_str!("scripts/finish.lua")
-            ))
+            );
+            Script::new($which, source)
         })
     };
 }
 
 pub(super) static ACQUIRE: LazyLock<Script> = script!(
+    "redis acquire",
     concat!(include_str!("scripts/acquire_free.lua"), include_str!("scripts/acquire_queued.lua")),
     "scripts/acquire.lua"
 );
-pub(super) static RENEW: LazyLock<Script> = script!("", "scripts/renew.lua");
+pub(super) static RENEW: LazyLock<Script> = script!("redis renew", "", "scripts/renew.lua");
 pub(super) static RELEASE: LazyLock<Script> =
-    script!(include_str!("scripts/release_alone.lua"), "scripts/release.lua");
-pub(super) static REVOKE: LazyLock<Script> = script!("", "scripts/revoke.lua");
-pub(super) static SWEEP: LazyLock<Script> = script!("", "scripts/sweep.lua");
+    script!("redis release", include_str!("scripts/release_alone.lua"), "scripts/release.lua");
+pub(super) static REVOKE: LazyLock<Script> = script!("redis revoke", "", "scripts/revoke.lua");
+pub(super) static SWEEP: LazyLock<Script> = script!("redis sweep", "", "scripts/sweep.lua");
 
 pub(super) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/inspect.lua")));
+    LazyLock::new(|| Script::new("redis inspect", include_str!("scripts/inspect.lua")));
+
+#[cfg(all(test, feature = "bugs"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defect_of_a_script_can_still_be_planted() {
+        let scripts = [
+            ("redis acquire", &ACQUIRE),
+            ("redis renew", &RENEW),
+            ("redis release", &RELEASE),
+            ("redis revoke", &REVOKE),
+            ("redis sweep", &SWEEP),
+        ];
+        let scripts = scripts.map(|(which, script)| (which, script.source.to_string()));
+        crate::bugs::can_be_planted("redis", &scripts);
+    }
+}

@@ -15,6 +15,7 @@ use super::turn::{After, Turn};
 use super::waiters::Waiters;
 use super::wake::WakeFile;
 use crate::backend::{Claim, Page, Query, Release, Renewal};
+use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::lease_id::LeaseId;
@@ -266,7 +267,7 @@ impl Writer {
                 for (slot, grant) in after.ring {
                     slot.ring(grant.map(|grant| (grant, at)));
                 }
-                if after.elsewhere {
+                if after.elsewhere && !bugs::on(Bug::SqliteTellsNobody) {
                     self.wake.touch();
                 }
                 Ok(replies)
@@ -295,13 +296,15 @@ impl Writer {
         after: &mut After,
     ) -> Result<(Vec<Reply>, bool, Moment), Fault> {
         let version = data_version(&self.db)?;
-        if self.booked != Some(version) {
+        if self.booked != Some(version) && !bugs::on(Bug::SqliteBelievesItsBook) {
             self.book.doubt();
             self.booked = Some(version);
         }
         // Read when nobody else can write, so that time never goes back for a name.
         let at = self.clock.now();
-        let now = Now { expiry: at.as_micros(), wall: self.clock.wall_micros() };
+        let wall = self.clock.wall_micros();
+        let expiry = if bugs::on(Bug::SqliteExpiresByWallClock) { wall } else { at.as_micros() };
+        let now = Now { expiry, wall };
         let mut turn = Turn { writer: self, now, after, changed: false };
         if found.beat {
             // First, so that nobody who waits here is found to have lapsed by what follows.

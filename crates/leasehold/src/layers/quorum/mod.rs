@@ -21,6 +21,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Liveness, Page, Query, Release, Released, Renewal, Renewed, Revoked,
     Swept, TimeAuthority, Wake,
 };
+use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -174,7 +175,7 @@ impl Quorum {
         let info = info_of(&nodes)?;
         let members: Vec<_> = nodes.into_iter().map(|node| Arc::new(Member::new(node.backend))).collect();
         let nodes = Nodes {
-            majority: members.len() / 2 + 1,
+            majority: members.len() / 2 + usize::from(!bugs::on(Bug::QuorumOfAMinority)),
             members,
             info,
             node_timeout: NODE_TIMEOUT,

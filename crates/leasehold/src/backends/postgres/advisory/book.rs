@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::backend::{Attempt, Claim, Gone, Grant, Mode, Release, Released, SPENT_FOR};
+use crate::bugs::{self, Bug};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -173,6 +174,7 @@ impl Book {
     /// Drops a lease whose session is over.
     fn drop_lost(&mut self, id: &LeaseId, now: Moment) {
         if self.leases.get(id).is_some_and(|lease| lease.session().is_over())
+            && !bugs::on(Bug::AdvisoryEndUnnoticed)
             && let Some(lease) = self.take(id)
             && lease.repeated
         {

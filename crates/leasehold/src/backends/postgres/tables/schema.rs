@@ -5,6 +5,7 @@ use tokio_postgres::types::Type;
 
 use super::text::quote;
 use crate::backends::postgres::fault;
+use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The version that this build works with.
@@ -32,8 +33,8 @@ pub(super) fn within(schema: &str, sql: &str) -> String {
 
 /// What makes everything, in one transaction.
 pub(super) fn script(schema: &str) -> String {
-    let files: Vec<String> = FILES.iter().map(|file| within(schema, file)).collect();
-    files.join("\n").replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &create_schema(schema))
+    let files = bugs::edited("postgres", FILES.join("\n"));
+    within(schema, &files).replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &create_schema(schema))
 }
 
 fn create_schema(schema: &str) -> String {
@@ -116,6 +117,12 @@ mod tests {
                 .all(|line| !line.contains("leasehold.") && !line.contains("SCHEMA IF NOT EXISTS leasehold"))
         );
         assert!(script.contains("CREATE TABLE \"it's \"\"mine\"\"\".names"));
+    }
+
+    #[cfg(feature = "bugs")]
+    #[test]
+    fn every_defect_of_the_functions_can_still_be_planted() {
+        crate::bugs::can_be_planted("postgres", &[("postgres", FILES.join("\n"))]);
     }
 
     #[test]

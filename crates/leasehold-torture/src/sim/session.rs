@@ -1,0 +1,204 @@
+//! Sessions: where leases have no ttl, a process holds them for as long as its connection to the store lives.
+//!
+//! As with PostgreSQL's session locks: the store frees what a session held when that has ended, by a restart, because
+//! the process died, or because the connection broke. The client's end notices that its session does not answer, and tells
+//! its holders when the renewal loop asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Claim, Gone, Grant, Release, Renewal, Renewed, Wake};
+use leasehold::state::Op;
+use leasehold::{LeaseId, Name, Result};
+
+use super::count::Count;
+use super::network::{Wire, broken, send};
+use super::store::{Condition, Store, Wakes};
+use super::world::World;
+
+/// How long a lease of a session lasts in the state machine: longer than any simulation.
+pub(crate) const ENDLESS: Duration = Duration::from_secs(3600);
+
+/// How long after the store is gone a holder may still believe.
+pub(crate) const NOTICES: Duration = Duration::from_secs(1);
+
+/// How often a client asks for a sign of life, how long that may take, and how often the renewal loop asks: together
+/// less than [`NOTICES`].
+pub(crate) const ASKS: Duration = Duration::from_millis(200);
+
+/// The client's end.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// The number of the session that is open; 0 if none is.
+    current: u64,
+    /// On which session the claims were made.
+    of: BTreeMap<LeaseId, u64>,
+    /// The process is no more.
+    closed: bool,
+}
+
+/// The store's end.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    of: BTreeMap<LeaseId, (Name, u64)>,
+    ended: BTreeSet<u64>,
+    /// All of a lower number have ended.
+    ended_below: u64,
+}
+
+impl Sessions {
+    /// A claim comes on a session; it fails if that has ended.
+    pub(crate) fn enter(&mut self, number: u64, claim: &Claim) -> Result<()> {
+        self.check(number)?;
+        self.of.insert(claim.id, (claim.name.clone(), number));
+        Ok(())
+    }
+
+    fn check(&self, number: u64) -> Result<()> {
+        let over = number < self.ended_below || self.ended.contains(&number);
+        if over { Err(broken()) } else { Ok(()) }
+    }
+}
+
+impl Store {
+    /// Frees what a session held, and gives up its places.
+    pub(crate) fn end_session(&mut self, world: &World, number: u64) -> Vec<Wakes> {
+        if number == 0 || self.sessions.check(number).is_err() {
+            return Vec::new();
+        }
+        world.count(Count::SessionEnded);
+        self.sessions.ended.insert(number);
+        let of = self.sessions.of.iter().filter(|(_, (_, session))| *session == number);
+        let held: Vec<_> = of.map(|(id, (name, _))| (*id, name.clone())).collect();
+        held.into_iter().map(|(id, name)| self.free(world, &name, id)).collect()
+    }
+
+    /// Ends all sessions: it was restarted.
+    pub(crate) fn end_sessions(&mut self, world: &World) {
+        self.sessions.ended_below = world.sessions.load(Ordering::Relaxed);
+        for (id, (name, _)) in std::mem::take(&mut self.sessions.of) {
+            // Nobody is there to be told.
+            drop(self.free(world, &name, id));
+        }
+    }
+
+    fn free(&mut self, world: &World, name: &Name, id: LeaseId) -> Wakes {
+        self.sessions.of.remove(&id);
+        self.unpark_id(name, &id);
+        self.apply(world, name, Op::Release(&Release::new(name.clone(), id))).1
+    }
+}
+
+impl Wire {
+    /// The claim as it is sent, and the session that it is made on, if this store has such.
+    pub(crate) fn on_session(&self, claim: &Claim) -> (Claim, Option<u64>) {
+        let mut claim = claim.clone();
+        if !self.world().plan.session {
+            return (claim, None);
+        }
+        claim.ttl = ENDLESS;
+        let mut line = self.line();
+        if line.current == 0 {
+            line.current = self.world().sessions.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = line.current;
+        line.of.insert(claim.id, number);
+        (claim, Some(number))
+    }
+
+    /// The session that is open; 0 if none is.
+    pub(crate) fn session(&self) -> u64 {
+        self.line().current
+    }
+
+    /// Whether what was claimed by this id is on the session that is open.
+    pub(crate) fn is_on(&self, id: &LeaseId) -> bool {
+        let line = self.line();
+        line.current != 0 && line.of.get(id) == Some(&line.current)
+    }
+
+    /// The session is over, as this end sees it. The store hears of it when that can be.
+    pub(crate) fn hang_up(&self, number: u64) {
+        let mut line = self.line();
+        if number == 0 || line.current != number {
+            return;
+        }
+        line.current = 0;
+        drop(line);
+        let (wire, delay) = (self.clone(), self.world().chance().millis(0, self.world().plan.delay));
+        tokio::spawn(async move {
+            let world = wire.world();
+            world.sleep(delay).await;
+            wire.passable().await;
+            loop {
+                let changed = world.changed.notified();
+                if world.store().condition == Condition::Up {
+                    break;
+                }
+                changed.await;
+            }
+            let wakes = world.store().end_session(world, number);
+            wakes.into_iter().for_each(send);
+        });
+    }
+
+    /// The process ends, and its session with it.
+    pub(crate) fn close(&self) {
+        self.line().closed = true;
+        self.hang_up(self.session());
+    }
+
+    /// Asks the store for a sign of life, as long as the process lives.
+    pub(crate) async fn keep_alive(self) {
+        loop {
+            tokio::time::sleep(ASKS).await;
+            let (number, closed) = {
+                let line = self.line();
+                (line.current, line.closed)
+            };
+            if closed {
+                return;
+            }
+            if number == 0 {
+                continue;
+            }
+            let ask = self.verb(move |world| world.store().sessions.check(number));
+            if !matches!(tokio::time::timeout(ASKS, ask).await, Ok(Ok(()))) {
+                self.hang_up(number);
+            }
+        }
+    }
+
+    /// The answer to an attempt on a session: without a time, and worth nothing if that has ended meanwhile.
+    pub(crate) fn endless(&self, id: &LeaseId, attempt: Attempt) -> Result<Attempt> {
+        match attempt {
+            _ if !self.is_on(id) => Err(broken()),
+            Attempt::Granted(grant) => Ok(Attempt::Granted(without_end(grant))),
+            other => Ok(other),
+        }
+    }
+
+    /// As [`endless`](Wire::endless), for one who waited.
+    pub(crate) fn endless_wake(&self, id: &LeaseId, wake: Wake) -> Result<Wake> {
+        match wake {
+            _ if !self.is_on(id) => Err(broken()),
+            Wake::Granted(grant) => Ok(Wake::Granted(without_end(grant))),
+            other => Ok(other),
+        }
+    }
+
+    /// Whether a lease is still there: this end knows.
+    pub(crate) fn look_at(&self, renewal: &Renewal) -> Renewed {
+        if !self.is_on(&renewal.id) {
+            return Renewed::Gone(Gone::NotFound);
+        }
+        let mode = renewal.mode.unwrap_or(leasehold::Mode::Exclusive);
+        Renewed::Held(Grant::new(renewal.fence.unwrap_or_default(), mode, None))
+    }
+}
+
+fn without_end(mut grant: Grant) -> Grant {
+    (grant.left, grant.expires_at_ms) = (None, None);
+    grant
+}

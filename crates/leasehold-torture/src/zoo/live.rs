@@ -1,0 +1,118 @@
+//! Defects in the stores themselves, and in what a run shows them by: caught by torture, on a real server and by real
+//! processes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::bugs::Bug;
+
+use crate::check::Invariant;
+use crate::floors::Floor;
+use crate::history::record::Fault;
+use crate::plan::Plan;
+use crate::report::{Outcome, Report};
+use crate::store::{Profile, Store};
+use crate::supervise::Order;
+
+/// Worker processes at any time.
+const WORKERS: usize = 12;
+
+/// A defect in a store, the check that must see it, and the run that provokes it.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveExhibit {
+    /// What is planted.
+    pub bug: Bug,
+    /// What must be found broken; `None`: nothing, but the run shows too little.
+    pub caught_by: Option<Invariant>,
+    /// On which store.
+    pub store: Store,
+    /// By which faults.
+    pub profile: Profile,
+    /// How long the workers work, in seconds.
+    pub secs: u64,
+}
+
+const fn live(bug: Bug, caught_by: Invariant, store: Store, profile: Profile, secs: u64) -> LiveExhibit {
+    LiveExhibit { bug, caught_by: Some(caught_by), store, profile, secs }
+}
+
+/// All of them.
+pub const LIVE: &[LiveExhibit] = &[
+    live(Bug::RedisReleasesWithoutId, Invariant::I5, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisRenewsExpired, Invariant::I6, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisDropsFence, Invariant::I3, Store::Redis, Profile::Clock, 6),
+    live(Bug::RedisPublishesNothing, Invariant::J1, Store::Redis, Profile::Calm, 8),
+    live(Bug::RedisRepeatsAnew, Invariant::I10, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisOnePermitTooMany, Invariant::I9, Store::Redis, Profile::Calm, 4),
+    live(Bug::RedisTicketsNeverLapse, Invariant::J1, Store::Redis, Profile::Kill, 20),
+    live(Bug::QuorumOfAMinority, Invariant::I1, Store::Quorum, Profile::Calm, 4),
+    live(Bug::PostgresNotifiesNobody, Invariant::J1, Store::Postgres, Profile::Calm, 8),
+    live(Bug::PostgresRenewsExpired, Invariant::I6, Store::Postgres, Profile::Calm, 4),
+    live(Bug::PostgresReleasesWithoutId, Invariant::I5, Store::Postgres, Profile::Calm, 4),
+    live(Bug::PostgresLocksNoRow, Invariant::I1, Store::Postgres, Profile::Calm, 4),
+    live(Bug::PostgresFenceByClock, Invariant::I3, Store::Postgres, Profile::Clock, 6),
+    live(Bug::AdvisoryEndUnnoticed, Invariant::I1, Store::Advisory, Profile::Restart, 10),
+    live(Bug::SqliteBelievesItsBook, Invariant::I1, Store::Sqlite, Profile::Calm, 4),
+    live(Bug::SqliteTellsNobody, Invariant::J1, Store::Sqlite, Profile::Calm, 8),
+    live(Bug::SqliteExpiresByWallClock, Invariant::I5, Store::Sqlite, Profile::Clock, 5),
+    live(Bug::SqliteFenceInMemory, Invariant::I3, Store::Sqlite, Profile::Clock, 5),
+    live(Bug::FileCountsNothing, Invariant::I3, Store::File, Profile::Clock, 5),
+    live(Bug::HttpRepeatsWithNewId, Invariant::I5, Store::Http, Profile::Calm, 4),
+    live(Bug::ResourceTakesStale, Invariant::I4, Store::Redis, Profile::Pause, 6),
+    LiveExhibit {
+        bug: Bug::NoFaultIsMade,
+        caught_by: None,
+        store: Store::Sqlite,
+        profile: Profile::Pause,
+        secs: 4,
+    },
+];
+
+/// What a run is that shows too little.
+const VACUOUS: &str = "vacuous";
+
+impl LiveExhibit {
+    /// The one with this defect.
+    pub fn of(name: &str) -> Option<Self> {
+        LIVE.iter().find(|exhibit| exhibit.bug.as_str() == name).copied()
+    }
+
+    /// What it is caught by, in a word.
+    pub fn check(&self) -> String {
+        self.caught_by.map_or_else(|| VACUOUS.into(), |invariant| format!("{invariant:?}"))
+    }
+
+    /// What a run of it says, in such words.
+    pub fn signs(report: &Report) -> BTreeSet<String> {
+        let mut signs: BTreeSet<String> =
+            report.violations.iter().map(|violation| format!("{:?}", violation.invariant)).collect();
+        // A slow machine has few hand-overs; that is no sign.
+        let missing = |floor: &Floor| !floor.is_met() && floor.what != "hand-overs";
+        if report.outcome == Outcome::Vacuous && report.floors.iter().any(missing) {
+            signs.insert(VACUOUS.into());
+        }
+        signs
+    }
+
+    /// Whether the plan of this seed provokes it: a place in the queue lapses after ten seconds, so somebody who waits has to
+    /// be killed soon, and kills of whoever it is are rare.
+    pub fn suits(&self, seed: u64) -> bool {
+        let plan = Plan::new(seed, self.store, true, self.profile, self.secs * 1000, WORKERS);
+        let early = plan.faults.iter().filter(|fault| fault.at_ms < self.secs * 1000 / 4);
+        self.profile != Profile::Kill
+            || early.filter(|fault| fault.fault == Fault::Kill && fault.much == 1).count() >= 2
+    }
+
+    /// One run of it in this directory. The defect is planted by the variable `LEASEHOLD_BUG`, which all of its
+    /// processes see.
+    ///
+    /// # Errors
+    /// Those of [`Order::run`].
+    pub fn run(&self, seed: u64, directory: &Path) -> io::Result<Report> {
+        let mut order = Order::new(self.store, self.profile, directory);
+        (order.time, order.seed, order.workers) = (Duration::from_secs(self.secs), seed, WORKERS);
+        order.run()
+    }
+}

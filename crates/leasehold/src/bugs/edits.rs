@@ -1,0 +1,136 @@
+//! Defects in scripts and SQL: what is run instead of what is written.
+//!
+//! Applied when a script is loaded. A text that is to be replaced and is not there is a defect that nobody plants any
+//! more: whoever loads the script panics, and what was to be caught is not.
+
+use std::borrow::Cow;
+
+use super::{Bug, on};
+
+/// In which script what is replaced by what.
+struct Edit {
+    bug: Bug,
+    scripts: &'static [&'static str],
+    says: &'static str,
+    instead: &'static str,
+}
+
+const fn edit(
+    bug: Bug,
+    scripts: &'static [&'static str],
+    says: &'static str,
+    instead: &'static str,
+) -> Edit {
+    Edit { bug, scripts, says, instead }
+}
+
+const ACQUIRE: &[&str] = &["redis acquire"];
+const RENEW: &[&str] = &["redis renew"];
+const RELEASE: &[&str] = &["redis release"];
+/// All that settle a name and wake those who wait for it.
+const VERBS: &[&str] = &["redis acquire", "redis renew", "redis release", "redis revoke", "redis sweep"];
+const POSTGRES: &[&str] = &["postgres"];
+
+const EDITS: &[Edit] = &[
+    edit(
+        Bug::RedisReleasesWithoutId,
+        RELEASE,
+        "if alone == id and not ARGV[3] then",
+        "if alone and not ARGV[3] then",
+    ),
+    edit(Bug::RedisReleasesWithoutId, RELEASE, "if alone == id then\n  lease =", "if alone then\n  lease ="),
+    edit(Bug::RedisRenewsExpired, RENEW, "if due <= now then\n  repeat", "if false then\n  repeat"),
+    edit(
+        Bug::RedisDropsFence,
+        RELEASE,
+        "call('SET', name, pack(PLAIN, PLAIN_MARK, fence, version + 1, keep), 'KEEPTTL')",
+        "call('DEL', name)",
+    ),
+    edit(Bug::RedisPublishesNothing, VERBS, "call('PUBLISH', t.channel, t.number)", ""),
+    edit(Bug::RedisPublishesNothing, RELEASE, "call('PUBLISH', channel, number)", ""),
+    edit(
+        Bug::RedisRepeatsAnew,
+        ACQUIRE,
+        "answer = { 1, l.fence, l.mode, l.expires - now,",
+        "answer = { 1, l.fence, l.mode, ttl,",
+    ),
+    edit(
+        Bug::RedisOnePermitTooMany,
+        ACQUIRE,
+        "return count < tonumber(string.sub(mode, 2))",
+        "return count <= tonumber(string.sub(mode, 2))",
+    ),
+    edit(
+        Bug::RedisTicketsNeverLapse,
+        VERBS,
+        "local ids = call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, BATCH)",
+        "local ids = {}",
+    ),
+    edit(Bug::PostgresNotifiesNobody, POSTGRES, "count(pg_notify(channel, numbers))", "count(numbers)"),
+    edit(
+        Bug::PostgresRenewsExpired,
+        POSTGRES,
+        "IF n.next_expiry <= p_now OR n.next_lapse <= p_now OR n.next_forget <= p_now THEN",
+        "IF false THEN",
+    ),
+    edit(
+        Bug::PostgresReleasesWithoutId,
+        POSTGRES,
+        "WHERE name = p_name AND id = p_id AND NOT repeated AND expires > o_now",
+        "WHERE name = p_name AND NOT repeated AND expires > o_now",
+    ),
+    edit(
+        Bug::PostgresReleasesWithoutId,
+        POSTGRES,
+        "DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id\n                AND (p_nonce",
+        "DELETE FROM leasehold.leases WHERE name = p_name\n                AND (p_nonce",
+    ),
+    edit(
+        Bug::PostgresLocksNoRow,
+        POSTGRES,
+        "WHERE name = p_name FOR UPDATE;\n    IF NOT FOUND THEN\n        n := leasehold.open_name(p_name);",
+        "WHERE name = p_name;\n    IF NOT FOUND THEN\n        n := leasehold.open_name(p_name);",
+    ),
+    edit(
+        Bug::PostgresFenceByClock,
+        POSTGRES,
+        "fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version",
+        "fence = leasehold.clock_fence(o_now), version",
+    ),
+    edit(
+        Bug::PostgresFenceByClock,
+        POSTGRES,
+        "o_fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));",
+        "o_fence := leasehold.clock_fence(o_now);",
+    ),
+];
+
+/// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
+pub(crate) fn edited(which: &str, text: impl Into<Cow<'static, str>>) -> Cow<'static, str> {
+    let text = text.into();
+    match Bug::ALL.iter().find(|bug| on(**bug)) {
+        Some(bug) => with(*bug, which, text),
+        None => text,
+    }
+}
+
+/// `text` with a defect, if that is one of `which`.
+fn with(bug: Bug, which: &str, mut text: Cow<'static, str>) -> Cow<'static, str> {
+    for edit in EDITS.iter().filter(|edit| edit.bug == bug && edit.scripts.contains(&which)) {
+        assert!(text.contains(edit.says), "{which} does not say {:?} any more", edit.says);
+        text = Cow::Owned(text.replace(edit.says, edit.instead));
+    }
+    text
+}
+
+/// Whether every defect of these scripts, of all whose names begin with `store`, can be planted.
+#[cfg(test)]
+pub(crate) fn can_be_planted(store: &str, scripts: &[(&str, String)]) {
+    for edit in EDITS.iter().filter(|edit| edit.scripts[0].starts_with(store)) {
+        for script in edit.scripts {
+            let text = scripts.iter().find(|(which, _)| which == script);
+            let (_, text) = text.unwrap_or_else(|| panic!("there is no script {script}"));
+            assert_ne!(&with(edit.bug, script, Cow::Owned(text.clone())), text, "{:?}", edit.bug);
+        }
+    }
+}

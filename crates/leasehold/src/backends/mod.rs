@@ -16,3 +16,5 @@ pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod wakes;

@@ -9,7 +9,7 @@ mod link;
 mod look;
 mod route;
 mod scripts;
-mod wakes;
+mod subscribe;
 mod wire;
 
 use std::fmt;
@@ -21,18 +21,17 @@ use async_trait::async_trait;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
 use self::address::{Address, Layout};
 use self::link::Reply;
 use self::route::Route;
 use self::scripts::Call;
-use self::wakes::Wakes;
 use self::wire::{Answer, Seen, Wakeable};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::per_runtime::PerRuntime;
+use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
@@ -86,37 +85,21 @@ struct Routes {
     /// For grants that replicas have to confirm: `WAIT` blocks its connection.
     confirmed: Option<(Route, u32, Duration)>,
     /// Those who wait on this runtime, and the channel on which they are woken.
-    wakes: Arc<Wakes>,
-    listener: std::sync::OnceLock<AbortHandle>,
-    runtime: Handle,
+    wakes: Wakes<Route>,
 }
 
 impl Routes {
-    fn new(address: &Arc<Address>, on: &Handle) -> Self {
+    fn new(address: &Arc<Address>, on: &Handle, lent: Option<MultiplexedConnection>) -> Self {
         let route = |patience| Route::new(Arc::clone(address), on.clone(), patience);
+        let plain = match lent {
+            Some(connection) => route(Duration::ZERO).lent(connection),
+            None => route(Duration::ZERO),
+        };
+        let plain = Arc::new(plain);
         Routes {
-            plain: Arc::new(route(Duration::ZERO)),
             confirmed: address.wait_replicas.map(|(replicas, time)| (route(time), replicas, time)),
-            wakes: Arc::new(Wakes::new()),
-            listener: std::sync::OnceLock::new(),
-            runtime: on.clone(),
-        }
-    }
-
-    /// Sees to it that whoever waits here is woken.
-    fn listen(&self) {
-        if self.wakes.begin() {
-            let route = Arc::clone(&self.plain);
-            let listener = Arc::clone(&self.wakes).listen(move || route.known());
-            let _ = self.listener.set(self.runtime.spawn(listener).abort_handle());
-        }
-    }
-}
-
-impl Drop for Routes {
-    fn drop(&mut self) {
-        if let Some(listener) = self.listener.get() {
-            listener.abort();
+            wakes: Wakes::new(keys::CHANNEL, Arc::clone(&plain), on.clone()),
+            plain,
         }
     }
 }
@@ -234,12 +217,8 @@ impl Redis {
 
     async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
         let runtime = Handle::current();
-        let mut home = Routes::new(&address, &runtime);
         let elsewhere = connection.is_none().then(|| PerRuntime::beside(&runtime));
-        if let Some(connection) = connection {
-            let route = Route::new(Arc::clone(&address), runtime.clone(), Duration::ZERO);
-            home.plain = Arc::new(route.lent(connection));
-        }
+        let home = Routes::new(&address, &runtime, connection);
         let mut run_id = String::new();
         for link in home.plain.everywhere().await? {
             let checked = check::server(&link).await?;
@@ -304,15 +283,16 @@ impl Redis {
     /// The connections on the caller's runtime, where there is no way to another thread and back.
     fn routes(&self) -> Arc<Routes> {
         let Inner { home, elsewhere, address, .. } = &*self.inner;
-        let own = elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on)));
+        let own =
+            elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on, None)));
         own.unwrap_or_else(|| Arc::clone(home))
     }
 
     /// It waits no longer, wherever that was.
-    fn forget(&self, id: &LeaseId) {
-        self.inner.home.wakes.forget(id);
+    fn forget(&self, name: &Name, id: &LeaseId) {
+        self.inner.home.wakes.leave(name, id);
         if let Some(elsewhere) = &self.inner.elsewhere {
-            elsewhere.each(|routes| routes.wakes.forget(id));
+            elsewhere.each(|routes| routes.wakes.leave(name, id));
         }
     }
 
@@ -332,7 +312,7 @@ impl Redis {
 
     /// The attempt, and whether it was confirmed.
     async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
-        let wakeable = Wakeable { channel: &routes.wakes.channel, number };
+        let wakeable = Wakeable { channel: routes.wakes.channel(), number };
         let call = wire::acquire(claim, self.finds(), &wakeable);
         let Some((route, replicas, time)) = &routes.confirmed else {
             return wire::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
@@ -383,13 +363,13 @@ impl Backend for Redis {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let routes = self.routes();
         let Some(ticket_ttl) = claim.queue else { return self.attempt(&routes, claim, 0).await };
-        let number = routes.wakes.expect(claim, ticket_ttl);
+        let number = routes.wakes.enter(claim, ticket_ttl);
         let answer = self.attempt(&routes, claim, number).await;
         match &answer {
-            Ok(Attempt::Busy(_)) => routes.listen(),
+            Ok(Attempt::Busy(_)) => routes.wakes.listen(),
             // It may have a place without knowing it.
             Err(error) if error.is_retryable() => {}
-            _ => self.forget(&claim.id),
+            _ => self.forget(&claim.name, &claim.id),
         }
         answer
     }
@@ -439,7 +419,7 @@ impl Backend for Redis {
 
     async fn release(&self, lease: &Release) -> Result<Released> {
         let answer = self.call(wire::release(lease, self.finds())).await;
-        self.forget(&lease.id);
+        self.forget(&lease.name, &lease.id);
         wire::released(&mut answer?)
     }
 

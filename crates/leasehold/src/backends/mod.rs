@@ -2,6 +2,8 @@
 
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+#[cfg(any(all(feature = "file", unix), feature = "postgres"))]
+mod held;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod memory;

@@ -1,5 +1,6 @@
-//! What the workspace's tests share: faulty backends, child processes, terminals, a browser, throw-away servers, a TCP proxy.
+//! What the workspace's tests share: faulty backends, stuck calls, child processes, terminals, a browser, throw-away servers, a TCP proxy.
 
+pub mod blocked;
 pub mod browser;
 pub mod faulty;
 pub mod paused;

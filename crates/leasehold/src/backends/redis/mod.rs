@@ -2,6 +2,9 @@
 //! `docs/redis.md` tells of its keys, its options and of what a failover can lose.
 
 mod address;
+mod answers;
+mod builder;
+mod calls;
 mod check;
 mod fault;
 mod keys;
@@ -10,7 +13,6 @@ mod look;
 mod route;
 mod scripts;
 mod subscribe;
-mod wire;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,11 +24,14 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 
+pub use self::builder::RedisBuilder;
+
 use self::address::{Address, Layout};
+use self::answers::{Answer, Seen};
+use self::calls::Wakeable;
 use self::link::Reply;
 use self::route::Route;
 use self::scripts::Call;
-use self::wire::{Answer, Seen, Wakeable};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
@@ -104,71 +109,6 @@ impl Routes {
     }
 }
 
-/// Sets up a [`Redis`].
-#[derive(Debug, Clone)]
-pub struct RedisBuilder {
-    address: Address,
-}
-
-impl RedisBuilder {
-    /// Sets how long an answer may take before the call fails and the connection is replaced: 2 s unless set.
-    #[must_use]
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.address.response_timeout = timeout;
-        self
-    }
-
-    /// Sets how long connecting may take, with TLS and login: 2 s unless set.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.address.connect_timeout = timeout;
-        self
-    }
-
-    /// Lets every grant and renewal count only when this many replicas have it (`WAIT`). A grant that they do not
-    /// confirm in time is given back, and the attempt fails with `Unavailable`. Zero: no waiting, as unless set.
-    #[must_use]
-    pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
-        self.address.wait_replicas = (replicas > 0).then_some((replicas, timeout));
-        self
-    }
-
-    /// Logs in to the sentinels with this password, and this user if there is one; otherwise they are asked without.
-    #[must_use]
-    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
-        if let Some(user) = user {
-            self.address.set_sentinel_user(user);
-        }
-        self.address.set_sentinel_password(password);
-        self
-    }
-
-    /// Trusts the certificates that this authority, in PEM, has signed, and no others.
-    #[must_use]
-    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.address.set_root_certificate(pem.into());
-        self
-    }
-
-    /// Shows this certificate, with its key, both in PEM, to the server.
-    #[must_use]
-    pub fn client_certificate(mut self, pem: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.address.set_client_certificate(pem.into(), key.into());
-        self
-    }
-
-    /// Connects, and checks the server.
-    ///
-    /// # Cancel safety
-    /// Dropped, nothing is left.
-    ///
-    /// # Errors
-    /// `Unsupported` for a Redis before 6.2; `AuthFailed`, `Unavailable` or `NetworkTimeout` if it cannot be reached.
-    pub async fn connect(self) -> Result<Redis> {
-        Redis::open(Arc::new(self.address), None).await
-    }
-}
-
 impl Redis {
     /// Connects to what a URL names: [`builder`](Redis::builder) without options.
     ///
@@ -192,7 +132,7 @@ impl Redis {
     /// # Errors
     /// `InvalidArgument` for a URL that cannot be one. The URL is in no error.
     pub fn builder(url: &str) -> Result<RedisBuilder> {
-        Ok(RedisBuilder { address: Address::parse(url)? })
+        Ok(RedisBuilder::new(Address::parse(url)?))
     }
 
     /// A store over a connection of your own, to the single server at this URL.
@@ -301,7 +241,8 @@ impl Redis {
     }
 
     async fn look(&self, name: &Name, id: Option<&LeaseId>) -> Result<Seen> {
-        let seen = wire::inspected(self.routes().plain.call(&wire::inspect(name, id)).await?.value, name)?;
+        let seen =
+            answers::inspected(self.routes().plain.call(&calls::inspect(name, id)).await?.value, name)?;
         self.inner.time.store(seen.time, Ordering::SeqCst);
         Ok(seen)
     }
@@ -313,19 +254,19 @@ impl Redis {
     /// The attempt, and whether it was confirmed.
     async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
         let wakeable = Wakeable { channel: routes.wakes.channel(), number };
-        let call = wire::acquire(claim, self.finds(), &wakeable);
+        let call = calls::acquire(claim, self.finds(), &wakeable);
         let Some((route, replicas, time)) = &routes.confirmed else {
-            return wire::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
+            return answers::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
         };
         let reply = route.call(&call).await?;
-        let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
+        let attempt = answers::acquired(&mut self.read(reply.value.clone())?, claim)?;
         if let Attempt::Granted(_) = attempt
             && let Err(error) = confirm(&reply, *replicas, *time).await
         {
             // Nobody was told that it is held.
             let mut back = Release::new(claim.name.clone(), claim.id);
             back.unanswered = Some(claim.ttl);
-            let _ = self.call(wire::release(&back, self.finds())).await;
+            let _ = self.call(calls::release(&back, self.finds())).await;
             return Err(error);
         }
         Ok(attempt)
@@ -380,8 +321,8 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let calls: Vec<_> = leases.iter().map(|renewal| wire::renew(renewal, self.finds())).collect();
-        let read = |value: Value| wire::renewed(&mut self.read(value)?);
+        let calls: Vec<_> = leases.iter().map(|renewal| calls::renew(renewal, self.finds())).collect();
+        let read = |value: Value| answers::renewed(&mut self.read(value)?);
         let routes = self.routes();
         let Some((route, replicas, time)) = &routes.confirmed else {
             let replies = routes.plain.call_all(&calls).await.into_iter();
@@ -418,13 +359,13 @@ impl Backend for Redis {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        let answer = self.call(wire::release(lease, self.finds())).await;
+        let answer = self.call(calls::release(lease, self.finds())).await;
         self.forget(&lease.name, &lease.id);
-        wire::released(&mut answer?)
+        answers::released(&mut answer?)
     }
 
     async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        wire::revoked(&mut self.call(wire::revoke(name, now)).await?)
+        answers::revoked(&mut self.call(calls::revoke(name, now)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -3,6 +3,7 @@
 pub mod blocked;
 pub mod browser;
 pub mod faulty;
+pub mod history;
 pub mod paused;
 pub mod process;
 pub mod pty;

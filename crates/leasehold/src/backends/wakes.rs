@@ -32,24 +32,24 @@ const CHECK_LIMIT: Duration = Duration::from_millis(400);
 /// One that nobody needs for so long is given up.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Between two tries to get one: to a server that is out of connections every client of its comes so often.
+/// Between two tries to get one: a server that is out of connections is asked no more often than this by each client.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A place counts as lapsed after so long, whatever its ttl: no clock can count for ever.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 3600);
 
-/// What wake numbers come over: the part of it that is the store's.
+/// How a store calls those who wait.
 #[async_trait]
 pub(crate) trait Subscribe: Send + Sync + 'static {
-    /// A connection, as something that can be asked.
-    type Line: Send;
+    /// A connection on which it does, as something that can be asked.
+    type Connection: Send;
 
     /// A new connection that listens on this channel, and what comes there: wake numbers, with spaces between them.
     /// Nothing need happen on the connection unless that is read.
-    async fn subscribe(&self, channel: &str) -> Result<(Self::Line, BoxStream<'static, String>)>;
+    async fn subscribe(&self, channel: &str) -> Result<(Self::Connection, BoxStream<'static, String>)>;
 
     /// Asks whether it is still there, while what comes is being read.
-    async fn check(line: &mut Self::Line) -> bool;
+    async fn check(connection: &mut Self::Connection) -> bool;
 }
 
 /// Those who wait, and the task that listens for them until this is dropped.
@@ -174,10 +174,10 @@ impl Table {
         loop {
             self.awaited().await;
             match self.subscribe(store).await {
-                Ok((line, calls)) => {
+                Ok((connection, calls)) => {
                     told = false;
                     self.change(false);
-                    self.serve::<S>(line, calls).await;
+                    self.serve::<S>(connection, calls).await;
                     self.change(false);
                 }
                 Err(error) => {
@@ -191,7 +191,10 @@ impl Table {
         }
     }
 
-    async fn subscribe<S: Subscribe>(&self, store: &S) -> Result<(S::Line, BoxStream<'static, String>)> {
+    async fn subscribe<S: Subscribe>(
+        &self,
+        store: &S,
+    ) -> Result<(S::Connection, BoxStream<'static, String>)> {
         let mut connecting = std::pin::pin!(store.subscribe(&self.channel));
         if let Ok(made) = timeout(CHECK_LIMIT, connecting.as_mut()).await {
             return made;
@@ -202,7 +205,11 @@ impl Table {
     }
 
     /// Until the connection breaks, or nobody has needed it for long.
-    async fn serve<S: Subscribe>(&self, mut line: S::Line, mut calls: BoxStream<'static, String>) {
+    async fn serve<S: Subscribe>(
+        &self,
+        mut connection: S::Connection,
+        mut calls: BoxStream<'static, String>,
+    ) {
         let hear = async {
             while let Some(numbers) = calls.next().await {
                 self.call(&numbers);
@@ -212,7 +219,7 @@ impl Table {
             loop {
                 sleep(CHECK_EVERY).await;
                 let is_needed = timeout(LINGER, self.awaited()).await.is_ok();
-                if !is_needed || timeout(CHECK_LIMIT, S::check(&mut line)).await != Ok(true) {
+                if !is_needed || timeout(CHECK_LIMIT, S::check(&mut connection)).await != Ok(true) {
                     break;
                 }
             }

@@ -13,6 +13,7 @@ use leasehold::{Fence, LeaseId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::aio::MultiplexedConnection;
+use testkit::history::modes;
 use testkit::redis::Server;
 
 use crate::kept::{DUE, FENCE, KEY, Packed, head_number, same_rows};
@@ -88,16 +89,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let rare = prop_oneof![100 => step, 1 => Just(Step::NearTheLimit), 1 => Just(Step::Flush)];
     prop::collection::vec(rare, 1..90)
-}
-
-fn modes(kind: u8) -> fn(usize) -> Mode {
-    match kind {
-        0 => |_| Mode::Exclusive,
-        1 => |who| if who % 3 == 0 { Mode::Exclusive } else { Mode::Shared },
-        2 => |_| Mode::Permit { limit: 3 },
-        // Kinds that do not go together.
-        _ => |who| if who % 5 == 0 { Mode::Permit { limit: 2 } } else { Mode::Shared },
-    }
 }
 
 /// Which of several holders that end together is shown is left open.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Busy, Wake};
+use leasehold::backend::{Attempt, Wake};
 use leasehold::{ErrorKind, Gone, Mode, State};
 use testkit::faulty::{Act, Answer, Call, FINAL, RETRYABLE, Verb};
 use testkit::paused::{Paused, settle, tasks};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold::backend::Busy;
 use leasehold::{ErrorKind, Jitter, Mode, Poll, State};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold::backend::Busy;
 use leasehold::{ErrorKind, Gone, Mode};
 use testkit::faulty::{Act, FINAL, RETRYABLE, Verb};
 use testkit::paused::{Paused, settle};

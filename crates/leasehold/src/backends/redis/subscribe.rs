@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 #[async_trait]
 impl Subscribe for Route {
-    type Line = PubSubSink;
+    type Connection = PubSubSink;
 
     /// In a cluster a message reaches all nodes: any will do.
     async fn subscribe(&self, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {

@@ -20,7 +20,7 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl Subscribe for Address {
-    type Line = Client;
+    type Connection = Client;
 
     async fn subscribe(&self, channel: &str) -> Result<(Client, BoxStream<'static, String>)> {
         let Reached { client, mut connection, .. } = self.connect().await?;

@@ -14,6 +14,23 @@ use leasehold::backend::{
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
 
+/// The kinds of error that are tried again.
+pub const RETRYABLE: [ErrorKind; 4] =
+    [ErrorKind::Unavailable, ErrorKind::Busy, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
+
+/// The kinds that are not.
+pub const FINAL: [ErrorKind; 9] = [
+    ErrorKind::InvalidArgument,
+    ErrorKind::AuthFailed,
+    ErrorKind::Timeout,
+    ErrorKind::Aborted,
+    ErrorKind::Lost,
+    ErrorKind::Mismatch,
+    ErrorKind::Deadlock,
+    ErrorKind::Unsupported,
+    ErrorKind::Internal,
+];
+
 /// The calls that a script can meddle with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {

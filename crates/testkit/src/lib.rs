@@ -1,7 +1,9 @@
-//! What the workspace's tests share: faulty backends, child processes, terminals, a browser, throw-away servers, a TCP proxy.
+//! What the workspace's tests share: faulty backends, stuck calls, child processes, terminals, a browser, throw-away servers, a TCP proxy.
 
+pub mod blocked;
 pub mod browser;
 pub mod faulty;
+pub mod history;
 pub mod paused;
 pub mod process;
 pub mod pty;

@@ -76,15 +76,12 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
     let mut page = Page::open(&server);
     page.sees("deploy");
     page.open_detail("deploy");
-    page.until("!document.getElementById('revoke').disabled");
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     assert!(page.said("#confirm").contains("Held by alice"), "{}", page.said("#confirm"));
     assert_eq!(page.eval("document.activeElement.id"), "revoke-no", "the harmless answer is the one at hand");
     page.click("#revoke-no");
     page.until("!document.getElementById('confirm').open");
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     page.click("#revoke-now");
     page.key("Escape");
     page.until("!document.getElementById('confirm').open");
@@ -93,8 +90,7 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
     assert_eq!(asked(&mut page), 0);
     assert_eq!(server.lock("deploy")["holders"][0]["revoked"], false);
     // At its expiry: it is still held, and no longer renewed.
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     assert_eq!(page.eval("document.getElementById('revoke-soft').checked"), true, "a choice is not kept");
     page.click("#revoke-yes");
     page.says("#detail-state", "Revoked");
@@ -103,8 +99,7 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
     assert_eq!(renewal["renewed"], false);
     page.says("#detail .past", "Renewal refused, alice");
     // Now.
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     page.click("#revoke-now");
     page.click("#revoke-yes");
     page.says("#detail-state", "Free");
@@ -124,9 +119,7 @@ fn who_revokes_means_the_holder_they_saw_and_not_the_next() {
     let mut page = Page::open(&server);
     page.sees("deploy");
     page.open_detail("deploy");
-    page.until("!document.getElementById('revoke').disabled");
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     server.release("deploy", &lease);
     server.take("deploy", "bob", 600_000);
     page.click("#revoke-now");
@@ -158,8 +151,7 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
     ] {
         assert_eq!(page.said(selector), text, "{selector}");
     }
-    page.click("#revoke");
-    page.until("document.getElementById('confirm').open");
+    page.begin_to_revoke();
     assert_eq!(page.said("#confirm-name"), name);
     assert_eq!(
         page.count("main img, main script, dialog img, dialog script, dialog [onclick], dialog svg[onload]"),

@@ -63,8 +63,7 @@ fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
     assert!(page.requests().iter().all(|url| !url.contains("lh_")), "{:?}", page.requests());
     // It may not revoke, and that is said.
     page.open_detail("deploy");
-    page.until("!document.getElementById('revoke').disabled");
-    page.click("#revoke");
+    page.begin_to_revoke();
     page.click("#revoke-yes");
     page.says("#confirm-error", "This token may not revoke");
     assert_eq!(server.lock("deploy")["holders"][0]["revoked"], false);

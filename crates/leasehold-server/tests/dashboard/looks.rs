@@ -157,9 +157,7 @@ fn nothing_is_wider_than_a_phone_or_a_desktop_however_long_the_names() {
                     && (e.getBoundingClientRect().right > innerWidth + 0.5 || e.getBoundingClientRect().left < -0.5)).length";
         assert_eq!(page.eval(fits), 0, "{width}, closer");
         assert_eq!(page.said("#detail-name"), "a-long-name/".repeat(21));
-        page.until("!document.getElementById('revoke').disabled");
-        page.click("#revoke");
-        page.until("document.getElementById('confirm').open");
+        page.begin_to_revoke();
         assert_eq!(
             page.eval("document.getElementById('confirm').getBoundingClientRect().right <= innerWidth"),
             true

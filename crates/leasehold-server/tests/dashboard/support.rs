@@ -157,6 +157,13 @@ impl Page {
         self.until("document.getElementById('detail').open && document.querySelector('#detail-body h3')");
     }
 
+    /// Asks to revoke what the detail shows; the question is then open.
+    pub(crate) fn begin_to_revoke(&mut self) {
+        self.until("!document.getElementById('revoke').disabled");
+        self.click("#revoke");
+        self.until("document.getElementById('confirm').open");
+    }
+
     pub(crate) fn search(&mut self, text: &str) {
         self.click("#search");
         self.eval("document.getElementById('search').select()");

@@ -9,6 +9,7 @@ use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
 use leasehold_server::Settings;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use testkit::faulty::{Act, Faulty, Verb};
 
 use crate::support::{PATIENCE, Server};
@@ -30,6 +31,14 @@ impl Server {
         }
     }
 
+    /// How often a verb ended in which way.
+    async fn counts(&self, verb: &str, results: [(&str, f64); 3]) {
+        for (result, count) in results {
+            let name = format!("lock_{verb}_total{{result=\"{result}\"}}");
+            assert_eq!(self.figure(&name).await, count, "{name}");
+        }
+    }
+
     async fn take(&self, name: &str, ttl_ms: u64) -> Value {
         let answer = self.verb(name, "acquire", json!({"owner_id": "me", "ttl_ms": ttl_ms})).await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -43,6 +52,20 @@ async fn faulty() -> (Server, Faulty) {
     (Server::on(locks, Settings::default()).await, store)
 }
 
+/// A server on each store that tells of what has expired. By itself it sweeps when it starts and not again: what is
+/// counted was found by somebody else.
+async fn swept_once(directory: &TempDir) -> [(&'static str, Server); 2] {
+    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
+    let start = async |url: &str| {
+        let mut settings = Settings::default();
+        settings.sweep_every = Duration::from_secs(3600);
+        let server = Server::on(Locks::connect(url).await.unwrap(), settings).await;
+        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+        server
+    };
+    [("memory", start("memory:").await), ("sqlite", start(&sqlite).await)]
+}
+
 /// U03.
 #[tokio::test]
 async fn acquires_are_counted_by_result() {
@@ -53,10 +76,7 @@ async fn acquires_are_counted_by_result() {
     store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy)]);
     server.acquire("c").await;
     server.verb("d", "acquire", json!({"owner_id": ""})).await.is_problem(400, "INVALID_ARGUMENT");
-    for (result, count) in [("success", 2.0), ("fail", 2.0), ("busy", 1.0)] {
-        let name = format!("lock_acquire_total{{result=\"{result}\"}}");
-        assert_eq!(server.figure(&name).await, count, "{name}");
-    }
+    server.counts("acquire", [("success", 2.0), ("fail", 2.0), ("busy", 1.0)]).await;
 }
 
 /// U04.
@@ -72,10 +92,7 @@ async fn renewals_are_counted_by_result_also_those_of_a_batch() {
     let one = |name: &str| json!({"lock_name": name, "lease_id": id, "extend_by_ms": 60_000});
     let batch = json!({"leases": [one("a"), one("a"), one("other")]}).to_string();
     assert_eq!(server.post("/v1/renew", &batch).await.status, 200);
-    for (result, count) in [("success", 3.0), ("fail", 2.0), ("busy", 1.0)] {
-        let name = format!("lock_renew_total{{result=\"{result}\"}}");
-        assert_eq!(server.figure(&name).await, count, "{name}");
-    }
+    server.counts("renew", [("success", 3.0), ("fail", 2.0), ("busy", 1.0)]).await;
 }
 
 /// U05.
@@ -88,10 +105,7 @@ async fn releases_are_counted_by_result() {
     assert_eq!(server.verb("a", "release", release.clone()).await.status, 503);
     assert_eq!(server.verb("a", "release", release.clone()).await.body["released"], true);
     assert_eq!(server.verb("a", "release", release).await.body["released"], false);
-    for (result, count) in [("success", 1.0), ("fail", 1.0), ("busy", 1.0)] {
-        let name = format!("lock_release_total{{result=\"{result}\"}}");
-        assert_eq!(server.figure(&name).await, count, "{name}");
-    }
+    server.counts("release", [("success", 1.0), ("fail", 1.0), ("busy", 1.0)]).await;
 }
 
 /// U06, and the store's part of it.
@@ -150,13 +164,7 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
 #[tokio::test]
 async fn every_lease_that_expired_is_counted_once() {
     let directory = tempfile::tempdir().unwrap();
-    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
-    for store in ["memory:", &sqlite] {
-        let mut settings = Settings::default();
-        // By itself it sweeps when it starts and not again: what is counted was found by somebody else.
-        settings.sweep_every = Duration::from_secs(3600);
-        let server = Server::on(Locks::connect(store).await.unwrap(), settings).await;
-        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+    for (store, server) in swept_once(&directory).await {
         let old = server.take("replaced", 1).await;
         server.until("replaced", |lock| lock["held"] == false).await;
         server.take("replaced", 60_000).await;
@@ -189,12 +197,7 @@ async fn every_lease_that_expired_is_counted_once() {
 #[tokio::test]
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
-    for store in ["memory:", &sqlite] {
-        let mut settings = Settings::default();
-        settings.sweep_every = Duration::from_secs(3600);
-        let server = Server::on(Locks::connect(store).await.unwrap(), settings).await;
-        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+    for (store, server) in swept_once(&directory).await {
         server.take("a", 200).await;
         let next = json!({"owner_id": "next", "ttl_ms": 60_000, "wait_ms": 50_000});
         assert_eq!(server.verb("a", "acquire", next).await.status, 200);

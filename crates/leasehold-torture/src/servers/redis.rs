@@ -3,6 +3,9 @@
 //!
 //! The kernel ends a server when the **thread** that started it ends, so start them on one that lasts: a test's own.
 
+mod cluster;
+mod sentinels;
+
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -11,6 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+pub use self::cluster::Cluster;
+pub use self::sentinels::Sentinels;
 
 use super::daemon::{self, PATIENCE};
 use super::{failed, last_lines, or_panic};
@@ -371,150 +377,6 @@ pub fn servers(count: usize) -> Vec<Server> {
     (0..count).map(|_| Server::start()).collect()
 }
 
-/// A cluster of three primaries without replicas.
-#[derive(Debug)]
-pub struct Cluster {
-    /// The nodes.
-    pub nodes: Vec<Server>,
-}
-
-impl Cluster {
-    /// Starts it, and waits until every node serves.
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    pub fn start() -> Self {
-        Cluster::launch(None)
-    }
-
-    /// As [`start`](Cluster::start), with nodes that speak TLS only, also with each other.
-    ///
-    /// # Panics
-    /// If the certificates cannot be made, or it cannot be started.
-    pub fn with_tls() -> Self {
-        let authority = or_panic(Dir::new());
-        certificates(&authority.0);
-        Cluster::launch(Some(&authority.0))
-    }
-
-    fn launch(authority: Option<&Path>) -> Self {
-        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-        let node = || {
-            or_panic(Server::launch(&options, &[], authority.is_some(), |dir, port| {
-                let mut more = Vec::new();
-                if let Some(authority) = authority {
-                    for file in ["ca.pem", "server.pem", "server.key"] {
-                        std::fs::copy(authority.join(file), dir.join(file))?;
-                    }
-                    more.extend(tls_only(dir, port));
-                    more.extend(["--tls-cluster".into(), "yes".into()]);
-                }
-                more.extend(["--cluster-port".into(), daemon::free_port()?.to_string()]);
-                Ok(more)
-            }))
-        };
-        let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
-        let bus = |node: &Server| node.options.last().cloned().unwrap_or_default();
-        for (i, node) in nodes.iter().enumerate() {
-            let (first, last) = ((i * 16384 / 3).to_string(), ((i + 1) * 16384 / 3 - 1).to_string());
-            assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "OK");
-            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
-            let first = &nodes[0];
-            if i > 0 {
-                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &first.port.to_string(), &bus(first)]);
-            }
-        }
-        until("the cluster comes up", || {
-            nodes.iter().all(|node| {
-                let info = node.cli(&["CLUSTER", "INFO"]);
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
-            })
-        });
-        Cluster { nodes }
-    }
-
-    /// `redis-cluster://…`, naming one node.
-    pub fn url(&self) -> String {
-        let url = format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port);
-        match &self.nodes[0] {
-            node if node.tls => format!("{url}?tls=1&cacert={}", node.ca().display()),
-            _ => url,
-        }
-    }
-
-    /// The node that serves a slot.
-    ///
-    /// # Panics
-    /// If none does.
-    pub fn serving(&self, slot: u16) -> &Server {
-        let at = self.nodes.iter().find(|node| {
-            let nodes = node.cli(&["CLUSTER", "NODES"]);
-            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default().to_owned();
-            own.split(' ').skip(8).any(|range| {
-                let (first, last) = range.split_once('-').unwrap_or((range, range));
-                matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
-            })
-        });
-        at.expect("a node serves the slot")
-    }
-}
-
-/// A primary, a replica, and three sentinels that watch them.
-#[derive(Debug)]
-pub struct Sentinels {
-    /// The two servers; which of them is the primary changes.
-    pub servers: Vec<Server>,
-    /// The sentinels.
-    pub sentinels: Vec<Server>,
-}
-
-impl Sentinels {
-    /// Starts them, and waits until the sentinels know each other and the replica.
-    ///
-    /// # Panics
-    /// If they cannot be started.
-    pub fn start() -> Self {
-        Sentinels::watching(with_replica(), None)
-    }
-
-    /// As [`start`](Sentinels::start), with a password for the servers and another for the sentinels.
-    ///
-    /// # Panics
-    /// If they cannot be started.
-    pub fn with_passwords(servers: &str, sentinels: &str) -> Self {
-        let options = ["--requirepass", servers, "--masterauth", servers];
-        Sentinels::watching(with_replica_and(&options), Some(sentinels))
-    }
-
-    fn watching(servers: Vec<Server>, password: Option<&str>) -> Self {
-        let sentinels: Vec<Server> = (0..3).map(|_| sentinel(&servers[0], password)).collect();
-        until("the sentinels know each other", || {
-            sentinels.iter().all(|sentinel| {
-                let seen = sentinel.cli(&["SENTINEL", "MASTER", "main"]);
-                let after = |field: &str| {
-                    seen.lines().skip_while(|line| *line != field).nth(1).unwrap_or_default().to_owned()
-                };
-                after("num-other-sentinels") == "2"
-                    && after("num-slaves") == "1"
-                    && after("flags") == "master"
-            })
-        });
-        Sentinels { servers, sentinels }
-    }
-
-    /// `redis-sentinel://…`
-    pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
-        format!("redis-sentinel://{}/main", hosts.join(","))
-    }
-
-    /// The port of the primary, as the first sentinel sees it.
-    pub fn primary(&self) -> String {
-        let seen = self.sentinels[0].cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
-        seen.lines().nth(1).unwrap_or_default().to_owned()
-    }
-}
-
 /// A primary and a replica of it that has caught up.
 ///
 /// # Panics
@@ -530,36 +392,4 @@ fn with_replica_and(options: &[&str]) -> Vec<Server> {
         replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
     });
     vec![primary, replica]
-}
-
-fn sentinel(primary: &Server, password: Option<&str>) -> Server {
-    for _ in 0..TRIES {
-        let (dir, port) = (or_panic(Dir::new()), free_port());
-        let mut config = format!(
-            "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\n\
-             sentinel failover-timeout main 3000\n",
-            primary.port
-        );
-        if let Some(password) = &primary.password {
-            config += &format!("sentinel auth-pass main {password}\n");
-        }
-        if let Some(password) = password {
-            config += &format!("requirepass {password}\n");
-        }
-        std::fs::write(dir.0.join("sentinel.conf"), config).expect("a file can be written");
-        let mut server = Server {
-            process: None,
-            port,
-            dir,
-            options: Vec::new(),
-            environment: Vec::new(),
-            password: password.map(str::to_owned),
-            tls: false,
-            sentinel: true,
-        };
-        if or_panic(server.run()) {
-            return server;
-        }
-    }
-    panic!("no sentinel could be started");
 }

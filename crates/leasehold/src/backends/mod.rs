@@ -2,6 +2,8 @@
 
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+#[cfg(any(all(feature = "file", unix), feature = "postgres"))]
+mod held;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod memory;
@@ -16,3 +18,5 @@ pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod wakes;

@@ -1,19 +1,24 @@
 //! Calls from runtimes that are blocked, gone, or do no I/O: their sessions live on.
 
-use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::mpsc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::State;
+use testkit::blocked::{self, Blocked};
 use testkit::postgres::Postgres;
 use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::Client;
 
 use crate::support::{PATIENCE, advisory_locks, connect, stranger, until};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Ends the sessions that hold a key or wait for one.
+async fn end_sessions(look: &Client) {
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'";
+    look.query_one(end, &[]).await.unwrap();
 }
 
 #[test]
@@ -41,26 +46,9 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss
     let locks = own.block_on(connect(&server));
     // All of this is on one session.
     own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
-    let (stuck, is_stuck) = mpsc::channel();
-    let (go_on, goes_on) = mpsc::channel();
-    let blocked = {
-        let locks = locks.clone();
-        std::thread::spawn(move || {
-            runtime().block_on(async {
-                let mutex = locks.mutex("stuck");
-                let mut call = pin!(mutex.lock());
-                poll_fn(|cx| {
-                    assert!(call.as_mut().poll(cx).is_pending());
-                    Poll::Ready(())
-                })
-                .await;
-                stuck.send(()).unwrap();
-                let () = goes_on.recv().unwrap();
-                drop(tokio::time::timeout(PATIENCE, call).await.unwrap());
-            });
-        })
-    };
-    is_stuck.recv().unwrap();
+    let stuck = locks.clone();
+    // Its session may be gone when it goes on.
+    let blocked = Blocked::in_call(move || async move { drop(stuck.mutex("stuck").lock().await) });
     own.block_on(async {
         let began = Instant::now();
         locks.mutex("free").lock().await.unwrap().release().await.unwrap();
@@ -69,17 +57,11 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss
         let look = stranger(&server).await;
         until("what was sent is done", || async { advisory_locks(&look).await == 2 }).await;
         let began = Instant::now();
-        look.query_one(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'",
-            &[],
-        )
-        .await
-        .unwrap();
+        end_sessions(&look).await;
         tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     });
-    go_on.send(()).unwrap();
-    blocked.join().unwrap();
+    blocked.go_on();
 }
 
 #[test]
@@ -92,17 +74,8 @@ fn a_loss_is_noticed_although_the_only_call_is_stuck() {
         let look = stranger(&server).await;
         let mutex = locks.mutex("stuck");
         let mut call = pin!(mutex.lock());
-        poll_fn(|cx| {
-            assert!(call.as_mut().poll(cx).is_pending());
-            Poll::Ready(())
-        })
-        .await;
-        look.query_one(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'",
-            &[],
-        )
-        .await
-        .unwrap();
+        blocked::send(call.as_mut()).await;
+        end_sessions(&look).await;
         // This runtime does nothing else meanwhile.
         let began = Instant::now();
         while guard.state() == State::Held {

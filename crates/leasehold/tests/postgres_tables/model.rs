@@ -12,6 +12,7 @@ use leasehold::state::{Answer, Now, Op, Row, State};
 use leasehold::{Fence, Name};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use testkit::history::modes;
 
 use crate::support::{Place, name, place};
 
@@ -57,21 +58,6 @@ fn text(answer: &leasehold::Result<Answer>) -> String {
         }
         Ok(answer) => format!("{answer:?}"),
         Err(error) => error.to_string(),
-    }
-}
-
-fn modes(kind: u8) -> fn(usize) -> Mode {
-    match kind {
-        0 => |_| Mode::Exclusive,
-        1 => |who| if who % 3 == 0 { Mode::Exclusive } else { Mode::Shared },
-        2 => |_| Mode::Permit { limit: 3 },
-        // Kinds that do not go together, and a semaphore that lets nobody in.
-        _ => |who| match who % 5 {
-            0 => Mode::Permit { limit: 2 },
-            1 => Mode::Permit { limit: 0 },
-            2 => Mode::Exclusive,
-            _ => Mode::Shared,
-        },
     }
 }
 

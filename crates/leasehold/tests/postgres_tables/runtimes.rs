@@ -1,12 +1,9 @@
 //! Calls from runtimes that are blocked, gone, or do no I/O: they disturb nobody else's.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::mpsc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{Locks, State};
+use testkit::blocked::Blocked;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{PATIENCE, Place, place, until};
@@ -47,27 +44,10 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other() {
     let own = runtime();
     let locks = connect(&own, &place);
     own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
-    let (stuck, is_stuck) = mpsc::channel();
-    let (go_on, goes_on) = mpsc::channel();
-    let blocked = {
-        let locks = locks.clone();
-        std::thread::spawn(move || {
-            runtime().block_on(async {
-                let mutex = locks.mutex("stuck");
-                let mut call = pin!(mutex.lock());
-                poll_fn(|cx| {
-                    assert!(call.as_mut().poll(cx).is_pending());
-                    Poll::Ready(())
-                })
-                .await;
-                stuck.send(()).unwrap();
-                let () = goes_on.recv().unwrap();
-                let guard = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
-                guard.release().await.unwrap();
-            });
-        })
-    };
-    is_stuck.recv().unwrap();
+    let stuck = locks.clone();
+    let blocked = Blocked::in_call(move || async move {
+        stuck.mutex("stuck").lock().await.unwrap().release().await.unwrap();
+    });
     own.block_on(async {
         let began = Instant::now();
         for _ in 0..3 {
@@ -75,8 +55,7 @@ fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other() {
         }
         assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     });
-    go_on.send(()).unwrap();
-    blocked.join().unwrap();
+    blocked.go_on();
 }
 
 #[test]

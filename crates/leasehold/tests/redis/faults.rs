@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Attempt, Backend, Claim, Mode, Release, Released, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
-use leasehold::{ErrorKind, Gone, Locks};
+use leasehold::{ErrorKind, Gone, Guard, Locks};
 use testkit::redis::{Sentinels, Server, with_replica};
+use tokio::task::JoinHandle;
 
 use crate::support::{LONG, TICKET, busy, claim, granted, granted_at_last, look, name};
 
@@ -29,6 +30,16 @@ async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {
     granted_at_last(&store, &claim("b", LONG)).await;
 }
 
+/// A task that waits for the lock, and is in the queue already.
+async fn begin_to_wait(locks: &Locks, other: &Redis) -> JoinHandle<leasehold::Result<Guard>> {
+    let mutex = locks.mutex("x");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    while look(other, "x").await.queue_length == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    waiting
+}
+
 #[tokio::test]
 async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_and_the_next_is_pushed() {
     let server = Server::start();
@@ -38,13 +49,7 @@ async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_an
     let hand_over = async |kill: bool| {
         let held = claim("x", LONG);
         granted(&other, &held).await;
-        let waiting = tokio::spawn({
-            let mutex = locks.mutex("x");
-            async move { mutex.lock().await }
-        });
-        while look(&other, "x").await.queue_length == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let waiting = begin_to_wait(&locks, &other).await;
         // Until the channel is there.
         while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -135,13 +140,7 @@ async fn a_waiting_acquire_outlives_a_restart_of_the_server() {
     let other = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
     granted(&other, &held).await;
-    let waiting = tokio::spawn({
-        let mutex = locks.mutex("x");
-        async move { mutex.lock().await }
-    });
-    while look(&other, "x").await.queue_length == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let waiting = begin_to_wait(&locks, &other).await;
     server.restart();
     let release = Release::new(name("x"), held.id);
     while other.release(&release).await.is_err() {

@@ -5,6 +5,7 @@
 mod cluster;
 mod conformance;
 mod faults;
+mod kept;
 mod keys;
 mod model;
 mod proxied;

@@ -10,6 +10,7 @@ use leasehold::state::{Answer, Now, Op, State};
 use leasehold::{Fence, LeaseId, Name};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use testkit::history::modes;
 
 use crate::support::{HandClock, name, place};
 
@@ -145,16 +146,6 @@ fn same_view(a: &NameInfo, b: &NameInfo) -> Result<(), TestCaseError> {
     prop_assert_eq!(&a.waiters, &b.waiters);
     prop_assert_eq!((a.version, a.last_fence, a.queue_length), (b.version, b.last_fence, b.queue_length));
     Ok(())
-}
-
-fn modes(kind: u8) -> fn(usize) -> Mode {
-    match kind {
-        0 => |_| Mode::Exclusive,
-        1 => |who| if who % 3 == 0 { Mode::Exclusive } else { Mode::Shared },
-        2 => |_| Mode::Permit { limit: 3 },
-        // Kinds that do not go together.
-        _ => |who| if who % 5 == 0 { Mode::Permit { limit: 2 } } else { Mode::Shared },
-    }
 }
 
 async fn run(steps: &[Step], kind: u8, shared: bool) -> Result<(), TestCaseError> {

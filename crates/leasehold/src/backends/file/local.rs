@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Attempt, Claim, Gone, Grant, Mode, Release, Released, SPENT_FOR, WaiterInfo};
+use crate::backend::{Attempt, Claim, Gone, Grant, Mode, Release, Released, WaiterInfo};
+use crate::backends::held::{Held, Spent};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::WAITERS_SHOWN;
@@ -21,39 +21,24 @@ use super::locked::Locked;
 /// its runtime is blocked. Then the next is let past.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
-/// Spent ids below which nobody looks for those to forget.
-const PURGE_FROM: usize = 1024;
-
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     names: HashMap<Arc<str>, Entry>,
-    spent: usize,
-    purge_at: usize,
+    spent: Spent,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     leases: HashMap<LeaseId, Lease>,
-    spent: HashMap<LeaseId, Spent>,
     places: VecDeque<Place>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) file: Locked,
-    pub(crate) grant: Grant,
-    pub(crate) owner: Arc<str>,
-    pub(crate) ttl: Duration,
-    pub(crate) nonce: u64,
-    pub(crate) repeated: bool,
+    pub(crate) held: Held,
     /// Rung when it is over, however it ended.
     pub(crate) over: Arc<Notify>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Spent {
-    until: Moment,
-    why: Gone,
 }
 
 /// A local waiter.
@@ -87,8 +72,7 @@ impl Local {
     }
 
     fn tidy(&mut self, name: &Name) {
-        let unused =
-            |entry: &Entry| entry.leases.is_empty() && entry.spent.is_empty() && entry.places.is_empty();
+        let unused = |entry: &Entry| entry.leases.is_empty() && entry.places.is_empty();
         if self.names.get(name.stored()).is_some_and(unused) {
             self.names.remove(name.stored());
         }
@@ -111,20 +95,12 @@ impl Local {
     /// The answer that needs no file: the id is spent, has its lease already, or others wait before it.
     /// `None`: try.
     pub(crate) fn known(&mut self, claim: &Claim, now: Moment) -> Result<Option<Known>> {
-        let Some(entry) = self.names.get_mut(claim.name.stored()) else { return Ok(None) };
-        if entry.is_spent(&claim.id, now) {
+        if self.spent.contains(&claim.name, &claim.id, now) {
             return Ok(Some(Known::Answer(Attempt::Gone(Gone::Superseded))));
         }
+        let Some(entry) = self.names.get_mut(claim.name.stored()) else { return Ok(None) };
         if let Some(lease) = entry.leases.get_mut(&claim.id) {
-            if !lease.grant.mode.is_same_kind(claim.mode) {
-                return Err(claim.mode.mismatch(lease.grant.mode));
-            }
-            if !claim.first && lease.nonce != claim.nonce {
-                return Ok(Some(Known::Answer(Attempt::Gone(Gone::Superseded))));
-            }
-            lease.nonce = claim.nonce;
-            lease.repeated |= claim.repeat;
-            return Ok(Some(Known::Answer(Attempt::Granted(lease.grant.clone()))));
+            return lease.held.again(claim).map(|answer| Some(Known::Answer(answer)));
         }
         entry.settle(now);
         let waits = entry.places.front().is_some_and(|front| front.id != claim.id);
@@ -133,11 +109,11 @@ impl Local {
 
     /// Keeps a new lease, unless its id was given up meanwhile: then the file is handed back.
     pub(crate) fn keep(&mut self, claim: &Claim, lease: Lease, now: Moment) -> Result<Grant, Box<Lease>> {
-        let entry = self.entry(&claim.name);
-        if entry.is_spent(&claim.id, now) {
+        if self.spent.contains(&claim.name, &claim.id, now) {
             return Err(Box::new(lease));
         }
-        let grant = lease.grant.clone();
+        let grant = lease.held.grant.clone();
+        let entry = self.entry(&claim.name);
         entry.leases.insert(claim.id, lease);
         entry.leave(&claim.id, now);
         Ok(grant)
@@ -145,64 +121,30 @@ impl Local {
 
     /// Ends a lease, or says why there is none to end; the file is for the caller to let go.
     pub(crate) fn release(&mut self, release: &Release, now: Moment) -> (Released, Option<Lease>) {
-        let entry = self.entry(&release.name);
-        entry.leave(&release.id, now);
-        let spent = entry.spent.get(&release.id).filter(|spent| spent.until > now).copied();
-        let (mut ttl, mut ended) = (release.unanswered, None);
-        let answer = match entry.leases.get(&release.id) {
-            None => Released::Gone(spent.map_or(Gone::NotFound, |spent| spent.why)),
-            Some(lease) if release.nonce.is_some_and(|nonce| nonce != lease.nonce) => {
-                return (Released::Gone(Gone::Superseded), None);
-            }
-            Some(lease) if !lease.matches(release.fence, release.owner.as_deref()) => {
-                return (Released::Gone(Gone::NotFound), None);
-            }
-            Some(lease) => {
-                if lease.repeated || ttl.is_some() {
-                    ttl = Some(ttl.unwrap_or_default().max(lease.ttl));
-                }
-                ended = entry.leases.remove(&release.id);
-                if let Some(lease) = &ended {
-                    lease.over.notify_one();
-                }
-                Released::Done
-            }
+        self.leave(&release.name, &release.id, now);
+        let lease = self.lease(&release.name, &release.id);
+        let (answer, spends) = match lease.map(|lease| lease.held.ended_by(release)) {
+            None => (Released::Gone(Gone::NotFound), release.unanswered),
+            Some(Err(gone)) => return (Released::Gone(gone), None),
+            Some(Ok(spends)) => (Released::Done, spends),
         };
-        if let Some(ttl) = ttl {
-            self.spend(&release.name, release.id, ttl, now);
-        }
-        self.tidy(&release.name);
-        (answer, ended)
+        self.spent.add(&release.name, release.id, spends, now);
+        (answer, if answer == Released::Done { self.take(&release.name, &release.id) } else { None })
     }
 
     /// A lease whose file is no longer in its place.
     pub(crate) fn lose(&mut self, name: &Name, id: &LeaseId, now: Moment) -> Option<Lease> {
-        let lease = self.names.get_mut(name.stored())?.leases.remove(id)?;
-        lease.over.notify_one();
-        if lease.repeated {
-            self.spend(name, *id, lease.ttl, now);
-        }
-        self.tidy(name);
+        let lease = self.take(name, id)?;
+        self.spent.add(name, *id, lease.held.spends(), now);
         Some(lease)
     }
 
-    fn spend(&mut self, name: &Name, id: LeaseId, ttl: Duration, now: Moment) {
-        if self.spent >= self.purge_at.max(PURGE_FROM) {
-            self.spent = 0;
-            self.names.retain(|_, entry| {
-                entry.spent.retain(|_, spent| spent.until > now);
-                self.spent += entry.spent.len();
-                !(entry.leases.is_empty() && entry.spent.is_empty() && entry.places.is_empty())
-            });
-            self.purge_at = self.spent * 2;
-        }
-        let until = now + ttl.max(SPENT_FOR);
-        let entry = self.entry(name);
-        let had = entry.spent.len();
-        let spent = entry.spent.entry(id).or_insert(Spent { until, why: Gone::NotFound });
-        spent.until = spent.until.max(until);
-        let more = entry.spent.len() - had;
-        self.spent += more;
+    /// Takes a lease out, and tells those who watch it.
+    fn take(&mut self, name: &Name, id: &LeaseId) -> Option<Lease> {
+        let lease = self.names.get_mut(name.stored())?.leases.remove(id)?;
+        lease.over.notify_one();
+        self.tidy(name);
+        Some(lease)
     }
 
     /// Rings for the front of the queue.
@@ -281,10 +223,6 @@ pub(crate) enum Known {
 }
 
 impl Entry {
-    fn is_spent(&self, id: &LeaseId, now: Moment) -> bool {
-        self.spent.get(id).is_some_and(|spent| spent.until > now)
-    }
-
     /// Lets those past a front that is out of touch.
     fn settle(&mut self, now: Moment) {
         while self.places.front().is_some_and(|front| front.seen + GRACE <= now) {
@@ -308,11 +246,5 @@ impl Entry {
             front.seen = now;
         }
         self.places.iter().take(2).for_each(|place| place.bell.notify_one());
-    }
-}
-
-impl Lease {
-    pub(crate) fn matches(&self, fence: Option<Fence>, owner: Option<&str>) -> bool {
-        fence.is_none_or(|fence| fence == self.grant.fence) && owner.is_none_or(|owner| owner == &*self.owner)
     }
 }

@@ -10,6 +10,7 @@ use crate::backend::{
     Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Page, Query, Release, Released, Renewal,
     Renewed, Swept,
 };
+use crate::backends::held::Held;
 use crate::bugs::{self, Bug};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -136,19 +137,7 @@ impl Store {
                 return Err(error);
             }
         };
-        if fence > Fence::WARN {
-            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
-        }
-        let grant = Grant { acquired_at_ms: wall / 1000, ..Grant::new(fence, claim.mode, None) };
-        let lease = Lease {
-            file,
-            grant,
-            owner: Arc::clone(&claim.owner),
-            ttl: claim.ttl,
-            nonce: claim.nonce,
-            repeated: claim.repeat,
-            over: Arc::default(),
-        };
+        let lease = Lease { file, held: Held::new(claim, fence, wall), over: Arc::default() };
         let kept = self.local().keep(claim, lease, self.clock.now());
         Ok(match kept {
             Ok(grant) => Attempt::Granted(grant),
@@ -255,8 +244,8 @@ impl Store {
             None => None,
         };
         let (fence, mode) = match self.local().lease(name, id) {
-            Some(lease) if lease.matches(renewal.fence, renewal.owner.as_deref()) => {
-                (lease.grant.fence, lease.grant.mode)
+            Some(lease) if lease.held.matches(renewal.fence, renewal.owner.as_deref()) => {
+                (lease.held.grant.fence, lease.held.grant.mode)
             }
             _ => return gone(Gone::NotFound),
         };
@@ -286,12 +275,7 @@ impl Store {
         }
         let mut local = self.local();
         let Some(lease) = local.lease(name, id) else { return gone(Gone::NotFound) };
-        if renewal.shorten.is_none_or(|count| count == lease.grant.renewals) {
-            lease.grant.fence = raise.unwrap_or(fence);
-            lease.grant.renewals += 1;
-            lease.ttl = lease.ttl.max(renewal.ttl);
-        }
-        Ok(Renewed::Held(lease.grant.clone()))
+        Ok(Renewed::Held(lease.held.renewed(renewal)))
     }
 
     pub(crate) fn release(&self, release: &Release) -> Result<Released> {

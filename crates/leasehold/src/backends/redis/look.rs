@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::answers::{self, Answer};
+use super::calls;
 use super::link::Link;
 use super::route::Route;
-use super::wire::{self, Answer};
 use super::{fault, keys};
 use crate::backend::{Page, Swept};
 use crate::error::Result;
@@ -53,9 +54,9 @@ pub(super) async fn page(route: &Route, prefix: &str, limit: usize, cursor: Opti
     found.dedup();
     let mut page = Page::default();
     for some in found.chunks(AT_ONCE) {
-        let calls: Vec<_> = some.iter().map(|name| wire::inspect(name, None)).collect();
+        let calls: Vec<_> = some.iter().map(|name| calls::inspect(name, None)).collect();
         for (name, answer) in some.iter().zip(route.call_all(&calls).await) {
-            let info = wire::inspected(answer?.value, name)?.info;
+            let info = answers::inspected(answer?.value, name)?.info;
             if info.holders.is_empty() && info.queue_length == 0 {
                 continue;
             }
@@ -77,11 +78,11 @@ pub(super) async fn sweep(route: &Route) -> Result<(Swept, u64)> {
     found.retain(|key| keys::stored(key).is_some_and(|stored| Name::from_stored(&stored).is_ok()));
     let (mut total, mut time) = (Swept::default(), 0);
     for some in found.chunks(AT_ONCE) {
-        let calls: Vec<_> = some.iter().map(|key| wire::sweep(key.clone())).collect();
+        let calls: Vec<_> = some.iter().map(|key| calls::sweep(key.clone())).collect();
         for answer in route.call_all(&calls).await {
             let mut answer = Answer::new(answer?.value)?;
             time = answer.time().unwrap_or(time);
-            total += wire::swept(&mut answer)?;
+            total += answers::swept(&mut answer)?;
         }
     }
     Ok((total, time))

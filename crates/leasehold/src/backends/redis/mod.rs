@@ -2,6 +2,9 @@
 //! `docs/redis.md` tells of its keys, its options and of what a failover can lose.
 
 mod address;
+mod answers;
+mod builder;
+mod calls;
 mod check;
 mod fault;
 mod keys;
@@ -9,8 +12,7 @@ mod link;
 mod look;
 mod route;
 mod scripts;
-mod wakes;
-mod wire;
+mod subscribe;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,18 +23,20 @@ use async_trait::async_trait;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+
+pub use self::builder::RedisBuilder;
 
 use self::address::{Address, Layout};
+use self::answers::{Answer, Seen};
+use self::calls::Wakeable;
 use self::link::Reply;
 use self::route::Route;
 use self::scripts::Call;
-use self::wakes::Wakes;
-use self::wire::{Answer, Seen, Wakeable};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::per_runtime::PerRuntime;
+use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
@@ -86,103 +90,22 @@ struct Routes {
     /// For grants that replicas have to confirm: `WAIT` blocks its connection.
     confirmed: Option<(Route, u32, Duration)>,
     /// Those who wait on this runtime, and the channel on which they are woken.
-    wakes: Arc<Wakes>,
-    listener: std::sync::OnceLock<AbortHandle>,
-    runtime: Handle,
+    wakes: Wakes<Route>,
 }
 
 impl Routes {
-    fn new(address: &Arc<Address>, on: &Handle) -> Self {
+    fn new(address: &Arc<Address>, on: &Handle, lent: Option<MultiplexedConnection>) -> Self {
         let route = |patience| Route::new(Arc::clone(address), on.clone(), patience);
+        let plain = match lent {
+            Some(connection) => route(Duration::ZERO).lent(connection),
+            None => route(Duration::ZERO),
+        };
+        let plain = Arc::new(plain);
         Routes {
-            plain: Arc::new(route(Duration::ZERO)),
             confirmed: address.wait_replicas.map(|(replicas, time)| (route(time), replicas, time)),
-            wakes: Arc::new(Wakes::new()),
-            listener: std::sync::OnceLock::new(),
-            runtime: on.clone(),
+            wakes: Wakes::new(keys::CHANNEL, Arc::clone(&plain), on.clone()),
+            plain,
         }
-    }
-
-    /// Sees to it that whoever waits here is woken.
-    fn listen(&self) {
-        if self.wakes.begin() {
-            let route = Arc::clone(&self.plain);
-            let listener = Arc::clone(&self.wakes).listen(move || route.known());
-            let _ = self.listener.set(self.runtime.spawn(listener).abort_handle());
-        }
-    }
-}
-
-impl Drop for Routes {
-    fn drop(&mut self) {
-        if let Some(listener) = self.listener.get() {
-            listener.abort();
-        }
-    }
-}
-
-/// Sets up a [`Redis`].
-#[derive(Debug, Clone)]
-pub struct RedisBuilder {
-    address: Address,
-}
-
-impl RedisBuilder {
-    /// Sets how long an answer may take before the call fails and the connection is replaced: 2 s unless set.
-    #[must_use]
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.address.response_timeout = timeout;
-        self
-    }
-
-    /// Sets how long connecting may take, with TLS and login: 2 s unless set.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.address.connect_timeout = timeout;
-        self
-    }
-
-    /// Lets every grant and renewal count only when this many replicas have it (`WAIT`). A grant that they do not
-    /// confirm in time is given back, and the attempt fails with `Unavailable`. Zero: no waiting, as unless set.
-    #[must_use]
-    pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
-        self.address.wait_replicas = (replicas > 0).then_some((replicas, timeout));
-        self
-    }
-
-    /// Logs in to the sentinels with this password, and this user if there is one; otherwise they are asked without.
-    #[must_use]
-    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
-        if let Some(user) = user {
-            self.address.set_sentinel_user(user);
-        }
-        self.address.set_sentinel_password(password);
-        self
-    }
-
-    /// Trusts the certificates that this authority, in PEM, has signed, and no others.
-    #[must_use]
-    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.address.set_root_certificate(pem.into());
-        self
-    }
-
-    /// Shows this certificate, with its key, both in PEM, to the server.
-    #[must_use]
-    pub fn client_certificate(mut self, pem: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.address.set_client_certificate(pem.into(), key.into());
-        self
-    }
-
-    /// Connects, and checks the server.
-    ///
-    /// # Cancel safety
-    /// Dropped, nothing is left.
-    ///
-    /// # Errors
-    /// `Unsupported` for a Redis before 6.2; `AuthFailed`, `Unavailable` or `NetworkTimeout` if it cannot be reached.
-    pub async fn connect(self) -> Result<Redis> {
-        Redis::open(Arc::new(self.address), None).await
     }
 }
 
@@ -209,7 +132,7 @@ impl Redis {
     /// # Errors
     /// `InvalidArgument` for a URL that cannot be one. The URL is in no error.
     pub fn builder(url: &str) -> Result<RedisBuilder> {
-        Ok(RedisBuilder { address: Address::parse(url)? })
+        Ok(RedisBuilder::new(Address::parse(url)?))
     }
 
     /// A store over a connection of your own, to the single server at this URL.
@@ -234,12 +157,8 @@ impl Redis {
 
     async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
         let runtime = Handle::current();
-        let mut home = Routes::new(&address, &runtime);
         let elsewhere = connection.is_none().then(|| PerRuntime::beside(&runtime));
-        if let Some(connection) = connection {
-            let route = Route::new(Arc::clone(&address), runtime.clone(), Duration::ZERO);
-            home.plain = Arc::new(route.lent(connection));
-        }
+        let home = Routes::new(&address, &runtime, connection);
         let mut run_id = String::new();
         for link in home.plain.everywhere().await? {
             let checked = check::server(&link).await?;
@@ -304,15 +223,16 @@ impl Redis {
     /// The connections on the caller's runtime, where there is no way to another thread and back.
     fn routes(&self) -> Arc<Routes> {
         let Inner { home, elsewhere, address, .. } = &*self.inner;
-        let own = elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on)));
+        let own =
+            elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on, None)));
         own.unwrap_or_else(|| Arc::clone(home))
     }
 
     /// It waits no longer, wherever that was.
-    fn forget(&self, id: &LeaseId) {
-        self.inner.home.wakes.forget(id);
+    fn forget(&self, name: &Name, id: &LeaseId) {
+        self.inner.home.wakes.leave(name, id);
         if let Some(elsewhere) = &self.inner.elsewhere {
-            elsewhere.each(|routes| routes.wakes.forget(id));
+            elsewhere.each(|routes| routes.wakes.leave(name, id));
         }
     }
 
@@ -321,7 +241,8 @@ impl Redis {
     }
 
     async fn look(&self, name: &Name, id: Option<&LeaseId>) -> Result<Seen> {
-        let seen = wire::inspected(self.routes().plain.call(&wire::inspect(name, id)).await?.value, name)?;
+        let seen =
+            answers::inspected(self.routes().plain.call(&calls::inspect(name, id)).await?.value, name)?;
         self.inner.time.store(seen.time, Ordering::SeqCst);
         Ok(seen)
     }
@@ -332,20 +253,20 @@ impl Redis {
 
     /// The attempt, and whether it was confirmed.
     async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
-        let wakeable = Wakeable { channel: &routes.wakes.channel, number };
-        let call = wire::acquire(claim, self.finds(), &wakeable);
+        let wakeable = Wakeable { channel: routes.wakes.channel(), number };
+        let call = calls::acquire(claim, self.finds(), &wakeable);
         let Some((route, replicas, time)) = &routes.confirmed else {
-            return wire::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
+            return answers::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
         };
         let reply = route.call(&call).await?;
-        let attempt = wire::acquired(&mut self.read(reply.value.clone())?, claim)?;
+        let attempt = answers::acquired(&mut self.read(reply.value.clone())?, claim)?;
         if let Attempt::Granted(_) = attempt
             && let Err(error) = confirm(&reply, *replicas, *time).await
         {
             // Nobody was told that it is held.
             let mut back = Release::new(claim.name.clone(), claim.id);
             back.unanswered = Some(claim.ttl);
-            let _ = self.call(wire::release(&back, self.finds())).await;
+            let _ = self.call(calls::release(&back, self.finds())).await;
             return Err(error);
         }
         Ok(attempt)
@@ -383,13 +304,13 @@ impl Backend for Redis {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let routes = self.routes();
         let Some(ticket_ttl) = claim.queue else { return self.attempt(&routes, claim, 0).await };
-        let number = routes.wakes.expect(claim, ticket_ttl);
+        let number = routes.wakes.enter(claim, ticket_ttl);
         let answer = self.attempt(&routes, claim, number).await;
         match &answer {
-            Ok(Attempt::Busy(_)) => routes.listen(),
+            Ok(Attempt::Busy(_)) => routes.wakes.listen(),
             // It may have a place without knowing it.
             Err(error) if error.is_retryable() => {}
-            _ => self.forget(&claim.id),
+            _ => self.forget(&claim.name, &claim.id),
         }
         answer
     }
@@ -400,8 +321,8 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let calls: Vec<_> = leases.iter().map(|renewal| wire::renew(renewal, self.finds())).collect();
-        let read = |value: Value| wire::renewed(&mut self.read(value)?);
+        let calls: Vec<_> = leases.iter().map(|renewal| calls::renew(renewal, self.finds())).collect();
+        let read = |value: Value| answers::renewed(&mut self.read(value)?);
         let routes = self.routes();
         let Some((route, replicas, time)) = &routes.confirmed else {
             let replies = routes.plain.call_all(&calls).await.into_iter();
@@ -438,13 +359,13 @@ impl Backend for Redis {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        let answer = self.call(wire::release(lease, self.finds())).await;
-        self.forget(&lease.id);
-        wire::released(&mut answer?)
+        let answer = self.call(calls::release(lease, self.finds())).await;
+        self.forget(&lease.name, &lease.id);
+        answers::released(&mut answer?)
     }
 
     async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        wire::revoked(&mut self.call(wire::revoke(name, now)).await?)
+        answers::revoked(&mut self.call(calls::revoke(name, now)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::backend::{Attempt, Claim, Gone, Grant, Mode, Release, Released, SPENT_FOR};
+use crate::backend::{Attempt, Claim, Gone, Mode, Release, Released};
+use crate::backends::held::{Held, Spent};
 use crate::bugs::{self, Bug};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -19,15 +18,11 @@ use super::key::AdvisoryKey;
 use super::pool::Loan;
 use super::session::Session;
 
-/// Spent ids below which nobody looks for those to forget.
-const PURGE_FROM: usize = 1024;
-
 #[derive(Debug, Default)]
 pub(super) struct Book {
     leases: HashMap<LeaseId, Lease>,
     keys: HashMap<AdvisoryKey, Use>,
-    spent: HashMap<LeaseId, Moment>,
-    purge_at: usize,
+    spent: Spent,
     /// Who waits: for people.
     pub(super) waiting: HashMap<LeaseId, Waiter>,
 }
@@ -48,12 +43,8 @@ pub(super) struct Lease {
     pub(super) key: AdvisoryKey,
     /// The session it is on, kept from being used otherwise.
     pub(super) loan: Loan,
-    pub(super) grant: Grant,
-    pub(super) owner: Arc<str>,
+    pub(super) held: Held,
     pub(super) metadata: Option<Arc<str>>,
-    pub(super) ttl: Duration,
-    pub(super) nonce: u64,
-    pub(super) repeated: bool,
 }
 
 /// How a key is in use by this client.
@@ -79,20 +70,12 @@ pub(super) enum Known {
 impl Book {
     /// What can be said without asking the server; notes that it will be asked if not.
     pub(super) fn begin(&mut self, claim: &Claim, key: AdvisoryKey, now: Moment) -> Result<Known> {
-        if self.is_spent(&claim.id, now) {
+        if self.spent.contains(&claim.name, &claim.id, now) {
             return Ok(Known::Answer(Attempt::Gone(Gone::Superseded)));
         }
         self.drop_lost(&claim.id, now);
         if let Some(lease) = self.leases.get_mut(&claim.id).filter(|lease| lease.name == claim.name) {
-            if !lease.grant.mode.is_same_kind(claim.mode) {
-                return Err(claim.mode.mismatch(lease.grant.mode));
-            }
-            if !claim.first && lease.nonce != claim.nonce {
-                return Ok(Known::Answer(Attempt::Gone(Gone::Superseded)));
-            }
-            lease.nonce = claim.nonce;
-            lease.repeated |= claim.repeat;
-            return Ok(Known::Answer(Attempt::Granted(lease.grant.clone())));
+            return lease.held.again(claim).map(Known::Answer);
         }
         let holders = self.keys.get(&key).map_or_else(Vec::new, |used| used.holders.clone());
         for id in &holders {
@@ -104,7 +87,8 @@ impl Book {
         }
         let leases = &self.leases;
         let held = used.holders.iter().filter_map(|id| leases.get(id));
-        if held.clone().any(|lease| claim.mode == Mode::Exclusive || lease.grant.mode == Mode::Exclusive) {
+        if held.clone().any(|lease| claim.mode == Mode::Exclusive || lease.held.grant.mode == Mode::Exclusive)
+        {
             return Ok(Known::Held);
         }
         used.attempt = Some(Arc::new(Notify::new()));
@@ -121,7 +105,7 @@ impl Book {
 
     /// Keeps a new lease, unless its id was given up meanwhile: then it is handed back.
     pub(super) fn keep(&mut self, id: LeaseId, lease: Lease, now: Moment) -> Result<(), Box<Lease>> {
-        if self.is_spent(&id, now) || self.leases.contains_key(&id) {
+        if self.spent.contains(&lease.name, &id, now) || self.leases.contains_key(&id) {
             return Err(Box::new(lease));
         }
         self.keys.entry(lease.key).or_default().holders.push(id);
@@ -131,28 +115,15 @@ impl Book {
 
     /// Takes a lease out to end it, or says why there is none to end.
     pub(super) fn release(&mut self, release: &Release, now: Moment) -> (Released, Option<Lease>) {
-        let (mut ttl, mut ended) = (release.unanswered, None);
         self.drop_lost(&release.id, now);
-        let answer = match self.leases.get(&release.id).filter(|lease| lease.name == release.name) {
-            None => Released::Gone(Gone::NotFound),
-            Some(lease) if release.nonce.is_some_and(|nonce| nonce != lease.nonce) => {
-                return (Released::Gone(Gone::Superseded), None);
-            }
-            Some(lease) if !lease.matches(release.fence, release.owner.as_deref()) => {
-                return (Released::Gone(Gone::NotFound), None);
-            }
-            Some(lease) => {
-                if lease.repeated || ttl.is_some() {
-                    ttl = Some(ttl.unwrap_or_default().max(lease.ttl));
-                }
-                ended = self.take(&release.id);
-                Released::Done
-            }
+        let lease = self.leases.get(&release.id).filter(|lease| lease.name == release.name);
+        let (answer, spends) = match lease.map(|lease| lease.held.ended_by(release)) {
+            None => (Released::Gone(Gone::NotFound), release.unanswered),
+            Some(Err(gone)) => return (Released::Gone(gone), None),
+            Some(Ok(spends)) => (Released::Done, spends),
         };
-        if let Some(ttl) = ttl {
-            self.spend(release.id, ttl, now);
-        }
-        (answer, ended)
+        self.spent.add(&release.name, release.id, spends, now);
+        (answer, if answer == Released::Done { self.take(&release.id) } else { None })
     }
 
     /// A lease that is there.
@@ -176,9 +147,8 @@ impl Book {
         if self.leases.get(id).is_some_and(|lease| lease.session().is_over())
             && !bugs::on(Bug::AdvisoryEndUnnoticed)
             && let Some(lease) = self.take(id)
-            && lease.repeated
         {
-            self.spend(*id, lease.ttl, now);
+            self.spent.add(&lease.name, *id, lease.held.spends(), now);
         }
     }
 
@@ -193,20 +163,6 @@ impl Book {
         self.leases.iter()
     }
 
-    pub(super) fn is_spent(&self, id: &LeaseId, now: Moment) -> bool {
-        self.spent.get(id).is_some_and(|until| *until > now)
-    }
-
-    fn spend(&mut self, id: LeaseId, ttl: Duration, now: Moment) {
-        if self.spent.len() >= self.purge_at.max(PURGE_FROM) {
-            self.spent.retain(|_, until| *until > now);
-            self.purge_at = self.spent.len() * 2;
-        }
-        let until = now + ttl.max(SPENT_FOR);
-        let spent = self.spent.entry(id).or_insert(until);
-        *spent = (*spent).max(until);
-    }
-
     fn tidy(&mut self, key: AdvisoryKey) {
         if self.keys.get(&key).is_some_and(|used| used.holders.is_empty() && used.attempt.is_none()) {
             self.keys.remove(&key);
@@ -217,9 +173,5 @@ impl Book {
 impl Lease {
     pub(super) fn session(&self) -> &Arc<Session> {
         self.loan.session()
-    }
-
-    pub(super) fn matches(&self, fence: Option<Fence>, owner: Option<&str>) -> bool {
-        fence.is_none_or(|fence| fence == self.grant.fence) && owner.is_none_or(|owner| owner == &*self.owner)
     }
 }

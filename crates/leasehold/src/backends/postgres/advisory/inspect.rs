@@ -126,9 +126,9 @@ impl Store {
         Ok(match own {
             Some((id, lease)) => HolderInfo {
                 id: *id,
-                owner: Arc::clone(&lease.owner),
+                owner: Arc::clone(&lease.held.owner),
                 metadata: lease.metadata.clone(),
-                grant: lease.grant.clone(),
+                grant: lease.held.grant.clone(),
                 revoked: false,
             },
             None => HolderInfo {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
+use crate::backends::held::Held;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -90,22 +91,10 @@ impl Store {
         fence: Fence,
         loan: Loan,
     ) -> Result<Grant, Loan> {
-        if fence > Fence::WARN {
-            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
-        }
-        let acquired_at_ms = self.clock.wall_micros() / 1000;
-        let grant = Grant { acquired_at_ms, ..Grant::new(fence, claim.mode, None) };
-        let lease = Lease {
-            name: claim.name.clone(),
-            key,
-            loan,
-            grant: grant.clone(),
-            owner: Arc::clone(&claim.owner),
-            metadata: claim.metadata.clone(),
-            ttl: claim.ttl,
-            nonce: claim.nonce,
-            repeated: claim.repeat,
-        };
+        let held = Held::new(claim, fence, self.clock.wall_micros());
+        let grant = held.grant.clone();
+        let (name, metadata) = (claim.name.clone(), claim.metadata.clone());
+        let lease = Lease { name, key, loan, held, metadata };
         let kept = self.book().keep(claim.id, lease, self.now());
         kept.map(|()| grant).map_err(|lease| lease.loan)
     }
@@ -116,18 +105,18 @@ impl Store {
             let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
                 return Ok(Renewed::Gone(Gone::NotFound));
             };
-            if !lease.matches(renewal.fence, renewal.owner.as_deref()) {
+            if !lease.held.matches(renewal.fence, renewal.owner.as_deref()) {
                 return Ok(Renewed::Gone(Gone::NotFound));
             }
             if let Some(raise) = renewal.raise_fence {
                 if raise > Fence::MAX {
                     return Err(Error::invalid("the fence to raise to is above the limit"));
                 }
-                if raise < lease.grant.fence {
+                if raise < lease.held.grant.fence {
                     return Ok(Renewed::Gone(Gone::Superseded));
                 }
             }
-            let mode = lease.grant.mode;
+            let mode = lease.held.grant.mode;
             match renewal.mode {
                 Some(Mode::Shared) | None => {}
                 Some(wanted) if wanted == mode => {}
@@ -150,13 +139,8 @@ impl Store {
         let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
             return Ok(Renewed::Gone(Gone::NotFound));
         };
-        lease.grant.mode = renewal.mode.unwrap_or(mode);
-        if renewal.shorten.is_none_or(|count| count == lease.grant.renewals) {
-            lease.grant.fence = renewal.raise_fence.unwrap_or(lease.grant.fence);
-            lease.grant.renewals += 1;
-            lease.ttl = lease.ttl.max(renewal.ttl);
-        }
-        Ok(Renewed::Held(lease.grant.clone()))
+        lease.held.grant.mode = renewal.mode.unwrap_or(mode);
+        Ok(Renewed::Held(lease.held.renewed(&renewal)))
     }
 
     /// Raises the counter of a key.
@@ -177,7 +161,7 @@ impl Store {
         let (released, lease) = self.book().release(&release, self.now());
         let Some(lease) = lease else { return Ok(released) };
         // On any doubt the session ends with the key.
-        match lease.session().free(&self.sql, lease.key, lease.grant.mode).await? {
+        match lease.session().free(&self.sql, lease.key, lease.held.grant.mode).await? {
             true => Ok(released),
             false => {
                 tracing::warn!("PostgreSQL no longer had a session lock that was to be released");

@@ -4,15 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::super::pooler::{self, Pooler};
-use super::bell::Bell;
 use super::pool::{self, Lender, Lent, Link, Pool, Source};
-use super::{Inner, Postgres, answers, schema};
+use super::{Inner, Postgres, answers, schema, subscribe};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
+use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The schema unless another is named.
@@ -133,7 +134,8 @@ impl PostgresBuilder {
             let found = self.check(link.client()).await?;
             if found.direct {
                 link.set_up().await?;
-                bell = Some(Bell::new(address.clone()));
+                let store = Arc::new(address.clone());
+                bell = Some(Wakes::new(subscribe::PREFIX, store, Handle::current()));
             } else {
                 tracing::warn!(
                     "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"

@@ -2,10 +2,10 @@
 //! `docs/postgres.md` tells of the tables, the rights that are needed, and of what happens when.
 
 mod answers;
-mod bell;
 mod builder;
 mod pool;
 mod schema;
+mod subscribe;
 mod text;
 mod verbs;
 
@@ -22,7 +22,6 @@ use tokio_postgres::types::Type;
 pub use self::builder::PostgresBuilder;
 pub use self::pool::Lent;
 
-use self::bell::Bell;
 use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
@@ -30,6 +29,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
     Swept, Wake,
 };
+use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::finding::Finding;
@@ -66,7 +66,7 @@ pub struct Postgres {
 struct Inner {
     pool: Arc<Pool>,
     /// None where the server cannot call us: then the client polls.
-    bell: Option<Arc<Bell>>,
+    bell: Option<Wakes<Address>>,
     schema: String,
     clock: AtomicU64,
 }

@@ -1,212 +1,20 @@
-//! What goes into the scripts, and what their answers mean.
+//! What the answers of the scripts mean.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
-use super::scripts::{self, Call};
-use super::{fault, keys};
+use super::calls::micros;
+use super::fault;
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Release, Released, Renewal, Renewed,
-    Revoked, Swept, WaiterInfo,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, Revoked, Swept,
+    WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-
-/// The longest time a script is told, 31 years in microseconds: sums with the clock stay below 2^53.
-const LONGEST: u64 = 1_000_000_000_000_000;
-
-/// Microseconds, rounded up: stores never cut a lease short.
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(LONGEST)
-}
-
-/// Milliseconds, for keys that expire by themselves: rounded up, and one more because Redis counts them from a reading
-/// of its clock that may be a little older than the script's.
-fn millis(duration: Duration) -> u64 {
-    micros(duration).div_ceil(1000) + 1
-}
-
-/// Its digits, without the machinery of formatting: every call has some.
-fn number(mut number: u64) -> Vec<u8> {
-    let mut digits = [0; 20];
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return digits[first..].to_vec();
-        }
-    }
-}
-
-fn flag(flag: bool) -> Vec<u8> {
-    number(flag.into())
-}
-
-fn option<T>(value: Option<T>, write: impl FnOnce(T) -> Vec<u8>) -> Vec<u8> {
-    value.map(write).unwrap_or_default()
-}
-
-fn mode(mode: Mode) -> Vec<u8> {
-    match mode {
-        Mode::Exclusive => b"x".to_vec(),
-        Mode::Shared => b"s".to_vec(),
-        Mode::Permit { limit } => format!("p{limit}").into_bytes(),
-    }
-}
-
-fn read_mode(text: &str) -> Result<Mode> {
-    match text {
-        "x" | "rw" => Ok(Mode::Exclusive),
-        "s" => Ok(Mode::Shared),
-        _ => match text.strip_prefix('p').and_then(|limit| limit.parse().ok()) {
-            Some(limit) => Ok(Mode::Permit { limit }),
-            None => Err(fault::strange()),
-        },
-    }
-}
-
-fn owner(owner: Option<&Arc<str>>) -> Vec<u8> {
-    option(owner, |owner| format!("={owner}").into_bytes())
-}
-
-/// `<bytes of the owner>:<owner>`, and then, if there is any, `+<metadata>`.
-fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
-    let mut label = number(owner.len() as u64);
-    label.push(b':');
-    label.extend_from_slice(owner.as_bytes());
-    if let Some(metadata) = metadata {
-        label.push(b'+');
-        label.extend_from_slice(metadata.as_bytes());
-    }
-    label
-}
-
-fn read_label(label: &str) -> Result<(Arc<str>, Option<Arc<str>>)> {
-    let read = || {
-        let (length, rest) = label.split_once(':')?;
-        let (owner, rest) = rest.split_at_checked(length.parse().ok()?)?;
-        Some((owner.into(), rest.strip_prefix('+').map(Arc::from)))
-    };
-    read().ok_or_else(fault::strange)
-}
-
-fn gone(text: &str) -> Result<Gone> {
-    [Gone::Expired, Gone::NotFound, Gone::Superseded, Gone::Revoked]
-        .into_iter()
-        .find(|gone| gone.as_str() == text)
-        .ok_or_else(fault::strange)
-}
-
-/// Where a woken claim is told so.
-pub(super) struct Wakeable<'a> {
-    pub(super) channel: &'a str,
-    pub(super) number: u64,
-}
-
-pub(super) fn acquire(claim: &Claim, finds: bool, wakeable: &Wakeable<'_>) -> Call {
-    Call {
-        script: &scripts::ACQUIRE,
-        key: keys::of(&claim.name),
-        finder: finds.then_some(claim.id),
-        args: acquire_args(claim, wakeable),
-    }
-}
-
-fn acquire_args(claim: &Claim, wakeable: &Wakeable<'_>) -> Vec<Vec<u8>> {
-    let flags = match (claim.repeat, claim.first) {
-        (true, true) => "rf",
-        (true, false) => "r",
-        (false, true) => "f",
-        (false, false) => "",
-    };
-    let mut what = Packed::with(micros(claim.ttl));
-    what.text(&mode(claim.mode)).text(flags.as_bytes()).number(claim.nonce).number(millis(claim.ttl));
-    what.0.extend_from_slice(&label(&claim.owner, claim.metadata.as_deref()));
-    let mut args = vec![claim.id.expose().into(), what.0];
-    args.extend(claim.queue.map(|ticket_ttl| {
-        let mut place = Packed::with(micros(ticket_ttl));
-        place.number(millis(ticket_ttl)).text(wakeable.channel.as_bytes()).number(wakeable.number);
-        place.0
-    }));
-    args
-}
-
-/// Arguments in one, as Lua's `struct` reads them: a double, then texts that end with a zero.
-struct Packed(Vec<u8>);
-
-impl Packed {
-    fn with(number: u64) -> Self {
-        let mut packed = Vec::with_capacity(128);
-        // Below 2^53, and so exact.
-        packed.extend_from_slice(&(number as f64).to_be_bytes());
-        Packed(packed)
-    }
-
-    fn text(&mut self, text: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(text);
-        self.0.push(0);
-        self
-    }
-
-    fn number(&mut self, digits: u64) -> &mut Self {
-        self.text(&number(digits))
-    }
-}
-
-pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
-    Call {
-        script: &scripts::RENEW,
-        key: keys::of(&renewal.name),
-        finder: finds.then_some(renewal.id),
-        args: vec![
-            renewal.id.expose().into(),
-            number(micros(renewal.ttl)),
-            option(renewal.fence, |fence| number(fence.get())),
-            owner(renewal.owner.as_ref()),
-            option(renewal.shorten, number),
-            option(renewal.mode, mode),
-            option(renewal.raise_fence, |fence| number(fence.get())),
-        ],
-    }
-}
-
-pub(super) fn release(release: &Release, finds: bool) -> Call {
-    Call {
-        script: &scripts::RELEASE,
-        key: keys::of(&release.name),
-        finder: finds.then_some(release.id),
-        args: release_args(release),
-    }
-}
-
-fn release_args(release: &Release) -> Vec<Vec<u8>> {
-    let mut args = vec![release.id.expose().into(), option(release.fence, |fence| number(fence.get()))];
-    if release.owner.is_some() || release.unanswered.is_some() || release.nonce.is_some() {
-        args.push(owner(release.owner.as_ref()));
-        args.push(option(release.unanswered, |ttl| number(micros(ttl))));
-        args.push(option(release.nonce, number));
-    }
-    args
-}
-
-pub(super) fn revoke(name: &Name, now: bool) -> Call {
-    Call { script: &scripts::REVOKE, key: keys::of(name), finder: None, args: vec![Vec::new(), flag(now)] }
-}
-
-pub(super) fn sweep(key: String) -> Call {
-    Call { script: &scripts::SWEEP, key, finder: None, args: vec![Vec::new()] }
-}
-
-pub(super) fn inspect(name: &Name, id: Option<&LeaseId>) -> Call {
-    let id = option(id, |id| id.expose().into());
-    Call { script: &scripts::INSPECT, key: keys::of(name), finder: None, args: vec![id] }
-}
 
 /// An answer, read from the front.
 pub(super) struct Answer(std::vec::IntoIter<Value>);
@@ -265,6 +73,33 @@ impl Answer {
         grant.expires_at_ms = Some((self.count()? + left) / 1000);
         Ok(grant)
     }
+}
+
+fn read_mode(text: &str) -> Result<Mode> {
+    match text {
+        "x" | "rw" => Ok(Mode::Exclusive),
+        "s" => Ok(Mode::Shared),
+        _ => match text.strip_prefix('p').and_then(|limit| limit.parse().ok()) {
+            Some(limit) => Ok(Mode::Permit { limit }),
+            None => Err(fault::strange()),
+        },
+    }
+}
+
+fn read_label(label: &str) -> Result<(Arc<str>, Option<Arc<str>>)> {
+    let read = || {
+        let (length, rest) = label.split_once(':')?;
+        let (owner, rest) = rest.split_at_checked(length.parse().ok()?)?;
+        Some((owner.into(), rest.strip_prefix('+').map(Arc::from)))
+    };
+    read().ok_or_else(fault::strange)
+}
+
+fn gone(text: &str) -> Result<Gone> {
+    [Gone::Expired, Gone::NotFound, Gone::Superseded, Gone::Revoked]
+        .into_iter()
+        .find(|gone| gone.as_str() == text)
+        .ok_or_else(fault::strange)
 }
 
 pub(super) fn acquired(answer: &mut Answer, claim: &Claim) -> Result<Attempt> {
@@ -415,16 +250,4 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     }
     info.queue_length = answer.count()?;
     Ok(Seen { info, known: answer.count()? == 1, time: now })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_their_digits() {
-        for of in [0, 7, 10, 459_469_568_000_123, u64::MAX] {
-            assert_eq!(number(of), of.to_string().into_bytes());
-        }
-    }
 }

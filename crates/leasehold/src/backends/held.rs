@@ -1,0 +1,111 @@
+//! Leases of stores that keep them in the process that holds them: what a claim, a renewal and a release mean to a
+//! lease that is there, and which ids are spent. No I/O.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Attempt, Claim, Gone, Grant, Release, Renewal, SPENT_FOR};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+
+/// Spent ids below which nobody looks for those to forget.
+const PURGE_FROM: usize = 1024;
+
+/// A lease, but for what holds it in the store.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) grant: Grant,
+    pub(crate) owner: Arc<str>,
+    ttl: Duration,
+    nonce: u64,
+    repeated: bool,
+}
+
+impl Held {
+    /// What a claim was granted at this time of the wall clock.
+    pub(crate) fn new(claim: &Claim, fence: Fence, wall_micros: u64) -> Self {
+        if fence > Fence::WARN {
+            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
+        }
+        Held {
+            grant: Grant { acquired_at_ms: wall_micros / 1000, ..Grant::new(fence, claim.mode, None) },
+            owner: Arc::clone(&claim.owner),
+            ttl: claim.ttl,
+            nonce: claim.nonce,
+            repeated: claim.repeat,
+        }
+    }
+
+    /// The answer to the same claim again.
+    pub(crate) fn again(&mut self, claim: &Claim) -> Result<Attempt> {
+        if !self.grant.mode.is_same_kind(claim.mode) {
+            return Err(claim.mode.mismatch(self.grant.mode));
+        }
+        if !claim.first && self.nonce != claim.nonce {
+            return Ok(Attempt::Gone(Gone::Superseded));
+        }
+        self.nonce = claim.nonce;
+        self.repeated |= claim.repeat;
+        Ok(Attempt::Granted(self.grant.clone()))
+    }
+
+    /// Whether it is the one that is meant.
+    pub(crate) fn matches(&self, fence: Option<Fence>, owner: Option<&str>) -> bool {
+        fence.is_none_or(|fence| fence == self.grant.fence) && owner.is_none_or(|owner| owner == &*self.owner)
+    }
+
+    /// Notes a renewal that was found right.
+    pub(crate) fn renewed(&mut self, renewal: &Renewal) -> Grant {
+        if renewal.shorten.is_none_or(|count| count == self.grant.renewals) {
+            self.grant.fence = self.grant.fence.max(renewal.raise_fence.unwrap_or(Fence::UNFENCED));
+            self.grant.renewals += 1;
+            self.ttl = self.ttl.max(renewal.ttl);
+        }
+        self.grant.clone()
+    }
+
+    /// Whether this release ends it, and with what ttl its id is then spent, if it is; or why it does not.
+    pub(crate) fn ended_by(&self, release: &Release) -> Result<Option<Duration>, Gone> {
+        if release.nonce.is_some_and(|nonce| nonce != self.nonce) {
+            return Err(Gone::Superseded);
+        }
+        if !self.matches(release.fence, release.owner.as_deref()) {
+            return Err(Gone::NotFound);
+        }
+        Ok(self.spends().max(release.unanswered.map(|ttl| ttl.max(self.ttl))))
+    }
+
+    /// With what ttl its id is spent however it ends, if it is.
+    pub(crate) fn spends(&self) -> Option<Duration> {
+        self.repeated.then_some(self.ttl)
+    }
+}
+
+/// Ids that are refused for a while, because an attempt with them may still be on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Spent {
+    until: HashMap<(Name, LeaseId), Moment>,
+    purge_at: usize,
+}
+
+impl Spent {
+    pub(crate) fn contains(&self, name: &Name, id: &LeaseId, now: Moment) -> bool {
+        self.until.get(&(name.clone(), *id)).is_some_and(|until| *until > now)
+    }
+
+    /// Spends an id, if it has to be.
+    pub(crate) fn add(&mut self, name: &Name, id: LeaseId, ttl: Option<Duration>, now: Moment) {
+        let Some(ttl) = ttl else { return };
+        if self.until.len() >= self.purge_at.max(PURGE_FROM) {
+            self.until.retain(|_, until| *until > now);
+            self.purge_at = self.until.len() * 2;
+        }
+        let until = now + ttl.max(SPENT_FOR);
+        let spent = self.until.entry((name.clone(), id)).or_insert(until);
+        *spent = (*spent).max(until);
+    }
+}

@@ -1,0 +1,53 @@
+//! How PostgreSQL calls those who wait: by notifications on a channel that they listen to.
+
+use std::future::ready;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use tokio_postgres::{AsyncMessage, Client};
+
+use crate::backends::postgres::reach::Reached;
+use crate::backends::postgres::{Address, fault};
+use crate::backends::wakes::Subscribe;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What channels are called. With an id behind it, it is within the 63 bytes of an identifier.
+pub(super) const PREFIX: &str = "leasehold_";
+
+/// How long the server may take to say that it has heard of a channel: as long as to connect.
+const LISTEN_LIMIT: Duration = Duration::from_secs(5);
+
+#[async_trait]
+impl Subscribe for Address {
+    type Connection = Client;
+
+    async fn subscribe(&self, channel: &str) -> Result<(Client, BoxStream<'static, String>)> {
+        let Reached { client, mut connection, .. } = self.connect().await?;
+        let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
+        let listen = format!("LISTEN \"{channel}\"");
+        tokio::select! {
+            answer = client.batch_execute(&listen) => answer.map_err(fault::statement)?,
+            () = async { while let Some(Ok(_)) = messages.next().await {} } => {
+                return Err(failed("the PostgreSQL server has closed the connection for wake-ups"));
+            }
+            () = tokio::time::sleep(LISTEN_LIMIT) => {
+                return Err(failed("the PostgreSQL server took too long to listen for wake-ups"));
+            }
+        }
+        let payload = |message| match message {
+            Ok(AsyncMessage::Notification(note)) => Some(note.payload().to_owned()),
+            _ => None,
+        };
+        let messages = messages.take_while(|message| ready(message.is_ok()));
+        Ok((client, messages.filter_map(move |message| ready(payload(message))).boxed()))
+    }
+
+    async fn check(client: &mut Client) -> bool {
+        client.check_connection().await.is_ok()
+    }
+}
+
+fn failed(what: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, what)
+}

@@ -30,6 +30,14 @@ fn random(most: u64) -> u64 {
     RandomState::new().hash_one(()) % most
 }
 
+/// An answer that does not come in time is none: ttls are short here, and the machine may be slow.
+fn in_time<T>(answer: crate::Result<T>) -> crate::Result<Option<T>> {
+    match answer {
+        Err(error) if error.is_retryable() => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 /// Acquires, renews, releases, and sometimes just stops, until the time is over.
 async fn come_and_go(t: Trial, side: Arc<Side>, name: Name, end: Instant) -> Result<Vec<Belief>, Failure> {
     let mut beliefs = Vec::new();
@@ -38,7 +46,7 @@ async fn come_and_go(t: Trial, side: Arc<Side>, name: Name, end: Instant) -> Res
         let mut claim = t.claim(&name, if shared { Mode::Shared } else { Mode::Exclusive });
         claim.ttl = t.ms(20 + random(30));
         let sent = Instant::now();
-        let Attempt::Granted(grant) = side.try_acquire(&claim).await? else {
+        let Some(Attempt::Granted(grant)) = in_time(side.try_acquire(&claim).await)? else {
             tokio::time::sleep(Duration::from_millis(random(4))).await;
             continue;
         };
@@ -47,7 +55,7 @@ async fn come_and_go(t: Trial, side: Arc<Side>, name: Name, end: Instant) -> Res
         for _ in 0..random(3) {
             tokio::time::sleep(claim.ttl / 3).await;
             let sent = Instant::now();
-            if let Renewed::Held(grant) = side.keep(&claim).await? {
+            if let Some(Renewed::Held(grant)) = in_time(side.keep(&claim).await)? {
                 // A renewal that is answered past the deadline is too late to go on believing.
                 if Instant::now() < until {
                     until = until.max(believed_until(sent, &grant)?);
@@ -56,7 +64,7 @@ async fn come_and_go(t: Trial, side: Arc<Side>, name: Name, end: Instant) -> Res
         }
         if random(3) > 0 {
             until = until.min(Instant::now());
-            side.end(&claim).await?;
+            in_time(side.end(&claim).await)?;
         } else {
             tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
         }
@@ -76,6 +84,7 @@ async fn holders_that_exclude_each_other_never_believe_at_the_same_time(t: Trial
     for task in tasks {
         beliefs.extend(t.soon("the end of the history", task).await???);
     }
+    ensure!(!beliefs.is_empty(), "nobody ever had it");
     beliefs.sort_unstable_by_key(|belief| belief.from);
     for (place, one) in beliefs.iter().enumerate() {
         for other in &beliefs[place + 1..] {

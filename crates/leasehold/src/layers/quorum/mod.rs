@@ -382,8 +382,11 @@ impl Backend for Quorum {
             let name = name.clone();
             async move { node.revoke(&name, now).await }
         });
-        let leases = asked.await?.into_iter().map(|(_, revoked)| revoked.leases).max().unwrap_or_default();
-        Ok(Revoked { leases })
+        let mut counts: Vec<u64> = asked.await?.into_iter().map(|(_, revoked)| revoked.leases).collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        // What a majority has, or may have: on a node that lags behind there may be one that was released.
+        let unknown = self.nodes.members.len() - counts.len();
+        Ok(Revoked { leases: counts[self.nodes.majority - unknown - 1] })
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

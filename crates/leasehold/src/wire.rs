@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
 pub use answers::{
-    Acquired, Busy, Capabilities, Found, Holder, LeaseGone, Listed, Lock, Problem, Released, Renewed,
+    Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Problem, Released, Renewed,
     Revoked, Swept, Waiter,
 };
 pub use requests::{Acquire, Lookup, NoFields, Release, Renew, RenewMany, Revoke};

@@ -96,7 +96,8 @@ async fn try_out(opened: &Store, findings: &mut Vec<Finding>) -> Result<(), Fail
 /// A lock that nobody else knows of, soon, or what is in the way.
 async fn take(locks: &Locks, name: &str) -> Result<Guard, Failure> {
     let guard = locks.mutex(name).try_lock_for(GRANTED).await?;
-    guard.ok_or_else(|| Failure::Ended(Exit::Store, "a lock that nobody else knows of was not granted".into()))
+    guard
+        .ok_or_else(|| Failure::Ended(Exit::Store, "a lock that nobody else knows of was not granted".into()))
 }
 
 /// What only this kind of store can tell.

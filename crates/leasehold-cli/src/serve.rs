@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Error, ErrorKind, Locks};
-use leasehold_server::{App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures};
+use leasehold_server::{
+    App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};

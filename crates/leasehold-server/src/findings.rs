@@ -58,7 +58,11 @@ pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body
     let answer = async {
         caller.may(Verb::Read, "")?;
         let Some(examiner) = &app.settings.examiner else {
-            return Err(Refusal::new(StatusCode::NOT_FOUND, "NOT_KNOWN", "this server does not look at its store"));
+            return Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                "NOT_KNOWN",
+                "this server does not look at its store",
+            ));
         };
         Ok(json(StatusCode::OK, &wire::Findings { findings: examiner.look().await? }))
     };

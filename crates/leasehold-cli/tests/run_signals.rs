@@ -138,6 +138,16 @@ fn the_command_dies_with_leasehold_and_holds_the_lock_no_longer_than_the_store_s
 }
 
 #[test]
+fn a_command_whose_leasehold_died_while_it_was_being_started_is_not_run() {
+    let store = support::file();
+    // What is started here is told of another parent than it has.
+    let stranger = std::process::id() + 1;
+    let ended = support::ended(store.leasehold(&["__become", &stranger.to_string(), "touch", "ran"]));
+    assert_eq!(ended.code(), 79, "{ended:?}");
+    assert!(!store.path("ran").exists());
+}
+
+#[test]
 fn on_file_what_outlives_a_killed_leasehold_keeps_the_lock() {
     let store = support::file();
     // The child of the command is not killed with leasehold; it has the lock instead.

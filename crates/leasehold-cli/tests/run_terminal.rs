@@ -160,7 +160,7 @@ fn who_waits_can_be_suspended_brought_back_and_interrupted() {
             terminal.sees("Stopped");
             terminal.sees("ready> ");
             terminal.type_in("fg\n");
-            terminal.sees("lh x");
+            terminal.sees("leasehold run");
             if typed.is_empty() {
                 holder.signal(rustix::process::Signal::TERM);
                 terminal.sees("went-2");
@@ -186,7 +186,7 @@ fn what_reads_from_the_terminal_is_suspended_brought_back_and_interrupted_as_wit
             terminal.sees("Stopped");
             terminal.sees("ready> ");
             terminal.type_in("fg\n");
-            terminal.sees("lh x");
+            terminal.sees("leasehold run");
             terminal.type_in(&format!("{word}\n"));
             // Once by the terminal's echo, once by the command.
             terminal.sees(word);
@@ -241,7 +241,7 @@ fn a_pager_has_the_keys_can_be_suspended_and_ends() {
     terminal.sees("Stopped");
     terminal.sees("ready> ");
     terminal.type_in("fg\n");
-    terminal.sees("lh x");
+    terminal.sees("leasehold run");
     terminal.type_in(" ");
     terminal.sees("line 130");
     terminal.type_in("q");

@@ -197,7 +197,7 @@ fn tables_fit_the_terminal_and_colour_is_for_terminals_alone() {
         terminal.sees("\r\n") + &terminal.sees("\r\n")
     };
     let shown = run("1");
-    let narrow = Terminal::start(&store.leasehold(&["list"]), 40);
+    let narrow = Terminal::start(store.leasehold(&["list"]).env("NO_COLOR", "1"), 40);
     let shown_narrow = narrow.sees("…\r\n") + &narrow.sees("\r\n");
     assert!(shown_narrow.lines().all(|line| line.chars().count() <= 40), "{shown_narrow}");
     assert!(shown_narrow.contains("LEFT") && !shown_narrow.contains("FENCE"), "{shown_narrow}");
@@ -296,12 +296,14 @@ fn completions_and_manual_pages_know_every_command() {
     let outcome = ended(bash);
     assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""), "{outcome:?}");
     assert!(
-        outcome.out.contains("complete -F _leasehold") && outcome.out.ends_with("acquire\n"),
+        outcome.out.contains("-F _leasehold leasehold") && outcome.out.ends_with("acquire\n"),
         "{outcome:?}"
     );
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(ended(support::leasehold(&["man", "--dir", dir.path().to_str().unwrap()])).code(), 0);
-    let page = std::fs::read_to_string(dir.path().join("leasehold-run.1")).unwrap();
+    let pages = dir.path().join("man1");
+    assert_eq!(ended(support::leasehold(&["man", "--dir", pages.to_str().unwrap()])).code(), 0);
+    ended(support::leasehold(&["man", "--dir", "/dev/null/x"])).says(74, "/dev/null/x");
+    let page = std::fs::read_to_string(pages.join("leasehold-run.1")).unwrap();
     assert!(page.contains("kill\\-after") && page.contains("Examples"), "{page}");
     assert!(ended(support::leasehold(&["man"])).out.contains("leasehold"));
 }

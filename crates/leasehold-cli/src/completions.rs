@@ -29,7 +29,7 @@ pub(crate) struct Completions {
     after_help = "Examples:\n  leasehold man | man -l -\n  leasehold man --dir /usr/local/share/man/man1"
 )]
 pub(crate) struct Man {
-    /// Write the pages of all commands into this directory.
+    /// Write the pages of all commands into this directory, which is made if it is not there.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -43,7 +43,13 @@ pub(crate) fn completions(args: &Completions) -> Result<ExitCode, Failure> {
 
 pub(crate) fn man(args: &Man) -> Result<ExitCode, Failure> {
     match &args.dir {
-        Some(dir) => clap_mangen::generate_to(Args::command(), dir)?,
+        Some(dir) => {
+            let written =
+                std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Args::command(), dir));
+            written.map_err(|error| {
+                Failure::Ended(Exit::Output, format!("cannot write manual pages into {dir:?}: {error}"))
+            })?;
+        }
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(Args::command()).render(&mut page)?;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Liveness, TimeAuthority};
 use leasehold::backends::http::Http;
-use leasehold::{Finding, Level, Locks};
+use leasehold::{Finding, Guard, Level, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
 use crate::store::{self, Store};
 use crate::url::StoreArgs;
-use crate::{duration, table, view};
+use crate::{duration, interrupt, table, view};
 
 /// Round trips that are measured; the middle one is told.
 const TRIPS: usize = 9;
@@ -24,6 +24,9 @@ const OFFSET: u64 = 1_000;
 
 /// Above this a round trip is worth a word: it is a good part of a renewal's time.
 const SLOW: Duration = Duration::from_millis(500);
+
+/// Within this a store that works has granted a lock, however loaded; one that does not is not asked for longer.
+const GRANTED: Duration = Duration::from_secs(5);
 
 /// Look at a store: does it work, what does it promise, what does it risk?
 #[derive(Debug, clap::Args)]
@@ -55,19 +58,46 @@ pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
     // That it gives no fences is a finding.
     opened.locks = opened.locks.with_options(|options| options.allow_unfenced = true);
     let mut findings = vec![Finding::ok(format!("{} is there", opened.url.shown()))];
-    findings.extend(speed(&opened.locks).await?);
-    findings.extend(exclusion(&opened).await?);
-    findings.extend(promises(&opened.locks));
-    findings.extend(special(&opened).await?);
-    opened.locks.close().await;
+    let failure = try_out(&opened, &mut findings).await.err();
+    // How it is set up may be why it does not work.
+    match (special(&opened).await, &failure) {
+        (Ok(known), _) => findings.extend(known),
+        (Err(error), None) => return Err(error.into()),
+        (Err(_), Some(_)) => {}
+    }
+    interrupt::part(&opened.locks).await;
     let risky = findings.iter().any(|finding| finding.level == Level::Risk);
+    let verdict = match (&failure, risky) {
+        (Some(_), _) => "It does not work.",
+        (None, true) => "There is a risk to safety.",
+        (None, false) => "No risk to safety was found.",
+    };
+    let safe = !risky && failure.is_none();
     answer(&match args.output {
         Output::Json => view::json(&serde_json::json!({
-            "store": opened.url.shown(), "safe": !risky, "findings": findings,
+            "store": opened.url.shown(), "works": failure.is_none(), "safe": safe, "findings": findings,
         }))?,
-        Output::Table => print(&findings, risky),
+        Output::Table => print(&findings, verdict),
     })?;
-    Ok(if risky { Exit::Risk } else { Exit::Success }.into())
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(if risky { Exit::Risk } else { Exit::Success }.into()),
+    }
+}
+
+/// What is true of every store.
+async fn try_out(opened: &Store, findings: &mut Vec<Finding>) -> Result<(), Failure> {
+    findings.extend(speed(&opened.locks).await?);
+    findings.extend(exclusion(opened).await?);
+    findings.extend(promises(&opened.locks));
+    Ok(())
+}
+
+/// A lock that nobody else knows of, soon, or what is in the way.
+async fn take(locks: &Locks, name: &str) -> Result<Guard, Failure> {
+    let guard = locks.mutex(name).try_lock_for(GRANTED).await?;
+    guard
+        .ok_or_else(|| Failure::Ended(Exit::Store, "a lock that nobody else knows of was not granted".into()))
 }
 
 /// What only this kind of store can tell.
@@ -94,7 +124,7 @@ async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
     trips.sort();
     let trip = trips[TRIPS / 2];
     let (before, start) = (view::now_ms(), Instant::now());
-    let guard = locks.mutex(&name).lock().await?;
+    let guard = take(locks, &name).await?;
     let (took, after) = (start.elapsed(), view::now_ms());
     let granted = locks.inspect(&name).await?.holders.first().map(|holder| holder.grant.acquired_at_ms);
     guard.release().await?;
@@ -127,13 +157,13 @@ async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     let name = probe_name();
     // A second client, as another process would be.
     let other = opened.again().await?.locks.with_options(|options| options.allow_unfenced = true);
-    let first = opened.locks.mutex(&name).lock().await?;
+    let first = take(&opened.locks, &name).await?;
     let second = other.mutex(&name).try_lock().await?;
     let excluded = second.is_none();
     drop(second);
     let fence = first.fence();
     first.release().await?;
-    let next = other.mutex(&name).lock().await?;
+    let next = take(&other, &name).await?;
     // That there are none is told elsewhere.
     let fenced = opened.locks.info().fenced;
     let rises = !fenced || next.fence() > fence;
@@ -197,7 +227,7 @@ fn micros(time: Duration) -> String {
     if time < Duration::from_millis(1) { format!("{} µs", time.as_micros()) } else { duration::show(time) }
 }
 
-fn print(findings: &[Finding], risky: bool) -> String {
+fn print(findings: &[Finding], verdict: &str) -> String {
     let (mut out, colour) = (String::new(), table::colour());
     for finding in findings {
         let (mark, paint) = match finding.level {
@@ -214,6 +244,5 @@ fn print(findings: &[Finding], risky: bool) -> String {
             }
         }
     }
-    out.push_str(if risky { "There is a risk to safety.\n" } else { "No risk to safety was found.\n" });
-    out
+    out + verdict + "\n"
 }

@@ -83,7 +83,8 @@ pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
 }
 
 fn rows(names: &[view::Name]) -> String {
-    const HEAD: [&str; 7] = ["NAME", "OWNER", "MODE", "FENCE", "HELD FOR", "LEFT", "WAITING"];
+    // What matters most first: a narrow terminal shows less.
+    const HEAD: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "HELD FOR", "MODE", "FENCE"];
     let mut lines = vec![HEAD.map(String::from)];
     for name in names {
         let shown = table::plain(&name.name);
@@ -93,16 +94,16 @@ fn rows(names: &[view::Name]) -> String {
             lines.push([
                 if first { shown.clone() } else { String::new() },
                 table::plain(&holder.owner),
-                holder.mode.to_string(),
-                holder.fence.to_string(),
-                holder.held_for().map_or("-".into(), duration::show),
                 holder.left().map_or("while it lives".into(), duration::show),
                 if first { waiting.clone() } else { String::new() },
+                holder.held_for().map_or("-".into(), duration::show),
+                holder.mode.to_string(),
+                holder.fence.to_string(),
             ]);
         }
         if name.holders.is_empty() {
             let none = || String::from("-");
-            lines.push([shown, none(), none(), none(), none(), none(), waiting]);
+            lines.push([shown, none(), none(), waiting, none(), none(), none()]);
         }
     }
     table::table(&lines, table::width(), table::colour())

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Error, ErrorKind, Locks};
-use leasehold_server::{App, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures};
+use leasehold_server::{
+    App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -108,7 +110,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         (None, None) if args.tls_client_ca.is_none() => None,
         _ => return Err(Error::invalid("--tls-cert and --tls-key go together").into()),
     };
-    let settings = settings(&args)?;
+    let mut settings = settings(&args)?;
+    settings.examiner = Some(Examiner::new(store));
     let scheme = if tls.is_some() { "https" } else { "http" };
     let database = match store.strip_prefix("sqlite:") {
         Some(rest) => Some(std::path::absolute(Sqlite::path_of_url(rest)?)?),

@@ -5,6 +5,12 @@ use std::io::IsTerminal as _;
 /// No column is cut below this: less tells nothing.
 const NARROWEST: usize = 8;
 
+/// Nor are there fewer columns: one alone says nothing.
+const FEWEST: usize = 2;
+
+/// After the heads, where not all of them are shown.
+const MORE: &str = " …";
+
 /// How wide the terminal is; `None` if the answer does not go to one, and nothing must be cut.
 pub(crate) fn width() -> Option<usize> {
     let stdout = std::io::stdout();
@@ -31,13 +37,26 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Lines of aligned columns, the first being the heads. The widest columns are cut until it fits.
+/// Lines of aligned columns, the first being the heads. The widest columns are cut until it fits; where that is not
+/// enough, the last ones are left away, which the heads say.
 pub(crate) fn table<const N: usize>(lines: &[[String; N]], width: Option<usize>, colour: bool) -> String {
     let mut widths: [usize; N] = std::array::from_fn(|column| {
         lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
     });
-    if let Some(width) = width {
-        let gaps = 2 * N.saturating_sub(1);
+    let mut shown = N;
+    if let Some(mut width) = width {
+        let least = |columns: usize| {
+            widths[..columns].iter().map(|one| (*one).min(NARROWEST)).sum::<usize>() + 2 * (columns - 1)
+        };
+        if least(N) > width {
+            // Room for the sign that there is more.
+            width = width.saturating_sub(MORE.chars().count());
+            while shown > FEWEST && least(shown) > width {
+                shown -= 1;
+            }
+        }
+        let gaps = 2 * shown.saturating_sub(1);
+        let widths = &mut widths[..shown];
         while widths.iter().sum::<usize>() + gaps > width {
             match widths.iter_mut().max().filter(|widest| **widest > NARROWEST) {
                 Some(widest) => *widest -= 1,
@@ -47,10 +66,16 @@ pub(crate) fn table<const N: usize>(lines: &[[String; N]], width: Option<usize>,
     }
     let mut out = String::new();
     for (number, line) in lines.iter().enumerate() {
-        let cells: Vec<String> =
-            line.iter().zip(widths).map(|(cell, width)| format!("{:width$}", cut(cell, width))).collect();
+        let cells: Vec<String> = line[..shown]
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{:width$}", cut(cell, width)))
+            .collect();
         let text = cells.join("  ");
         out.push_str(&bold(text.trim_end(), colour && number == 0));
+        if number == 0 && shown < N {
+            out.push_str(MORE);
+        }
         out.push('\n');
     }
     out
@@ -81,6 +106,14 @@ mod tests {
         // Too narrow for anything: still readable.
         assert_eq!(table(&lines, Some(3), false), "NAME      OWNER\na-very-…  me\n");
         assert!(table(&lines, None, true).starts_with("\x1b[1mNAME"));
+        let lines =
+            [["NAME", "OWNER", "LEFT", "MODE"], ["a-very-long-name-of-a-lock", "me", "3 s", "exclusive"]];
+        let lines = lines.map(|line| line.map(String::from));
+        assert_eq!(
+            table(&lines, Some(31), false),
+            "NAME      OWNER  LEFT  MODE\na-very-…  me     3 s   exclusi…\n"
+        );
+        assert_eq!(table(&lines, Some(28), false), "NAME           OWNER  LEFT …\na-very-long-…  me     3 s\n");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use leasehold::{Error, ErrorKind};
 use leasehold_server::{Limits, NewToken, Scope, Verb};
 
+use crate::args::Output;
 use crate::report::Failure;
+use crate::view;
 
 /// Make tokens for the lock server.
 #[derive(Debug, clap::Args)]
@@ -52,6 +54,9 @@ struct Create {
     /// Requests a second on one server.
     #[arg(long, value_name = "N")]
     max_rate: Option<u32>,
+    /// How to print the token.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
 }
 
 /// Runs the command and returns what it prints.
@@ -72,5 +77,8 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
     append().map_err(|error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, "the file of tokens cannot be written").with_source(error)
     })?;
-    Ok(format!("{}\n", token.secret))
+    Ok(match create.output {
+        Output::Json => view::json(&serde_json::json!({ "name": create.name, "token": token.secret }))?,
+        Output::Table => format!("{}\n", token.secret),
+    })
 }

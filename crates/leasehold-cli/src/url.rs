@@ -50,17 +50,27 @@ impl StoreArgs {
             return Url::read(file);
         }
         match std::env::var(URL) {
-            Ok(text) if !text.is_empty() => return Url::new(&text, None),
+            Ok(text) if text.trim().is_empty() => return Err(named_nothing(URL)),
+            Ok(text) => return Url::new(&text, None),
             Err(std::env::VarError::NotUnicode(_)) => {
                 return Err(Failure::Usage(format!("{URL} is not UTF-8")));
             }
-            _ => {}
+            Err(std::env::VarError::NotPresent) => {}
         }
-        match std::env::var_os(URL_FILE).filter(|file| !file.is_empty()) {
+        match std::env::var_os(URL_FILE) {
+            Some(file) if file.is_empty() => Err(named_nothing(URL_FILE)),
             Some(file) => Url::read(Path::new(&file)),
             None => Url::default_store(),
         }
     }
+}
+
+/// Somebody meant to name a store, perhaps by a secret that was not there. Lock files of this machine would keep
+/// nobody out whom the lock is meant for.
+fn named_nothing(variable: &str) -> Failure {
+    Failure::Usage(format!(
+        "{variable} is empty: name a store in it, or unset it for lock files of this user"
+    ))
 }
 
 impl Url {
@@ -99,10 +109,11 @@ impl Url {
     fn default_store() -> Result<Self, Failure> {
         let home =
             |name| std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
-        let state =
-            home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state"))).ok_or_else(|| {
-                Failure::Usage(format!("there is no HOME to keep locks in: name a store with --url or {URL}"))
-            })?;
+        // Accounts of services have a HOME that is not there, and are not to have one.
+        let own = || home("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
+        let state = home("XDG_STATE_HOME").or_else(own).ok_or_else(|| {
+            Failure::Usage(format!("there is no HOME to keep locks in: name a store with --url or {URL}"))
+        })?;
         let dir = state.join("leasehold/locks");
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|error| {
             let kind = match error.kind() {

@@ -33,6 +33,9 @@ pub(crate) struct Wait {
     /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
     #[arg(short, long, value_name = "SECS", value_parser = duration::parse)]
     wait: Option<Duration>,
+    /// How to print the answer; a table says nothing.
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    output: Output,
     /// The name of the lock.
     name: String,
 }
@@ -67,12 +70,25 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
     while opened.locks.is_locked(&args.name).await? {
         let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
         if left.is_zero() {
+            tell(&args, false, start)?;
             return Err(Failure::Ended(Exit::Busy, format!("{:?} is still held", args.name)));
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(LOOK.1);
     }
+    tell(&args, true, start)?;
     Ok(Exit::Success.into())
+}
+
+/// Says how it is, to programs; to people the exit code and, if there is something to say, a line on stderr do.
+fn tell(args: &Wait, free: bool, start: Instant) -> Result<(), Failure> {
+    let waited_ms = start.elapsed().as_millis();
+    match args.output {
+        Output::Json => answer(&view::json(
+            &serde_json::json!({ "name": args.name, "free": free, "waited_ms": waited_ms }),
+        )?),
+        Output::Table => Ok(()),
+    }
 }
 
 /// A change of a name.

@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Served, ended, leasehold, sqlite, stores};
+use support::{Served, ended, leasehold, sqlite, stores, until};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use testkit::redis::{Cluster, Sentinels, Server, with_replica};
 
@@ -182,6 +182,116 @@ fn a_postgres_is_judged_by_what_is_on_disk_and_who_may_write() {
     let pooler = PgBouncer::start(&good, PoolMode::Transaction, 5);
     good.sql("REVOKE ALL ON ALL TABLES IN SCHEMA leasehold FROM PUBLIC");
     examine(&pooler.url()).risks(&[]).has("note", &["a pooler that shares sessions"]);
+    // One that keeps a session for each client is as good as none, if it is said to.
+    let pooler = PgBouncer::start(&good, PoolMode::Session, 20);
+    examine(&pooler.url()).risks(&[]).has("note", &["a pooler that shares sessions"]);
+    examine(&format!("{}?pooler=session", pooler.url())).risks(&[]).has("ok", &["nothing stands between"]);
+}
+
+#[test]
+fn standbys_of_postgres_are_told_of_by_the_primary_and_refused_themselves() {
+    let primary = Postgres::start();
+    let standby = primary.standby();
+    examine(&primary.url()).risks(&[]).has("note", &["1 standbys learn of grants later"]);
+    for url in [standby.url(), standby.url().replacen(':', "+advisory:", 1)] {
+        ended(leasehold(&["doctor", &url])).says(69, "connect to the primary");
+    }
+    let name = primary.sql("SELECT application_name FROM pg_stat_replication");
+    primary.sql(&format!("ALTER SYSTEM SET synchronous_standby_names = '\"{}\"'", name.trim()));
+    primary.sql("SELECT pg_reload_conf()");
+    until("the standby is synchronous", || {
+        primary.sql("SELECT sync_state FROM pg_stat_replication").contains("sync")
+    });
+    examine(&primary.url()).risks(&[]).has("ok", &["standbys confirm grants before they are answered"]);
+}
+
+#[test]
+fn a_redis_that_takes_no_writes_is_still_looked_at_and_the_findings_say_why() {
+    // Its append-only file is on a device that is always full.
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("appendonlydir");
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("appendonly.aof.manifest"), "file appendonly.aof.1.incr.aof seq 1 type i\n")
+        .unwrap();
+    std::os::unix::fs::symlink("/dev/full", files.join("appendonly.aof.1.incr.aof")).unwrap();
+    let full = Server::with(&["--dir", dir.path().to_str().unwrap(), "--appendonly", "yes"]);
+    // The first write is answered before it fails.
+    full.cli(&["SET", "other", "1"]);
+    until("it has noticed", || full.cli(&["INFO", "persistence"]).contains("aof_last_write_status:err"));
+    broken(&full.url(), "Redis cannot save to disk", "cannot write its append-only file");
+    let servers = with_replica();
+    const REFUSED: &str = "this Redis is a replica; connect to its primary";
+    ended(leasehold(&["doctor", &servers[1].url()])).says(69, REFUSED);
+    // One that takes writes of its own would be the worse for it.
+    servers[1].cli(&["CONFIG", "SET", "replica-read-only", "no"]);
+    ended(leasehold(&["doctor", &servers[1].url()])).says(69, REFUSED);
+}
+
+/// It does not work, and what is found says why.
+#[track_caller]
+fn broken(url: &str, error: &str, risk: &str) {
+    let outcome = ended(leasehold(&["doctor", url]));
+    outcome.says(69, error);
+    assert!(outcome.out.contains(risk), "{outcome:?}");
+    assert!(outcome.out.ends_with("It does not work.\n"), "{outcome:?}");
+    let outcome = ended(leasehold(&["doctor", "--output", "json", url]));
+    outcome.says(69, error);
+    let found: Value = serde_json::from_str(&outcome.out).unwrap();
+    assert_eq!((&found["works"], &found["safe"]), (&false.into(), &false.into()), "{found}");
+    let of_it = |finding: &Value| {
+        finding["level"] == "risk"
+            && finding["what"].as_str().unwrap().contains(risk)
+            && finding["fix"].is_string()
+    };
+    assert!(found["findings"].as_array().unwrap().iter().any(of_it), "{found}");
+}
+
+#[test]
+fn a_clock_that_is_off_is_told_of_and_by_how_much() {
+    use leasehold_torture::clock::Clocks;
+    use leasehold_torture::history::record::Fault;
+    let clocks = Clocks::new().unwrap();
+    let redis =
+        Server::try_with(&["--appendonly", "yes", "--appendfsync", "always"], &clocks.of_store()).unwrap();
+    let postgres = clocks.of_store().into_iter();
+    let postgres =
+        postgres.fold(Postgres::builder(), |builder, (name, value)| builder.environment(&name, &value));
+    let postgres = postgres.start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &["--store", &redis.url()]);
+    for seconds in [3600, -120_i64] {
+        clocks.step(Fault::ClockStore, seconds).unwrap();
+        for url in [redis.url(), postgres.url(), served.url.clone()] {
+            let found = examine(&url).risks(&[]).has("note", &["the store's wall clock differs"]);
+            let what = found
+                .of("note")
+                .into_iter()
+                .find_map(|what| what.split("differs from this machine's by ").nth(1));
+            let ms: i64 = what.unwrap().trim_end_matches(" ms").parse().unwrap();
+            // Measured between two looks at our own clock, which take a moment.
+            let off = seconds.abs() * 1000;
+            assert!((off - 20_000..=off + 20_000).contains(&ms), "{seconds} s: {ms} ms on {url}");
+        }
+    }
+    clocks.step(Fault::ClockStore, 0).unwrap();
+    examine(&postgres.url()).risks(&[]).has("ok", &["the store's wall clock differs"]);
+}
+
+#[test]
+fn files_in_memory_or_open_to_others_are_told_of() {
+    let in_memory = tempfile::tempdir_in("/dev/shm").expect("a file system in memory");
+    let (database, locks) = (in_memory.path().join("locks.db"), in_memory.path().join("locks"));
+    let urls = [format!("sqlite:{}", database.display()), format!("file:{}", locks.display())];
+    for url in &urls {
+        // No process that holds a lock is there after the restart that forgets it.
+        examine(url).risks(&[]).has("note", &["it is on tmpfs, in memory"]);
+    }
+    // The clients of a server are.
+    let served = Served::start(in_memory.path(), &["--store", &urls[0]]);
+    examine(&served.url).risks(&["its store: it is on tmpfs, in memory"]).has_not("and no further");
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o770)).unwrap();
+    examine(&urls[1]).risks(&["the directory has mode 0770"]);
 }
 
 #[test]
@@ -206,8 +316,15 @@ fn session_locks_are_judged_by_how_long_a_silence_lasts() {
     examine(&advisory(&builder.start(), "")).risks(&[]).has("ok", &["free after 60 s"]);
     // A pooler in between is refused.
     let pooler = PgBouncer::start(&usual, PoolMode::Transaction, 5);
-    let through = pooler.url().replacen("postgres://", "postgres+advisory://", 1);
-    ended(leasehold(&["doctor", &through])).says(64, "pooler");
+    let through = |pooler: &PgBouncer| pooler.url().replacen("postgres://", "postgres+advisory://", 1);
+    ended(leasehold(&["doctor", &through(&pooler)])).says(64, "pooler");
+    ended(leasehold(&["doctor", &format!("{}?pooler=session", through(&pooler))]))
+        .says(64, "transaction mode");
+    let pooler = PgBouncer::start(&usual, PoolMode::Session, 20);
+    ended(leasehold(&["doctor", &through(&pooler)])).says(64, "pooler=session");
+    examine(&format!("{}?pooler=session", through(&pooler)))
+        .risks(&[])
+        .has("note", &["a pooler in session mode"]);
 }
 
 #[test]
@@ -237,13 +354,24 @@ fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
     let served = Served::start(dir.path(), &[]);
     examine(&served.url)
         .risks(&[])
-        .has("ok", &["before sqlite:", "on disk before it answers", "on this machine", "wall clock differs"])
+        .has(
+            "ok",
+            &["before sqlite:", "its store: answers are on disk", "on this machine", "wall clock differs"],
+        )
         .has("note", &["gets in without a token"]);
     let forgetful = Served::start(dir.path(), &["--store", "memory:"]);
     examine(&forgetful.url).risks(&["keeps leases in its memory"]);
+    // It looks at its store for us.
     let redis = Server::durable();
     let before = Served::start(dir.path(), &["--store", &redis.url()]);
-    examine(&before.url).risks(&[]).has("note", &["how its redis: store is set up cannot be seen"]);
+    examine(&before.url)
+        .risks(&[])
+        .has("ok", &["its store: this Redis has grants on disk before it answers"]);
+    let bad = Server::with(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "hush"]);
+    let before = Served::start(dir.path(), &["--store", &bad.url()]);
+    let found = examine(&before.url)
+        .risks(&["its store: this Redis keeps nothing on disk", "its store: this Redis evicts keys"]);
+    assert!(!format!("{:?}", found.findings).contains("hush"));
     let tokens = dir.path().join("tokens");
     let tokens = tokens.to_str().unwrap();
     let token = ended(leasehold(&["token", "create", "--tokens", tokens])).out;
@@ -254,4 +382,15 @@ fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
     let outcome = ended(command);
     assert_eq!(outcome.code(), 0, "{outcome:?}");
     assert!(outcome.out.contains("ok    nobody gets in without a token"), "{outcome:?}");
+    assert!(outcome.out.contains("ok    its store: answers are on disk"), "{outcome:?}");
+    // Who may not see every name is not told how the store is set up.
+    let narrow = ["token", "create", "--tokens", tokens, "--prefix", "leasehold-doctor-"];
+    let narrow = ended(leasehold(&narrow)).out;
+    let guarded = Served::start(tempfile::tempdir().unwrap().path(), &["--tokens", tokens]);
+    let mut command = leasehold(&["doctor", &guarded.url]);
+    command.env("LEASEHOLD_TOKEN", narrow.trim());
+    let outcome = ended(command);
+    assert_eq!(outcome.code(), 0, "{outcome:?}");
+    assert!(outcome.out.contains("note  this token is not told how the sqlite: store"), "{outcome:?}");
+    assert!(!outcome.out.contains("its store"), "{outcome:?}");
 }

@@ -230,6 +230,18 @@ fn without_a_url_locks_are_in_the_state_directory_which_is_made_for_its_owner_al
     let mut command = leasehold(&["run", "x", "true"]);
     command.env_remove("XDG_STATE_HOME").env_remove("HOME");
     ended(command).says(64, "there is no HOME");
+    // As accounts of services have it; it is not made for them.
+    let nowhere = dir.path().join("nowhere");
+    let mut command = leasehold(&["run", "x", "true"]);
+    command.env_remove("XDG_STATE_HOME").env("HOME", &nowhere);
+    ended(command).says(64, "there is no HOME");
+    assert!(!nowhere.exists());
+    // A secret that was not there must not become a lock that keeps nobody out.
+    for variable in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"] {
+        let mut command = leasehold(&["run", "x", "true"]);
+        command.env("HOME", dir.path()).env(variable, "");
+        ended(command).says(64, &format!("{variable} is empty"));
+    }
 }
 
 #[test]

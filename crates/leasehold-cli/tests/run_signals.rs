@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpgid};
-use support::{Running, line_in, lives, pid_in, stores, until};
+use support::{Running, every_store, fallible_stores, line_in, lives, pid_in, stores, until};
 
 /// A script that says which signals it gets, and ends when there is a file `enough`.
 const LISTENER: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo $s >>heard\" $s; done
@@ -15,29 +15,44 @@ const LISTENER: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"ec
 
 #[test]
 fn while_waiting_signals_end_it_at_once_and_nothing_stays_in_the_queue() {
-    for store in stores() {
+    for store in every_store() {
         let _holder = store.hold("x", &[]);
+        let held = store.session_locks();
         for (signal, code) in
             [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
         {
             let waiter = store.start(&["--json", "x", "--", "touch", "ran"]);
-            if store.shows_waiters {
-                until("it is in the queue", || store.inspect("x").queue_length == 1);
-            } else {
-                std::thread::sleep(Duration::from_millis(300));
-            }
+            store.until_waited_for("x");
             let start = Instant::now();
             waiter.signal(signal);
             let ended = waiter.ended();
             assert_eq!(ended.code(), code, "{ended:?}");
             assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-            if store.ttl {
-                assert_eq!(store.inspect("x").queue_length, 0, "{}", store.url);
-            } else {
-                // PostgreSQL looks every two seconds whether those in its queue are still there.
-                until("it is out of the queue", || store.inspect("x").queue_length == 0);
-            }
+            assert_eq!(store.session_locks(), held, "{}", store.url);
+            let info = store.inspect("x");
+            assert_eq!((info.holders.len(), info.queue_length), (1, 0), "{}", store.url);
         }
+        assert!(!store.path("ran").exists());
+    }
+}
+
+#[test]
+fn who_waits_for_a_lock_or_for_the_store_itself_leaves_also_if_that_does_not_answer() {
+    for store in fallible_stores().into_iter().chain([support::quorum()]) {
+        let _holder = store.hold("x", &[]);
+        let in_line = store.start(&["x", "--", "touch", "ran"]);
+        store.until_waited_for("x");
+        let away = store.away();
+        let at_the_door = store.start(&["x", "--", "touch", "ran"]);
+        std::thread::sleep(Duration::from_millis(300));
+        for (waiter, signal, code) in [(in_line, Signal::INT, 130), (at_the_door, Signal::TERM, 143)] {
+            let start = Instant::now();
+            waiter.signal(signal);
+            let ended = waiter.ended();
+            assert_eq!(ended.code(), code, "{}: {ended:?}", store.url);
+            assert!(start.elapsed() < Duration::from_secs(5), "{}: {:?}", store.url, start.elapsed());
+        }
+        drop(away);
         assert!(!store.path("ran").exists());
     }
 }
@@ -120,6 +135,16 @@ fn the_command_dies_with_leasehold_and_holds_the_lock_no_longer_than_the_store_s
         let ended = store.run(&["-w", "30", "x", "true"]);
         assert_eq!(ended.code(), 0, "{ended:?}");
     }
+}
+
+#[test]
+fn a_command_whose_leasehold_died_while_it_was_being_started_is_not_run() {
+    let store = support::file();
+    // What is started here is told of another parent than it has.
+    let stranger = std::process::id() + 1;
+    let ended = support::ended(store.leasehold(&["__become", &stranger.to_string(), "touch", "ran"]));
+    assert_eq!(ended.code(), 79, "{ended:?}");
+    assert!(!store.path("ran").exists());
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use support::{Store, line_in, stores};
+use support::{Store, line_in, pid_in, stores};
 use testkit::pty::Terminal;
 
 /// An interactive shell in which `lh` is `leasehold run`.
@@ -146,4 +146,150 @@ fn in_the_background_it_runs_and_can_be_brought_back() {
     terminal.sees("lh x");
     terminal.type_in("this\n");
     terminal.sees("got-this");
+}
+
+#[test]
+fn who_waits_can_be_suspended_brought_back_and_interrupted() {
+    for store in stores() {
+        let holder = store.hold("x", &[]);
+        let mut terminal = shell(&store);
+        for (typed, ends) in [("\x03", "code=130."), ("", "code=0.")] {
+            terminal.type_in("lh x -- sh -c 'echo went-$((1+1))'\n");
+            terminal.sees("waiting for");
+            terminal.type_in("\x1a");
+            terminal.sees("Stopped");
+            terminal.sees("ready> ");
+            terminal.type_in("fg\n");
+            terminal.sees("leasehold run");
+            if typed.is_empty() {
+                holder.signal(rustix::process::Signal::TERM);
+                terminal.sees("went-2");
+            } else {
+                terminal.type_in(typed);
+            }
+            terminal.sees("ready> ");
+            terminal.type_in("echo code=$?.\n");
+            terminal.sees(ends);
+            terminal.sees("ready> ");
+        }
+    }
+}
+
+#[test]
+fn what_reads_from_the_terminal_is_suspended_brought_back_and_interrupted_as_without_us() {
+    for store in stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in("lh x -- sh -c 'echo go >go; exec cat'\n");
+        line_in(&store.path("go"));
+        for word in ["one", "two"] {
+            terminal.type_in("\x1a");
+            terminal.sees("Stopped");
+            terminal.sees("ready> ");
+            terminal.type_in("fg\n");
+            terminal.sees("leasehold run");
+            terminal.type_in(&format!("{word}\n"));
+            // Once by the terminal's echo, once by the command.
+            terminal.sees(word);
+            terminal.sees(word);
+        }
+        terminal.type_in("\x03");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=130.");
+    }
+}
+
+#[test]
+fn a_shell_inside_has_jobs_of_its_own_and_gives_the_terminal_back() {
+    for store in stores() {
+        let mut terminal = shell(&store);
+        terminal.type_in("PS1='inner> ' lh x -- bash --norc --noprofile -i\n");
+        terminal.sees("inner> ");
+        terminal.type_in("bind 'set enable-bracketed-paste off'\n");
+        terminal.sees("inner> ");
+        terminal.type_in("sh -c 'echo go >go; exec cat'\n");
+        line_in(&store.path("go"));
+        // Its own job is suspended, and neither it nor we are.
+        terminal.type_in("\x1a");
+        terminal.sees("Stopped");
+        terminal.sees("inner> ");
+        terminal.type_in("fg\n");
+        terminal.sees("cat");
+        terminal.type_in("\x03");
+        terminal.sees("inner> ");
+        assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);
+        terminal.type_in("exit 3\n");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=3.");
+        assert_eq!(store.run(&["-n", "x", "true"]).code(), 0);
+    }
+}
+
+#[test]
+fn a_pager_has_the_keys_can_be_suspended_and_ends() {
+    let store = support::file();
+    let lines: String = (0..500).map(|number| format!("line {number}\n")).collect();
+    std::fs::write(store.path("long"), lines).unwrap();
+    let mut terminal = shell(&store);
+    terminal.type_in("TERM=xterm lh x -- more long\n");
+    terminal.sees("line 40");
+    terminal.sees("--More--");
+    terminal.type_in(" ");
+    terminal.sees("line 90");
+    terminal.type_in("\x1a");
+    terminal.sees("Stopped");
+    terminal.sees("ready> ");
+    terminal.type_in("fg\n");
+    terminal.sees("leasehold run");
+    terminal.type_in(" ");
+    terminal.sees("line 130");
+    terminal.type_in("q");
+    terminal.sees("ready> ");
+    terminal.type_in("echo code=$?.\n");
+    terminal.sees("code=0.");
+}
+
+/// A command that takes the terminal for itself, as a shell does, and gives it to nobody when it ends.
+const TAKER: &str = "import os, signal, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.setpgid(0, 0)
+os.tcsetpgrp(0, os.getpid())
+print(os.getpid(), file=open('pid', 'w'), flush=True)
+print(os.getppid(), file=open('took', 'w'), flush=True)
+while not os.path.exists('enough'):
+    time.sleep(0.02)
+";
+
+#[test]
+fn the_terminal_is_given_back_whichever_way_the_command_ends() {
+    use rustix::process::{Signal, kill_process};
+    // Not an interactive shell, which would see to its terminal by itself.
+    let after = |options: &str, code: &str, end: fn(&Store)| {
+        let store = support::sqlite();
+        std::fs::write(store.path("taker.py"), TAKER).unwrap();
+        let lines = format!(
+            "{} run {options} x -- python3 taker.py; echo code=$?.; read line; echo got-$line.",
+            env!("CARGO_BIN_EXE_leasehold")
+        );
+        let mut script = Command::new("bash");
+        script.args(["-c", &lines]).env("LEASEHOLD_URL", &store.url).current_dir(store.dir.path());
+        let mut terminal = Terminal::start(&script, 200);
+        pid_in(&store.path("took"));
+        end(&store);
+        terminal.sees(&format!("code={code}."));
+        // Only those in the foreground can read.
+        terminal.type_in("this\n");
+        terminal.sees("got-this.");
+    };
+    after("", "0", |store| std::fs::write(store.path("enough"), "").unwrap());
+    after("--max-hold 1s --kill-after 100ms", "79", |_| {});
+    after("", "137", |store| {
+        let leasehold = pid_in(&store.path("took"));
+        kill_process(leasehold, Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        kill_process(leasehold, Signal::TERM).unwrap();
+    });
+    after("", "137", |store| kill_process(pid_in(&store.path("pid")), Signal::KILL).unwrap());
 }

@@ -96,19 +96,20 @@ fn a_lease_nobody_could_be_told_of_is_given_back() {
 #[test]
 fn a_waiting_acquire_or_wait_leaves_at_once_when_told_and_nothing_stays_in_the_queue() {
     use rustix::process::Signal;
-    for store in ttl_stores() {
+    for store in ttl_stores().into_iter().chain([support::quorum()]) {
         let _holder = store.hold("x", &[]);
         for (signal, code) in
             [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
         {
             let waiter = Running::start(store.leasehold(&["acquire", "x"]));
-            until("it is in the queue", || store.inspect("x").queue_length == 1);
+            store.until_waited_for("x");
             let start = Instant::now();
             waiter.signal(signal);
             let outcome = waiter.ended();
             assert_eq!((outcome.code(), outcome.out.as_str()), (code, ""), "{outcome:?}");
             assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-            assert_eq!(store.inspect("x").queue_length, 0, "{}", store.url);
+            let info = store.inspect("x");
+            assert_eq!((info.holders.len(), info.queue_length), (1, 0), "{}", store.url);
         }
         let mut bystander = Running::start(store.leasehold(&["wait", "x"]));
         std::thread::sleep(Duration::from_millis(100));
@@ -193,10 +194,13 @@ fn tables_fit_the_terminal_and_colour_is_for_terminals_alone() {
         list.env("TERM", "xterm").env("NO_COLOR", no_colour);
         let terminal = Terminal::start(&list, 72);
         terminal.sees("WAITING");
-        until("the row is there", || terminal.shown().contains("exclusive"));
         terminal.sees("\r\n") + &terminal.sees("\r\n")
     };
     let shown = run("1");
+    let narrow = Terminal::start(store.leasehold(&["list"]).env("NO_COLOR", "1"), 40);
+    let shown_narrow = narrow.sees("…\r\n") + &narrow.sees("\r\n");
+    assert!(shown_narrow.lines().all(|line| line.chars().count() <= 40), "{shown_narrow}");
+    assert!(shown_narrow.contains("LEFT") && !shown_narrow.contains("FENCE"), "{shown_narrow}");
     assert!(shown.lines().all(|line| line.chars().count() <= 72) && shown.contains('…'), "{shown}");
     assert!(!shown.contains('\x1b'), "{shown:?}");
     assert!(run("").contains("\x1b[0m"));
@@ -206,10 +210,15 @@ fn tables_fit_the_terminal_and_colour_is_for_terminals_alone() {
 fn wait_ends_when_nobody_holds_it_or_its_time_is_over() {
     for store in stores() {
         assert_eq!(call(&store, &["wait", "x"]).code(), 0);
+        let free = json(&store, &["wait", "x"]);
+        assert!(free["free"] == true && free["waited_ms"].is_u64(), "{free}");
         let holder = store.hold("x", &[]);
         let start = Instant::now();
         call(&store, &["wait", "-w", "0.3", "x"]).says(75, "still held");
         assert!(start.elapsed() >= Duration::from_millis(300));
+        let held = call(&store, &["wait", "-w", "0", "x", "--output", "json"]);
+        held.says(75, "still held");
+        assert_eq!(serde_json::from_str::<Value>(&held.out).unwrap()["free"], false);
         let mut waiting = Running::start(store.leasehold(&["wait", "x"]));
         std::thread::sleep(Duration::from_millis(200));
         assert!(!waiting.has_ended());
@@ -280,9 +289,21 @@ fn completions_and_manual_pages_know_every_command() {
             "{shell}"
         );
     }
+    let mut bash = Command::new("bash");
+    let script = "set -eu; source <($LH completions bash); complete -p leasehold
+        COMP_WORDS=(leasehold ac) COMP_CWORD=1; _leasehold leasehold ac leasehold; echo \"${COMPREPLY[@]}\"";
+    bash.args(["--norc", "-c", script]).env("LH", env!("CARGO_BIN_EXE_leasehold"));
+    let outcome = ended(bash);
+    assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""), "{outcome:?}");
+    assert!(
+        outcome.out.contains("-F _leasehold leasehold") && outcome.out.ends_with("acquire\n"),
+        "{outcome:?}"
+    );
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(ended(support::leasehold(&["man", "--dir", dir.path().to_str().unwrap()])).code(), 0);
-    let page = std::fs::read_to_string(dir.path().join("leasehold-run.1")).unwrap();
+    let pages = dir.path().join("man1");
+    assert_eq!(ended(support::leasehold(&["man", "--dir", pages.to_str().unwrap()])).code(), 0);
+    ended(support::leasehold(&["man", "--dir", "/dev/null/x"])).says(74, "/dev/null/x");
+    let page = std::fs::read_to_string(pages.join("leasehold-run.1")).unwrap();
     assert!(page.contains("kill\\-after") && page.contains("Examples"), "{page}");
     assert!(ended(support::leasehold(&["man"])).out.contains("leasehold"));
 }

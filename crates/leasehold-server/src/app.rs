@@ -16,7 +16,7 @@ use crate::history::History;
 use crate::metrics::Metrics;
 use crate::problem::Refusal;
 use crate::settings::Settings;
-use crate::{acquire, dashboard, gate, history, looking, metrics, openapi, verbs};
+use crate::{acquire, dashboard, findings, gate, history, looking, metrics, openapi, verbs};
 
 /// How long one call to the store may take.
 const CALL: Duration = Duration::from_secs(5);
@@ -129,6 +129,7 @@ fn routes(app: Arc<App>, figures: bool) -> Router {
         .route("/v1/sweep", post(verbs::sweep))
         .route("/v1/leases/lookup", post(looking::lookup))
         .route("/v1/capabilities", get(looking::capabilities))
+        .route("/v1/findings", get(findings::route))
         .route("/healthz", get(looking::healthz))
         .route("/readyz", get(looking::readyz))
         .route("/openapi.json", get(openapi::route));

@@ -19,6 +19,7 @@
 mod acquire;
 mod app;
 mod dashboard;
+mod findings;
 mod gate;
 mod history;
 mod log;
@@ -36,6 +37,7 @@ mod token;
 mod verbs;
 
 pub use app::{App, app};
+pub use findings::Examiner;
 pub use log::{Log, LogForm};
 pub use serve::{serve, serve_figures};
 pub use settings::Settings;

@@ -110,6 +110,14 @@ mod paths {
         responses((status = 200, description = "What the server and its store can do", body = wire::Capabilities)))]
     fn capabilities() {}
 
+    #[utoipa::path(get, path = "/v1/findings", tag = "operations",
+        responses(
+            (status = 200, description = "How the server's store is set up, and what that risks", body = wire::Findings),
+            (status = "4XX", description = "Refused, or not known", body = wire::Problem, content_type = "application/problem+json"),
+            (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
+    fn findings() {}
+
     #[utoipa::path(get, path = "/healthz", tag = "operations",
         responses((status = 200, description = "The process lives")))]
     fn healthz() {}
@@ -138,6 +146,7 @@ mod paths {
         paths::lookup,
         paths::sweep,
         paths::capabilities,
+        paths::findings,
         paths::healthz,
         paths::readyz,
         paths::metrics

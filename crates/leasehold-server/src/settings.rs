@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::DEFAULT_NAMESPACE;
 
+use crate::findings::Examiner;
 use crate::log::Log;
 use crate::token::Tokens;
 
@@ -19,6 +20,8 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Who may do what; `None`: everybody everything.
     pub tokens: Option<Tokens>,
+    /// What looks at how its store is set up, for those who may know; `None`: they are not told.
+    pub examiner: Option<Examiner>,
     /// Where its lines go.
     pub log: Log,
     /// Whether logs show lock names and owners as they are, and not only hashes of the names.
@@ -40,6 +43,7 @@ impl Default for Settings {
             max_ttl: Duration::from_secs(600),
             hosts: Vec::new(),
             tokens: None,
+            examiner: None,
             log: Log::none(),
             log_names: false,
             sweep_every: Duration::from_millis(500),

@@ -13,7 +13,7 @@ const SOURCE: &str = include_str!("clock/shim.c");
 
 /// The wall clocks of a run: one of the workers, one of the store.
 #[derive(Debug)]
-pub(crate) struct Clocks {
+pub struct Clocks {
     directory: PathBuf,
     library: PathBuf,
     workers: PathBuf,
@@ -22,7 +22,10 @@ pub(crate) struct Clocks {
 
 impl Clocks {
     /// Builds the library, where also servers can read it that run with fewer rights.
-    pub(crate) fn new() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If there is no C compiler, or no room for files.
+    pub fn new() -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("leasehold-clock-{}-{number}", std::process::id()));
@@ -53,17 +56,20 @@ impl Clocks {
     }
 
     /// What a worker's environment needs.
-    pub(crate) fn of_workers(&self) -> Vec<(String, String)> {
+    pub fn of_workers(&self) -> Vec<(String, String)> {
         self.environment(&self.workers)
     }
 
     /// What a server's environment needs.
-    pub(crate) fn of_store(&self) -> Vec<(String, String)> {
+    pub fn of_store(&self) -> Vec<(String, String)> {
         self.environment(&self.store)
     }
 
-    /// Sets how far a wall clock is off, in seconds.
-    pub(crate) fn step(&self, which: Fault, seconds: i64) -> io::Result<()> {
+    /// Sets how far a wall clock is off, in seconds: the store's for [`Fault::ClockStore`], else that of the workers.
+    ///
+    /// # Errors
+    /// If its file cannot be written.
+    pub fn step(&self, which: Fault, seconds: i64) -> io::Result<()> {
         let file = if which == Fault::ClockStore { &self.store } else { &self.workers };
         // Written in place, never truncated: it is mapped into the processes.
         let file = std::fs::File::options().write(true).create(true).truncate(false).open(file)?;

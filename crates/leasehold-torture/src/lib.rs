@@ -5,7 +5,7 @@
 
 pub mod check;
 #[cfg(feature = "run")]
-mod clock;
+pub mod clock;
 pub mod dice;
 #[cfg(feature = "run")]
 pub mod floors;

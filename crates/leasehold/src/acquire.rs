@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use crate::backend::{Attempt, Claim, Grant, Mode, Release, Wake};
+use crate::backend::{Attempt, Claim, Grant, Liveness, Mode, Release, Wake};
 use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::cell;
@@ -380,6 +380,8 @@ impl<'a> Loop<'a> {
             sleep.await;
             return self.woken();
         }
+        // A session leaves the store's queue in the background; the answer to a release says that it has.
+        self.back.pending |= self.client.info.liveness == Liveness::Session;
         let wake = tokio::select! {
             biased;
             wake = self.client.backend.wait(&self.back.claim) => wake,

@@ -2,9 +2,18 @@
 
 use std::fmt;
 
+/// How far the locks of a file reach.
+#[cfg(any(feature = "http", all(feature = "sqlite", target_os = "linux")))]
+pub(crate) const ONLY_HERE: &str = "locks hold between the processes of this machine, and no further";
+
+/// How it ends if a file is where a restart of the machine forgets it.
+#[cfg(any(feature = "file", feature = "http", feature = "sqlite"))]
+pub(crate) const IN_MEMORY: &str = ", in memory";
+
 /// How much a [`Finding`] matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub enum Level {
     /// As it should be.
@@ -17,7 +26,8 @@ pub enum Level {
 
 /// One thing that was looked at. Nothing in it is secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub struct Finding {
     /// How much it matters.
@@ -60,6 +70,21 @@ impl Finding {
     pub(crate) fn about(mut self, part: &str) -> Self {
         self.what = format!("{part}: {}", self.what);
         self
+    }
+
+    /// The same of a store that a server stands before; nothing if the server has made it untrue. Its clients live on
+    /// when its machine restarts, so that they believe in leases which are gone.
+    #[cfg(feature = "http")]
+    pub(crate) fn behind_a_server(self) -> Option<Self> {
+        match &*self.what {
+            ONLY_HERE => None,
+            what if what.ends_with(IN_MEMORY) => Some(Finding::risk(
+                what,
+                "a restart of the server's machine frees every lock while its holder still believes to have it",
+                "keep it on a disk",
+            )),
+            _ => Some(self),
+        }
     }
 
     /// Warns of it in the log if it is a risk.
@@ -110,6 +135,16 @@ mod tests {
         assert_eq!(finding.to_string(), "node 2: it forgets: two hold it; make it remember");
         assert_eq!(Finding::ok("fine").to_string(), "fine");
         assert!(Level::Risk > Level::Note && Level::Note > Level::Ok);
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn what_is_harmless_on_one_machine_may_not_be_behind_a_server() {
+        assert_eq!(Finding::note(ONLY_HERE).behind_a_server(), None);
+        let forgets = Finding::note(format!("it is on tmpfs{IN_MEMORY}")).behind_a_server().unwrap();
+        assert_eq!(forgets.level, Level::Risk);
+        let fine = Finding::ok("it is on ext4, a file system of this machine");
+        assert_eq!(fine.clone().behind_a_server(), Some(fine));
     }
 
     #[cfg(any(feature = "http", feature = "redis"))]

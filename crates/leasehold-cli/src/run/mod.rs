@@ -7,6 +7,7 @@ mod plan;
 pub(crate) mod signals;
 mod standing;
 mod supervise;
+mod terminal;
 mod tree;
 mod voice;
 
@@ -29,6 +30,7 @@ use self::child::Start;
 use self::plan::{Plan, Why};
 use self::signals::{Arrived, Blocked, Signals};
 use self::supervise::{Ended, Supervised};
+use self::terminal::Foreground;
 use self::voice::{Event, Voice};
 
 /// How long a wait is not worth a word.
@@ -158,11 +160,14 @@ async fn supervise(
     tree::adopt_orphans()?;
     // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
     guard.check()?;
+    let foreground = Foreground::note();
     let leader = start.spawn()?;
     voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
     let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
     let supervised = Supervised { leader, guard, locks, plan, voice, kill_leftovers };
-    Ok(supervised.until_gone(signals, &alarm).await)
+    let ended = supervised.until_gone(signals, &alarm).await;
+    foreground.give_back();
+    Ok(ended)
 }
 
 /// Releases, now that nothing is left, and chooses the code to exit with.

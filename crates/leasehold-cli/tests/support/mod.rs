@@ -36,12 +36,18 @@ enum Server {
     Nobody,
     Redis(testkit::redis::Server),
     Postgres(testkit::postgres::Postgres),
+    Quorum(Vec<testkit::redis::Server>),
     Leasehold(Served),
 }
 
 /// Every store that the command line is tested on: a line each.
 pub(crate) fn stores() -> Vec<Store> {
     vec![file(), sqlite(), redis(), postgres(), advisory(), server()]
+}
+
+/// Those, and a quorum.
+pub(crate) fn every_store() -> Vec<Store> {
+    stores().into_iter().chain([quorum()]).collect()
 }
 
 /// Those that can be away while their clients are there.
@@ -80,6 +86,15 @@ pub(crate) fn advisory() -> Store {
     let url = server.url().replacen("postgres://", "postgres+advisory://", 1) + "?keepalive=1";
     let server = Server::Postgres(server);
     Store { ttl: false, shows_names: false, permits: false, server, ..Store::at(url) }
+}
+
+/// A majority of three Redis servers.
+pub(crate) fn quorum() -> Store {
+    let servers = testkit::redis::servers(3);
+    let urls: Vec<String> = servers.iter().map(testkit::redis::Server::url).collect();
+    // Who waits polls, so that there is no queue to be seen in.
+    let url = format!("quorum:{}", urls.join(","));
+    Store { shows_waiters: false, server: Server::Quorum(servers), ..Store::at(url) }
 }
 
 /// A leasehold server before SQLite.
@@ -132,6 +147,7 @@ impl Drop for Away<'_> {
             Server::Nobody => drop(self.1.take()),
             Server::Redis(server) => server.go_on(),
             Server::Postgres(server) => server.thaw(),
+            Server::Quorum(servers) => servers.iter().for_each(|server| server.go_on()),
             Server::Leasehold(server) => server.signal(Signal::CONT),
         }
     }
@@ -150,9 +166,30 @@ impl Store {
             Server::Nobody => return Away(self, Some(self.cut_off())),
             Server::Redis(server) => server.freeze(),
             Server::Postgres(server) => server.freeze(),
+            Server::Quorum(servers) => servers.iter().for_each(|server| server.freeze()),
             Server::Leasehold(server) => server.signal(Signal::STOP),
         }
         Away(self, None)
+    }
+
+    /// Session locks that PostgreSQL knows of, held or waited for, if this is their store.
+    pub(crate) fn session_locks(&self) -> Option<String> {
+        match &self.server {
+            Server::Postgres(server) if !self.ttl => Some(
+                server.sql("SELECT granted, count(*) FROM pg_locks WHERE locktype = 'advisory' GROUP BY 1"),
+            ),
+            _ => None,
+        }
+    }
+
+    /// Waits until somebody is in the queue of this name, as far as a bystander can see.
+    #[track_caller]
+    pub(crate) fn until_waited_for(&self, name: &str) {
+        if self.shows_waiters {
+            until("it is in the queue", || self.inspect(name).queue_length == 1);
+        } else {
+            std::thread::sleep(Duration::from_millis(300));
+        }
     }
 
     /// The store of a server that the test keeps for itself.

@@ -5,6 +5,7 @@
 mod api;
 mod bad_input;
 mod figures;
+mod findings;
 mod gates;
 mod json;
 mod operations;

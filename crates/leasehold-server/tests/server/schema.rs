@@ -1,5 +1,7 @@
 //! What the server says about itself is true: real answers against its own OpenAPI document.
 
+use leasehold::Locks;
+use leasehold_server::{Examiner, Settings};
 use serde_json::{Value, json};
 
 use crate::support::Server;
@@ -63,7 +65,9 @@ fn fits(api: &Value, method: &str, path: &str, status: u16, body: &Value) {
 
 #[tokio::test]
 async fn real_answers_are_as_the_document_says() {
-    let server = Server::start().await;
+    let mut settings = Settings::default();
+    settings.examiner = Some(Examiner::new("memory:"));
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
     let api = server.get("/openapi.json").await.body;
     assert!(api["openapi"].as_str().unwrap().starts_with("3.1"), "{}", api["openapi"]);
     let take = json!({"owner_id": "me", "ttl_ms": 30_000, "metadata": "m", "mode": "permit", "limit": 1});
@@ -87,6 +91,7 @@ async fn real_answers_are_as_the_document_says() {
         ("/v1/locks/a", "/v1/locks/{name}"),
         ("/v1/locks", "/v1/locks"),
         ("/v1/capabilities", "/v1/capabilities"),
+        ("/v1/findings", "/v1/findings"),
     ] {
         let answer = server.get(path).await;
         fits(&api, "get", template, answer.status, &answer.body);

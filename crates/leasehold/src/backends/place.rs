@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::finding::Finding;
+use crate::finding::{Finding, IN_MEMORY};
 
 /// The file system that holds a path, as the kernel names it.
 fn file_system(path: &Path) -> Option<String> {
@@ -25,7 +25,7 @@ fn file_system(path: &Path) -> Option<String> {
 /// Whether locks on this file system hold, and for how long what is written stays.
 pub(super) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
     match file_system(path).as_deref() {
-        Some(kind @ ("tmpfs" | "ramfs")) => Finding::note(format!("it is on {kind}, in memory"))
+        Some(kind @ ("tmpfs" | "ramfs")) => Finding::note(format!("it is on {kind}{IN_MEMORY}"))
             .because(what_is_lost, "keep it on a disk if that matters"),
         Some("overlay") => Finding::note("it is on the overlay of a container").because(
             "other containers do not see it, so they are not kept out; it is gone with the container",

@@ -310,3 +310,11 @@ pub struct Problem {
     /// Whether the same call can succeed a little later.
     pub retryable: bool,
 }
+
+/// What a server has found out about how its store is set up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Findings {
+    /// One after the other.
+    pub findings: Vec<crate::finding::Finding>,
+}

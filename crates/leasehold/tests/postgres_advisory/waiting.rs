@@ -93,6 +93,23 @@ async fn a_downgrade_lets_readers_in_and_no_waiting_writer_between() {
     until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn when_a_client_is_closed_those_who_no_longer_wait_are_out_of_the_queue() {
+    let server = Postgres::start();
+    let (one, look) = (connect(&server).await, stranger(&server).await);
+    let _held = one.mutex("x").lock().await.unwrap();
+    for _ in 0..5 {
+        let other = connect(&server).await;
+        let locks = other.clone();
+        let waiter = tokio::spawn(async move { locks.mutex("x").lock().await.map(drop) });
+        until("it waits", || async { waiters(&look).await == 1 }).await;
+        waiter.abort();
+        assert!(waiter.await.unwrap_err().is_cancelled());
+        other.close().await;
+        assert_eq!(waiters(&look).await, 0);
+    }
+}
+
 /// Releases at about the moment at which a waiter gives up, in one way or another, again and again.
 async fn race<F: Future<Output = Option<Guard>> + Send>(
     give_up: impl Fn(Locks, String, Duration) -> F + Copy + Send + 'static,

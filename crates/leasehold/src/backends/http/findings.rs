@@ -1,12 +1,18 @@
 //! How a server is set up, as far as a client can see.
 
+use std::time::Duration;
+
 use super::{Http, Options, Pool};
 use crate::error::Result;
 use crate::finding::{Finding, in_the_clear};
 use crate::wire;
 
+/// How long a server may take to look at its store: it connects to it anew.
+const EXAMINING: Duration = Duration::from_secs(15);
+
 impl Http {
-    /// How the server is set up, as far as a client can see: its store, TLS, and whether it wants to know who asks.
+    /// How the server is set up, as far as a client can see: TLS, whether it wants to know who asks, and what it says
+    /// of its store.
     ///
     /// # Cancel safety
     /// Dropped, nothing is left.
@@ -16,27 +22,44 @@ impl Http {
     pub async fn findings(&self) -> Result<Vec<Finding>> {
         let able: wire::Capabilities = self.pool.get("/v1/capabilities").await?.ok()?;
         let options = self.pool.options();
-        Ok(vec![
+        let mut found = vec![
             Finding::ok(format!("this is leasehold {}, before {}:", able.version, able.store)),
-            store(&able.store),
             encryption(options),
             who_may(options).await?,
-        ])
+        ];
+        found.extend(self.store(&able.store).await?);
+        Ok(found)
     }
-}
 
-fn store(scheme: &str) -> Finding {
-    match scheme {
-        "memory" => Finding::risk(
-            "the server keeps leases in its memory",
-            "a restart frees every lock while its holder still believes to have it",
-            "start it with --store sqlite:path, or before Redis or PostgreSQL",
-        ),
-        "sqlite" => Finding::ok("the server has grants on disk before it answers"),
-        other => Finding::note(format!("how its {other}: store is set up cannot be seen from here")).because(
-            "a store that forgets lets a second holder in",
-            "call `leasehold doctor` with the URL of that store where the server runs",
-        ),
+    /// How the server's store is set up, as the server sees it.
+    async fn store(&self, scheme: &str) -> Result<Vec<Finding>> {
+        if scheme == "memory" {
+            return Ok(vec![Finding::risk(
+                "the server keeps leases in its memory",
+                "a restart frees every lock while its holder still believes to have it",
+                "start it with --store sqlite:path, or before Redis or PostgreSQL",
+            )]);
+        }
+        let unseen = |what: String, fix: &str| {
+            Ok(vec![Finding::note(what).because("a store that forgets lets a second holder in", fix)])
+        };
+        let answer = self.pool.get_within("/v1/findings", EXAMINING).await?;
+        match answer.status {
+            403 => unseen(
+                format!("this token is not told how the {scheme}: store of the server is set up"),
+                "call `leasehold doctor` with a token that may read every name",
+            ),
+            // An older server, or one that was not told the URL of its store.
+            404 => unseen(
+                format!("the server does not say how its {scheme}: store is set up"),
+                "call `leasehold doctor` with the URL of that store where the server runs",
+            ),
+            _ => {
+                let told: wire::Findings = answer.ok()?;
+                let behind = told.findings.into_iter().filter_map(Finding::behind_a_server);
+                Ok(behind.map(|one| one.about("its store")).collect())
+            }
+        }
     }
 }
 

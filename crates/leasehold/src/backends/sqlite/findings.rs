@@ -1,11 +1,13 @@
 //! How the file of a SQLite store is set up.
 
-use std::io::Read as _;
 use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
 
 use super::super::place::{on_file_system, permissions};
 use super::Sqlite;
-use crate::finding::Finding;
+use super::open::BUSY_FOR;
+use crate::finding::{Finding, ONLY_HERE};
 
 /// Older ones can damage their log in rare cases.
 const OLDEST: i32 = 3_051_003;
@@ -30,21 +32,25 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
             "leases and fence counters are gone after a reboot; fences then rest on the wall clock",
         ),
         permissions(path, "the database", "who can read it has the lease ids, and can release every lock"),
-        Finding::note("locks hold between the processes of this machine, and no further"),
+        Finding::note(ONLY_HERE),
     ]
 }
 
-/// Bytes 18 and 19 of the header say how the file is to be written and read: 2 is by a log (WAL).
+/// Asked of SQLite, and not read from the file's header: closing any descriptor of a database drops all locks that
+/// this process has on it.
 fn journal(path: &Path) -> Finding {
-    let mut header = [0; 20];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut header));
-    match (read, &header[18..]) {
-        (Ok(()), [2, 2]) => Finding::ok("answers are on disk before they are given (WAL, synchronous=FULL)"),
-        (Ok(()), _) => Finding::risk(
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mode = Connection::open_with_flags(path, flags).and_then(|db| {
+        db.busy_timeout(BUSY_FOR)?;
+        db.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
+    });
+    match mode.as_deref() {
+        Ok("wal") => Finding::ok("answers are on disk before they are given (WAL, synchronous=FULL)"),
+        Ok(_) => Finding::risk(
             "the database is not in WAL mode",
             "another program has changed it; processes block each other, and may be refused",
             "PRAGMA journal_mode=WAL, while nobody uses it",
         ),
-        (Err(error), _) => Finding::note(format!("the header of the database cannot be read: {error}")),
+        Err(error) => Finding::note(format!("how the database is written cannot be found out: {error}")),
     }
 }

@@ -25,6 +25,9 @@ pub(super) struct Book {
     spent: Spent,
     /// Who waits: for people.
     pub(super) waiting: HashMap<LeaseId, Waiter>,
+    /// Whose sessions are in the server's queue, how many, and the bell that rings when none is any more. Longer than
+    /// somebody waits: getting out takes a while.
+    standing: HashMap<LeaseId, (usize, Arc<Notify>)>,
 }
 
 /// One who waits in the server's queue.
@@ -111,6 +114,27 @@ impl Book {
         self.keys.entry(lease.key).or_default().holders.push(id);
         self.leases.insert(id, lease);
         Ok(())
+    }
+
+    /// A session goes into the server's queue.
+    pub(super) fn stand(&mut self, id: LeaseId) {
+        self.standing.entry(id).or_default().0 += 1;
+    }
+
+    /// It is out of it.
+    pub(super) fn left(&mut self, id: &LeaseId) {
+        let Some((sessions, _)) = self.standing.get_mut(id) else { return };
+        *sessions -= 1;
+        if *sessions == 0
+            && let Some((_, bell)) = self.standing.remove(id)
+        {
+            bell.notify_waiters();
+        }
+    }
+
+    /// Resolves when no session of it is in the server's queue any more; `None` if none is.
+    pub(super) fn leaving(&self, id: &LeaseId) -> Option<OwnedNotified> {
+        self.standing.get(id).map(|(_, bell)| Arc::clone(bell).notified_owned())
     }
 
     /// Takes a lease out to end it, or says why there is none to end.

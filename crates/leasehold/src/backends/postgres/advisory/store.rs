@@ -159,7 +159,14 @@ impl Store {
 
     pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
         let (released, lease) = self.book().release(&release, self.now());
-        let Some(lease) = lease else { return Ok(released) };
+        let Some(lease) = lease else {
+            // One who no longer waits is out of the server's queue when this is answered.
+            let leaving = self.book().leaving(&release.id);
+            if let Some(left) = leaving {
+                left.await;
+            }
+            return Ok(released);
+        };
         // On any doubt the session ends with the key.
         match lease.session().free(&self.sql, lease.key, lease.held.grant.mode).await? {
             true => Ok(released),

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use crate::backend::{Claim, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::lease_id::LeaseId;
 
 use super::book::Waiter;
 use super::key::AdvisoryKey;
@@ -42,7 +43,8 @@ impl Store {
         let key = self.key(&claim.name)?;
         let waiting = self.note(claim, key);
         let (answer, mut answered) = oneshot::channel();
-        self.pool.home.spawn(Arc::clone(self).stand(key, claim.clone(), answer));
+        let standing = Standing::begin(self, claim);
+        self.pool.home.spawn(Arc::clone(self).stand(standing, key, claim.clone(), answer));
         let handed = (&mut answered).await;
         drop(waiting);
         // No await from here on: what was handed over is kept in the same breath.
@@ -67,6 +69,7 @@ impl Store {
     /// Stands in the queue until it is granted, fails, or nobody waits for it any more.
     async fn stand(
         self: Arc<Self>,
+        _standing: Standing,
         key: AdvisoryKey,
         claim: Claim,
         mut answer: oneshot::Sender<Result<Option<HandOver>>>,
@@ -107,7 +110,10 @@ impl Store {
                     "the PostgreSQL server does not answer any more",
                 )),
                 () = answer.closed() => {
-                    self.call_off(&session, asked).await;
+                    if self.call_off(&session, asked).await {
+                        // It came just before: not freed before the session ends, it would be there a little longer.
+                        let _ = session.free(&self.sql, key, claim.mode).await;
+                    }
                     return;
                 }
             }
@@ -122,23 +128,24 @@ impl Store {
         };
     }
 
-    /// Gets a session out of the queue. It is not used again: a cancel that comes late would meet whatever it
-    /// does next.
+    /// Gets a session out of the queue; whether it has got the lock nevertheless. It is not used again: a cancel that
+    /// comes late would meet whatever it does next.
     async fn call_off(
         &self,
         session: &Session,
         mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
-    ) {
+    ) -> bool {
         for _ in 0..CANCEL.1 {
             tokio::select! {
-                _ = &mut asked => return,
+                granted = &mut asked => return matches!(granted, Ok(Some(_))),
                 // That it could not be sent shows below.
                 _ = session.cancel(&self.pool.address) => {}
             }
-            if tokio::time::timeout(CANCEL.0, &mut asked).await.is_ok() {
-                return;
+            if let Ok(granted) = tokio::time::timeout(CANCEL.0, &mut asked).await {
+                return matches!(granted, Ok(Some(_)));
             }
         }
+        false
     }
 
     /// Notes who waits, until it no longer does.
@@ -163,5 +170,24 @@ struct Noted<'a> {
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
         self.store.book().waiting.remove(&self.claim.id);
+    }
+}
+
+/// A session that is in the server's queue, or on its way in or out.
+struct Standing {
+    store: Arc<Store>,
+    id: LeaseId,
+}
+
+impl Standing {
+    fn begin(store: &Arc<Store>, claim: &Claim) -> Self {
+        store.book().stand(claim.id);
+        Standing { store: Arc::clone(store), id: claim.id }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.store.book().left(&self.id);
     }
 }

@@ -4,9 +4,11 @@
 mod conformance;
 mod model;
 mod network;
+mod plans;
 mod races;
 mod runtimes;
 mod setup;
 mod support;
 mod survival;
+mod upgrade;
 mod wakeups;

@@ -1,6 +1,6 @@
 -- try_acquire. The numbers are those of docs/contract.md.
 -- The answer is one of granted, busy, superseded, mismatch, other_mode, overflow.
-CREATE FUNCTION leasehold.acquire(
+CREATE OR REPLACE FUNCTION leasehold.acquire(
     p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
     p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint,
     OUT o_answer text, OUT o_now timestamptz,
@@ -232,10 +232,10 @@ BEGIN
         -- Blocked permits wait for the first to go, others for the last.
         IF p_permits IS NOT NULL THEN
             SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY expires LIMIT 1;
+            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) LIMIT 1;
         ELSIF n.holders > 0 THEN
             SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY expires DESC LIMIT 1;
+            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) DESC LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
         IF NOT p_repeat AND NOT settled THEN

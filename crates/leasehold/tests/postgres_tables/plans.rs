@@ -1,0 +1,68 @@
+//! How the server finds rows: by the name, whatever its statistics said when a plan was made.
+
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Query, Release, Renewal};
+
+use crate::support::{LONG, claim, granted, name, place, until};
+
+/// Scans of indices on times.
+const BY_TIME: &str = "SELECT sum(idx_scan) FROM pg_stat_user_indexes
+    WHERE schemaname || '.' = 'leasehold.' AND indexrelname IN ('leases_by_expiry', 'tickets_by_lapse', 'spent_by_until')";
+
+const BY_NAME: &str = "SELECT sum(idx_scan) FROM pg_stat_user_indexes
+    WHERE schemaname || '.' = 'leasehold.' AND indexrelname = 'names_pkey'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_verb_looks_through_the_leases_of_other_names() {
+    let place = place();
+    // Empty tables that were in use: an index on times looks as good as any.
+    let store = place.open().await;
+    for _ in 0..300 {
+        let held = claim("x", LONG);
+        granted(&store, &held).await;
+        store.release(&Release::new(name("x"), held.id)).await.unwrap();
+    }
+    drop(store);
+    for table in ["leases", "tickets", "spent", "names"] {
+        place.sql(&format!("VACUUM ANALYZE leasehold.{table}"));
+    }
+    let number = |sql: &str| place.sql(sql).parse::<u64>().unwrap();
+    let (by_time, by_name) = (number(BY_TIME), number(BY_NAME));
+
+    // Plans are made here: a grant, contention, a queue, renewals, expiry, a repeat, a revocation, looks.
+    let store = place.open().await;
+    for round in 0..3 {
+        let on = format!("y{round}");
+        let held = claim(&on, Duration::from_millis(200));
+        let grant = granted(&store, &held).await;
+        let mut waits = claim(&on, LONG);
+        (waits.queue, waits.repeat) = (Some(Duration::from_millis(50)), true);
+        assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
+        assert!(matches!(store.try_acquire(&claim(&on, LONG)).await.unwrap(), Attempt::Busy(_)));
+        store.renew(&[Renewal::new(name(&on), held.id, Duration::from_millis(200))]).await.remove(0).unwrap();
+        for query in [
+            Query::Name(name(&on)),
+            Query::LeaseId(held.id),
+            Query::Prefix { stored: String::new(), limit: 10, cursor: None },
+        ] {
+            store.inspect(&query).await.unwrap();
+        }
+        until("it has expired", async || {
+            let next = claim(&on, LONG);
+            match store.try_acquire(&next).await.unwrap() {
+                Attempt::Granted(next) => next.fence > grant.fence,
+                _ => false,
+            }
+        })
+        .await;
+        store.revoke(&name(&on), true).await.unwrap();
+        let last = claim(&on, LONG);
+        granted(&store, &last).await;
+        store.release(&Release::new(name(&on), last.id)).await.unwrap();
+    }
+    drop(store);
+    // Sessions tell of their scans when they end.
+    until("it is counted", async || number(BY_NAME) >= by_name + 30).await;
+    assert_eq!(number(BY_TIME), by_time);
+}

@@ -68,10 +68,7 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
 
     // Either client may go on with what the other one has.
     assert!(matches!(new.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
-    assert!(matches!(
-        new.renew(&[Renewal::new(name("x"), held.id, LONG)]).await[0],
-        Ok(Renewed::Held(_))
-    ));
+    assert!(matches!(new.renew(&[Renewal::new(name("x"), held.id, LONG)]).await[0], Ok(Renewed::Held(_))));
     assert_eq!(new.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
     assert!(matches!(new.try_acquire(&third).await.unwrap(), Attempt::Busy(_)), "it is not its turn");
     let next = granted(&old, &second).await.fence;
@@ -140,7 +137,10 @@ async fn who_may_not_replace_older_functions_goes_on_with_them() {
     let held = claim("x", LONG);
     granted(&store, &held).await;
     assert_eq!(store.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
-    assert_eq!(server.sql("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"), "0");
+    assert_eq!(
+        server.sql("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"),
+        "0"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,12 @@
-//! How the server finds rows: by the name, whatever its statistics said when a plan was made.
+//! What the server has to do for a verb: one statement, which finds rows by the name, whatever the statistics said
+//! when its plan was made.
 
 use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Query, Release, Renewal};
+
+use leasehold::backends::postgres::Postgres as Store;
+use testkit::postgres::Postgres;
 
 use crate::support::{LONG, claim, granted, name, place, until};
 
@@ -36,8 +40,8 @@ async fn no_verb_looks_through_the_leases_of_other_names() {
         let on = format!("y{round}");
         let held = claim(&on, Duration::from_millis(200));
         let grant = granted(&store, &held).await;
-        let mut waits = claim(&on, LONG);
-        (waits.queue, waits.repeat) = (Some(Duration::from_millis(50)), true);
+        let mut waits = claim(&on, LONG).queued(Duration::from_millis(50));
+        waits.repeat = true;
         assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
         assert!(matches!(store.try_acquire(&claim(&on, LONG)).await.unwrap(), Attempt::Busy(_)));
         store.renew(&[Renewal::new(name(&on), held.id, Duration::from_millis(200))]).await.remove(0).unwrap();
@@ -65,4 +69,30 @@ async fn no_verb_looks_through_the_leases_of_other_names() {
     // Sessions tell of their scans when they end.
     until("it is counted", async || number(BY_NAME) >= by_name + 30).await;
     assert_eq!(number(BY_TIME), by_time);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verb_is_one_statement() {
+    let server = Postgres::builder().setting("log_statement", "all").start();
+    let store = Store::builder(&server.url()).unwrap().pool_size(1).open().await.unwrap();
+    let told = || {
+        let is_statement =
+            |line: &&str| line.contains("LOG:  execute ") || line.contains("LOG:  statement: ");
+        server.log().lines().filter(is_statement).count()
+    };
+    // The first round prepares.
+    for round in 0..2 {
+        let began = told();
+        let (held, other) = (claim("x", LONG), claim("x", LONG));
+        granted(&store, &held).await;
+        assert!(matches!(store.try_acquire(&other).await.unwrap(), Attempt::Busy(_)));
+        store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).unwrap();
+        store.inspect(&Query::Name(name("x"))).await.unwrap();
+        store.release(&Release::new(name("x"), other.id)).await.unwrap();
+        store.release(&Release::new(name("x"), held.id)).await.unwrap();
+        store.revoke(&name("x"), false).await.unwrap();
+        if round > 0 {
+            assert_eq!(told() - began, 7, "{}", server.log());
+        }
+    }
 }

@@ -169,8 +169,7 @@ async fn no_call_waits_behind_one_that_was_given_up() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
     granted(&store, &claim("stuck", LONG)).await;
-    let (keeper, connection) =
-        tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    let (keeper, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let lock = format!("BEGIN; SELECT 1 FROM {}.names WHERE name LIKE '%stuck' FOR UPDATE", place.schema);
     keeper.batch_execute(&lock).await.unwrap();

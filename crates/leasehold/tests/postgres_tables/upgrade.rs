@@ -45,8 +45,8 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     let place = place();
     server().sql(&first_revision(&place.schema));
     let old = older(server().url(), &place.schema).await;
-    let (held, mut second, mut third) = (claim("x", LONG), claim("x", LONG), claim("x", LONG));
-    (second.queue, third.queue) = (Some(TICKET), Some(TICKET));
+    let waits = || claim("x", LONG).queued(TICKET);
+    let (held, second, third) = (claim("x", LONG), waits(), waits());
     let first = granted(&old, &held).await;
     for waiter in [&second, &third] {
         assert!(matches!(old.try_acquire(waiter).await.unwrap(), Attempt::Busy(_)));

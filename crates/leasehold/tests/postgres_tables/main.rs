@@ -5,6 +5,7 @@ mod conformance;
 mod model;
 mod network;
 mod plans;
+mod processes;
 mod races;
 mod runtimes;
 mod setup;

@@ -4,9 +4,12 @@
 mod conformance;
 mod model;
 mod network;
+mod plans;
+mod processes;
 mod races;
 mod runtimes;
 mod setup;
 mod support;
 mod survival;
+mod upgrade;
 mod wakeups;

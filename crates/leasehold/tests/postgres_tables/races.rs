@@ -165,6 +165,36 @@ async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_ot
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_call_waits_behind_one_that_was_given_up() {
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
+    granted(&store, &claim("stuck", LONG)).await;
+    let (keeper, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let lock = format!("BEGIN; SELECT 1 FROM {}.names WHERE name LIKE '%stuck' FOR UPDATE", place.schema);
+    keeper.batch_execute(&lock).await.unwrap();
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{}\"%' AND wait_event_type = 'Lock'",
+        place.schema
+    );
+    // The server gives up the row after 4 s: a round that was slower says nothing.
+    until("another call is answered before the one that was given up", async || {
+        let given_up = claim("stuck", LONG);
+        tokio::select! {
+            _slow = store.try_acquire(&given_up) => return false,
+            () = until("it waits for the row", async || server().sql(&waiting) == "1") => {}
+        }
+        for _ in 0..3 {
+            granted(&store, &claim(&format!("other {}", given_up.nonce), LONG)).await;
+            store.revoke(&name(&format!("other {}", given_up.nonce)), true).await.unwrap();
+        }
+        server().sql(&waiting) == "1"
+    })
+    .await;
+    keeper.batch_execute("ROLLBACK").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ten_who_wait_and_a_pool_of_two_do_not_hold_up_a_release() {
     let place = place();
     let locks = Locks::connect(&format!("{}&pool_size=2", place.url)).await.unwrap();

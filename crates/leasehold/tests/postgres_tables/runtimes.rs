@@ -1,5 +1,7 @@
 //! Calls from runtimes that are blocked, gone, or do no I/O: they disturb nobody else's.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Locks, State};
@@ -93,7 +95,19 @@ fn a_runtime_that_does_no_io_can_lock() {
     let place = place();
     let locks = connect(&runtime(), &place);
     let without = Builder::new_current_thread().enable_time().build().unwrap();
-    for _ in 0..2 {
-        without.block_on(async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() });
+    // It cannot be asked whether it does I/O, only tried, which prints a panic.
+    let tried = Arc::new(AtomicU32::new(0));
+    let (others, counted) = (std::panic::take_hook(), Arc::clone(&tried));
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.to_string().contains("IO is disabled") {
+            counted.fetch_add(1, Ordering::SeqCst);
+        } else {
+            others(panic);
+        }
+    }));
+    let pair = async |on: &str| locks.mutex(on).lock().await.unwrap().release().await.unwrap();
+    for _ in 0..3 {
+        without.block_on(async { tokio::join!(pair("x"), pair("y"), pair("z")) });
     }
+    assert_eq!(tried.load(Ordering::SeqCst), 1, "once, over all calls and connections");
 }

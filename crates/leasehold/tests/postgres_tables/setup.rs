@@ -55,7 +55,7 @@ async fn tables_of_another_version_are_left_alone() {
 }
 
 /// The rights that docs/postgres.md lists, and no others.
-const GRANTS: &str = "GRANT USAGE ON SCHEMA granted TO app;
+pub(crate) const GRANTS: &str = "GRANT USAGE ON SCHEMA granted TO app;
     GRANT SELECT ON granted.about TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE ON granted.names, granted.leases, granted.tickets, granted.spent TO app;";
 

@@ -11,6 +11,7 @@ use tokio_postgres::{CancelToken, Config};
 use crate::error::{Error, ErrorKind, Result};
 
 use super::fault;
+use super::line::WithoutIo;
 use super::reach::{self, Reached, Target};
 use super::tls::{self, Tls, TlsFiles};
 use super::tls_stream::Connector;
@@ -77,6 +78,8 @@ pub struct Address {
     config: Config,
     tls: Connector,
     timeout: Duration,
+    /// Shared by the connections, and by clones.
+    without_io: WithoutIo,
 }
 
 impl Address {
@@ -92,7 +95,7 @@ impl Address {
     /// the time to connect.
     pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
         let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        Address { config, tls: Connector::new(tls), timeout }
+        Address { config, tls: Connector::new(tls), timeout, without_io: WithoutIo::default() }
     }
 
     /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a
@@ -174,7 +177,9 @@ impl Address {
 
     /// A new connection, whose home is the runtime this is called on.
     pub(crate) async fn connect(&self) -> Result<Reached> {
-        match tokio::time::timeout(self.timeout, reach::connect(&self.config, &self.tls)).await {
+        match tokio::time::timeout(self.timeout, reach::connect(&self.config, &self.tls, &self.without_io))
+            .await
+        {
             Ok(reached) => reached,
             Err(_) => Err(Error::new(
                 ErrorKind::NetworkTimeout,

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 
 /// A connected socket that does not block.
 pub(crate) enum Socket {
@@ -52,6 +52,33 @@ impl AsRawFd for Socket {
     }
 }
 
+/// Runtimes that do no I/O, as far as is known. They cannot be asked: one that is tried panics, which is caught, but
+/// may have been printed. So each is tried once, whatever connection it was for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WithoutIo(Arc<Mutex<Vec<Id>>>);
+
+/// Runtimes that are remembered; there is hardly ever one. One that is forgotten is tried again.
+const WITHOUT_IO_KNOWN: usize = 64;
+
+impl WithoutIo {
+    fn known(&self) -> MutexGuard<'_, Vec<Id>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ids may be used again: the next one would then have its I/O done at home, which is slower and right.
+    fn has(&self, runtime: &Handle) -> bool {
+        self.known().contains(&runtime.id())
+    }
+
+    fn add(&self, runtime: &Handle) {
+        let mut known = self.known();
+        if known.len() == WITHOUT_IO_KNOWN {
+            known.remove(0);
+        }
+        known.push(runtime.id());
+    }
+}
+
 /// The socket as one runtime watches it.
 struct Watch {
     runtime: Handle,
@@ -61,20 +88,27 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(runtime: &Handle, socket: &Arc<Socket>, writes: bool) -> io::Result<Self> {
+    fn new(runtime: &Handle, without_io: &WithoutIo, socket: &Arc<Socket>, writes: bool) -> io::Result<Self> {
+        if without_io.has(runtime) {
+            return Err(no_io());
+        }
         let interest = if writes { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         let _entered = runtime.enter();
         // Deprecated because a type whose descriptor changes under it could misuse it; ours cannot, and the successor
         // needs `unsafe`. A runtime without I/O panics, and cannot be asked beforehand.
         #[allow(deprecated)]
         let fd = catch_unwind(AssertUnwindSafe(|| AsyncFd::with_interest(Arc::clone(socket), interest)))
-            .map_err(|_| io::Error::other("this runtime does no I/O"))??;
+            .map_err(|_| {
+            without_io.add(runtime);
+            no_io()
+        })??;
         Ok(Watch { runtime: runtime.clone(), fd, writes })
     }
 }
 
 struct Inside {
     socket: Arc<Socket>,
+    without_io: WithoutIo,
     home: Handle,
     /// Made anew whenever the socket comes home: while it is away, home is not to be woken by it.
     at_home: Option<Watch>,
@@ -88,10 +122,11 @@ pub(crate) struct Line(Mutex<Option<Inside>>);
 
 impl Line {
     /// A socket whose home is the runtime this is called on.
-    pub(crate) fn new(socket: Socket) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(socket: Socket, without_io: WithoutIo) -> io::Result<Arc<Self>> {
         let (home, socket) = (Handle::current(), Arc::new(socket));
-        let at_home = Some(Watch::new(&home, &socket, false)?);
-        Ok(Arc::new(Line(Mutex::new(Some(Inside { socket, home, at_home, away: None, is_away: false })))))
+        let at_home = Some(Watch::new(&home, &without_io, &socket, false)?);
+        let inside = Inside { socket, without_io, home, at_home, away: None, is_away: false };
+        Ok(Arc::new(Line(Mutex::new(Some(inside)))))
     }
 
     fn inside(&self) -> MutexGuard<'_, Option<Inside>> {
@@ -108,7 +143,7 @@ impl Line {
         if inside.away.as_ref().is_none_or(|watch| watch.runtime.id() != runtime.id()) {
             // At most one besides home: the older one is given up first.
             inside.away = None;
-            inside.away = Some(Watch::new(runtime, &inside.socket, false)?);
+            inside.away = Some(Watch::new(runtime, &inside.without_io, &inside.socket, false)?);
         }
         (inside.at_home, inside.is_away) = (None, true);
         Ok(())
@@ -119,7 +154,7 @@ impl Line {
         let mut inside = self.inside();
         let inside = inside.as_mut().ok_or_else(closed)?;
         if std::mem::take(&mut inside.is_away) {
-            inside.at_home = Some(Watch::new(&inside.home, &inside.socket, false)?);
+            inside.at_home = Some(Watch::new(&inside.home, &inside.without_io, &inside.socket, false)?);
         }
         Ok(())
     }
@@ -172,7 +207,7 @@ impl Inside {
                 let (runtime, is_away) = (watch.runtime.clone(), self.is_away);
                 let slot = if is_away { &mut self.away } else { &mut self.at_home };
                 *slot = None;
-                *slot = Some(Watch::new(&runtime, &socket, true)?);
+                *slot = Some(Watch::new(&runtime, &self.without_io, &socket, true)?);
                 cx.waker().wake_by_ref();
             }
             let watch = self.watch()?;
@@ -213,6 +248,10 @@ impl AsyncWrite for LineStream {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with(|inside| Poll::Ready(inside.socket.finish()))
     }
+}
+
+fn no_io() -> io::Error {
+    io::Error::other("this runtime does no I/O")
 }
 
 fn closed() -> io::Error {

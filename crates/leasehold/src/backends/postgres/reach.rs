@@ -12,7 +12,7 @@ use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
 use tokio_postgres::{CancelToken, Client, Config, SimpleQueryMessage};
 
 use super::fault;
-use super::line::{Line, LineStream, Socket};
+use super::line::{Line, LineStream, Socket, WithoutIo};
 use super::tls_stream::{Connector, Handshake, TlsStream};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -46,7 +46,7 @@ enum Place {
 
 /// Connects to the first host that lets us in and is of the kind that is asked for. The socket's home is the runtime
 /// this is called on.
-pub(crate) async fn connect(config: &Config, tls: &Connector) -> Result<Reached> {
+pub(crate) async fn connect(config: &Config, tls: &Connector, without_io: &WithoutIo) -> Result<Reached> {
     let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let count = hosts.len().max(addresses.len());
     if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
@@ -70,7 +70,7 @@ pub(crate) async fn connect(config: &Config, tls: &Connector) -> Result<Reached>
             },
             (Some(Host::Unix(directory)), None) => {
                 let place = Place::Unix(directory.join(format!(".s.PGSQL.{port}")));
-                match connect_to(Target { place, host: String::new() }, config, tls).await {
+                match connect_to(Target { place, host: String::new() }, config, tls, without_io).await {
                     Ok(reached) => return Ok(reached),
                     Err(error) => failed = Some(error),
                 }
@@ -79,7 +79,7 @@ pub(crate) async fn connect(config: &Config, tls: &Connector) -> Result<Reached>
             (None, None) => continue,
         };
         for (address, host) in targets {
-            match connect_to(Target { place: Place::Tcp(address), host }, config, tls).await {
+            match connect_to(Target { place: Place::Tcp(address), host }, config, tls, without_io).await {
                 Ok(reached) => return Ok(reached),
                 Err(error) => failed = Some(error),
             }
@@ -90,8 +90,14 @@ pub(crate) async fn connect(config: &Config, tls: &Connector) -> Result<Reached>
     }))
 }
 
-async fn connect_to(target: Target, config: &Config, tls: &Connector) -> Result<Reached> {
-    let line = open(&target.place, config).await.and_then(Line::new).map_err(fault::unreachable)?;
+async fn connect_to(
+    target: Target,
+    config: &Config,
+    tls: &Connector,
+    without_io: &WithoutIo,
+) -> Result<Reached> {
+    let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
+    let line = Line::new(socket, without_io.clone()).map_err(fault::unreachable)?;
     let (client, mut connection) = config
         .connect_raw(LineStream(Arc::clone(&line)), handshake::<LineStream>(tls, &target)?)
         .await
@@ -183,7 +189,8 @@ pub(crate) async fn cancel(
     config: &Config,
     tls: &Connector,
 ) -> Result<()> {
-    let line = open(&target.place, config).await.and_then(Line::new).map_err(fault::unreachable)?;
+    let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
+    let line = Line::new(socket, WithoutIo::default()).map_err(fault::unreachable)?;
     let handshake = handshake::<LineStream>(tls, target)?;
     token.cancel_query_raw(LineStream(line), handshake).await.map_err(fault::connecting)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use super::record::Record;
 use super::text;
 use crate::backend::{
     Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, WaiterInfo,
@@ -23,18 +24,40 @@ fn foreign() -> Error {
     )
 }
 
+/// What an answer is read from: a row, or the only value of one, which is a record.
+pub(super) trait Answer {
+    /// A column.
+    fn column<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T>;
+}
+
+impl Answer for Row {
+    fn column<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T> {
+        self.try_get(column).map_err(|error| foreign().with_source(error))
+    }
+}
+
+impl Answer for Record<'_> {
+    fn column<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T> {
+        let (kind, value) = self.field(column).ok_or_else(foreign)?;
+        if !T::accepts(kind) {
+            return Err(foreign());
+        }
+        T::from_sql_nullable(kind, value).map_err(|_| foreign())
+    }
+}
+
 /// A column.
-pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
-    row.try_get(column).map_err(|error| foreign().with_source(error))
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a impl Answer, column: usize) -> Result<T> {
+    row.column(column)
 }
 
 /// A number that is never negative.
-pub(super) fn number(row: &Row, column: usize) -> Result<u64> {
+pub(super) fn number(row: &impl Answer, column: usize) -> Result<u64> {
     u64::try_from(get::<i64>(row, column)?).map_err(|_| foreign())
 }
 
 /// Microseconds since 1970.
-pub(super) fn time(row: &Row, column: usize) -> Result<u64> {
+pub(super) fn time(row: &impl Answer, column: usize) -> Result<u64> {
     micros(get(row, column)?)
 }
 
@@ -43,7 +66,7 @@ fn micros(time: SystemTime) -> Result<u64> {
     u64::try_from(since.as_micros()).map_err(|_| foreign())
 }
 
-fn mode(row: &Row, column: usize) -> Result<Mode> {
+fn mode(row: &impl Answer, column: usize) -> Result<Mode> {
     match get(row, column)? {
         "exclusive" => Ok(Mode::Exclusive),
         "shared" => Ok(Mode::Shared),
@@ -70,7 +93,7 @@ fn gone(answer: &str) -> Result<Gone> {
 }
 
 /// A lease from columns in this order: mode, permits, fence, renewals, granted at, expires.
-fn grant(row: &Row, first: usize, now: u64) -> Result<Grant> {
+fn grant(row: &impl Answer, first: usize, now: u64) -> Result<Grant> {
     let expires = time(row, first + 5)?;
     Ok(Grant {
         fence: Fence::new(number(row, first + 2)?),
@@ -84,7 +107,7 @@ fn grant(row: &Row, first: usize, now: u64) -> Result<Grant> {
 }
 
 /// The answer to an attempt.
-pub(super) fn attempt(row: &Row, claim: &Claim) -> Result<Attempt> {
+pub(super) fn attempt(row: &Record<'_>, claim: &Claim) -> Result<Attempt> {
     let now = time(row, 1)?;
     match get(row, 0)? {
         "granted" => Ok(Attempt::Granted(grant(row, 2, now)?)),
@@ -100,7 +123,7 @@ pub(super) fn attempt(row: &Row, claim: &Claim) -> Result<Attempt> {
     }
 }
 
-fn busy(row: &Row, claim: &Claim, now: u64) -> Result<Busy> {
+fn busy(row: &Record<'_>, claim: &Claim, now: u64) -> Result<Busy> {
     let place = get::<Option<i64>>(row, 8)?.map(|_| number(row, 8)).transpose()?;
     let lapse = get::<Option<SystemTime>>(row, 10)?.map_or(Ok(u64::MAX), micros)?;
     let owner = get::<Option<&str>>(row, 11)?.map(text::read).transpose()?;
@@ -118,7 +141,7 @@ fn busy(row: &Row, claim: &Claim, now: u64) -> Result<Busy> {
 }
 
 /// The answer to a release.
-pub(super) fn released(row: &Row) -> Result<Released> {
+pub(super) fn released(row: &Record<'_>) -> Result<Released> {
     match get(row, 0)? {
         "done" => Ok(Released::Done),
         other => gone(other).map(Released::Gone),

@@ -152,7 +152,7 @@ impl PostgresBuilder {
                     "the tables are not there, and are not made on lent connections; run the script first",
                 ));
             }
-            schema::ensure(&client, &self.schema, true, true).await?;
+            schema::check(&client, &self.schema).await?;
         }
         let pool = match (self.lender, self.address) {
             (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size),

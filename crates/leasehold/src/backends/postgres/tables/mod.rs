@@ -4,6 +4,7 @@
 mod answers;
 mod builder;
 mod pool;
+mod record;
 mod schema;
 mod subscribe;
 mod text;
@@ -22,6 +23,7 @@ use tokio_postgres::types::Type;
 pub use self::builder::PostgresBuilder;
 pub use self::pool::Lent;
 
+use self::answers::Answer;
 use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
@@ -145,14 +147,12 @@ impl Postgres {
         self.inner.pool.call(verb, params).await
     }
 
-    /// Calls a verb that answers with one row, whose clock is in this column.
-    async fn call_one(&self, verb: Verb, params: &[Param<'_>], clock: usize) -> Result<Row> {
-        let row = self.call(verb, params).await?.into_iter().next().ok_or_else(too_few)?;
-        self.read_clock(&row, clock)?;
-        Ok(row)
+    /// Calls a verb that answers with one row.
+    async fn call_one(&self, verb: Verb, params: &[Param<'_>]) -> Result<Row> {
+        self.call(verb, params).await?.into_iter().next().ok_or_else(too_few)
     }
 
-    fn read_clock(&self, row: &Row, column: usize) -> Result<()> {
+    fn read_clock(&self, row: &impl Answer, column: usize) -> Result<()> {
         self.inner.clock.store(answers::time(row, column)?, Ordering::Relaxed);
         Ok(())
     }
@@ -178,8 +178,10 @@ impl Postgres {
             (&channel, Type::TEXT),
             (&number, Type::INT8),
         ];
-        let row = self.call_one(Verb::Acquire, &params, 1).await?;
-        answers::attempt(&row, claim)
+        let row = self.call_one(Verb::Acquire, &params).await?;
+        let record = answers::get(&row, 0)?;
+        self.read_clock(&record, 1)?;
+        answers::attempt(&record, claim)
     }
 
     async fn renew_all(&self, leases: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
@@ -310,8 +312,10 @@ impl Backend for Postgres {
             (&lease.unanswered.map(micros), Type::INT8),
             (&nonce, Type::INT8),
         ];
-        let row = self.call_one(Verb::Release, &params, 1).await?;
-        let answer = answers::released(&row)?;
+        let row = self.call_one(Verb::Release, &params).await?;
+        let record = answers::get(&row, 0)?;
+        self.read_clock(&record, 1)?;
+        let answer = answers::released(&record)?;
         // A newer attempt may still wait.
         if let (Some(bell), false) = (&self.inner.bell, answer == Released::Gone(Gone::Superseded)) {
             bell.leave(&lease.name, &lease.id);
@@ -321,7 +325,8 @@ impl Backend for Postgres {
 
     async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
         let name = text::write(name.stored());
-        let row = self.call_one(Verb::Revoke, &[(&name, Type::TEXT), (&now, Type::BOOL)], 1).await?;
+        let row = self.call_one(Verb::Revoke, &[(&name, Type::TEXT), (&now, Type::BOOL)]).await?;
+        self.read_clock(&row, 1)?;
         Ok(Revoked { leases: answers::number(&row, 0)? })
     }
 
@@ -342,7 +347,8 @@ impl Backend for Postgres {
         let mut swept = Swept::default();
         let mut more = true;
         while more {
-            let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)], 3).await?;
+            let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)]).await?;
+            self.read_clock(&row, 3)?;
             swept.expired += answers::number(&row, 1)?;
             swept.tickets += answers::number(&row, 2)?;
             more = answers::get(&row, 0)?;
@@ -354,11 +360,11 @@ impl Backend for Postgres {
         while let Some(last) = after {
             let params: [Param<'_>; 3] =
                 [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4), (&forgettable, Type::INT8)];
-            let row = self.call(Verb::Forget, &params).await?.into_iter().next().ok_or_else(too_few)?;
+            let row = self.call_one(Verb::Forget, &params).await?;
             swept.counters += answers::number(&row, 1)?;
             after = answers::get(&row, 0)?;
         }
-        let row = self.call(Verb::Counts, &[]).await?.into_iter().next().ok_or_else(too_few)?;
+        let row = self.call_one(Verb::Counts, &[]).await?;
         swept.held = answers::number(&row, 0)?;
         swept.waiting = answers::number(&row, 1)?;
         Ok(swept)

@@ -33,11 +33,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// What a session of ours is told first. A call that waits for a row longer than `lock_timeout` is an error,
 /// and so is one that takes longer than `statement_timeout`: within the 5 s that a request has by default. The
-/// plans of functions are kept, also those made while a table was empty: these must not be scans. (And a plan that
-/// cannot but scan is not worth compiling.) None is better for some values than for others.
+/// plans of functions are kept, also those made while a table was empty: these must not be scans, nor gather rows in
+/// bitmaps, which never mark what is dead in an index. (And a plan that cannot but scan is not worth compiling.) None
+/// is better for some values than for others.
 const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '4500ms'; \
-    SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off; \
-    SET plan_cache_mode = force_generic_plan";
+    SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; \
+    SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
 /// A connection that the caller lends for one call.
 pub type Lent = Box<dyn Deref<Target = Client> + Send + Sync>;

@@ -1,6 +1,8 @@
-//! The tables and functions: the script that makes them, and making them on first use.
+//! The tables and functions: the script that makes them, making them on first use, and replacing functions that an
+//! older client has made.
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::text::quote;
@@ -8,12 +10,17 @@ use crate::backends::postgres::fault;
 use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The version that this build works with.
+/// The version that this build works with: of the tables, and of how the functions are called.
 const VERSION: i32 = 1;
 
-/// The files, in order.
-const FILES: [&str; 8] = [
-    include_str!("schema/1_tables.sql"),
+/// How the functions of this build work. Older ones are replaced, newer ones are as good: with either, every client
+/// of this version keeps every promise.
+const REVISION: i32 = 2;
+
+const TABLES: &str = include_str!("schema/1_tables.sql");
+
+/// The functions, in order.
+const FUNCTIONS: [&str; 7] = [
     include_str!("schema/2_name.sql"),
     include_str!("schema/3_wake.sql"),
     include_str!("schema/4_acquire.sql"),
@@ -33,8 +40,13 @@ pub(super) fn within(schema: &str, sql: &str) -> String {
 
 /// What makes everything, in one transaction.
 pub(super) fn script(schema: &str) -> String {
-    let files = bugs::edited("postgres", FILES.join("\n"));
-    within(schema, &files).replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &create_schema(schema))
+    let tables =
+        within(schema, TABLES).replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &create_schema(schema));
+    format!("{tables}\n{}", functions(schema))
+}
+
+fn functions(schema: &str) -> String {
+    within(schema, &bugs::edited("postgres", FUNCTIONS.join("\n")))
 }
 
 fn create_schema(schema: &str) -> String {
@@ -53,16 +65,27 @@ pub(super) fn check_name(schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the tables are there, in the version that is needed. `made`: somebody has made them, as far as
-/// was seen before.
+/// Makes sure that the tables are there, in the version that is needed, and that the functions are not older than
+/// ours. `made`: somebody has made them, as far as was seen before. The connection must be ours.
 pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bool) -> Result<()> {
     if !made {
         create(client, schema, exists).await?;
     }
-    let ask = within(schema, "SELECT version FROM leasehold.about");
+    if check(client, schema).await? < REVISION {
+        upgrade(client, schema).await?;
+    }
+    Ok(())
+}
+
+/// Refuses tables of another version; the revision of the functions otherwise.
+pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
+    let ask = within(schema, include_str!("sql/about.sql"));
     let rows = client.query_typed(&ask, &[]).await.map_err(fault::statement)?;
-    match rows.first().and_then(|row| row.try_get(0).ok()) {
-        Some(VERSION) => Ok(()),
+    let row = rows.first();
+    match row.and_then(|row| row.try_get(0).ok()) {
+        Some(VERSION) => row.and_then(|row| row.try_get(1).ok()).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "the table about has no revision that is a number")
+        }),
         Some(other) if other > VERSION => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
@@ -80,16 +103,21 @@ pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bo
     }
 }
 
-/// One of those who come first makes them, the others wait for it. The connection is ours: dropped half way, the
-/// transaction ends with it.
-async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
+/// Begins a transaction in which nobody else changes tables or functions.
+async fn begin(client: &Client, schema: &str) -> std::result::Result<(), fault::Fault> {
     // Freed with the transaction, whatever becomes of it.
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '60s'; \
          SELECT pg_advisory_xact_lock(hashtextextended('leasehold: setup of {}', 0))",
         schema.replace('\'', "''")
     );
-    client.batch_execute(&begin).await.map_err(fault::statement)?;
+    client.batch_execute(&begin).await
+}
+
+/// One of those who come first makes them, the others wait for it. The connection is ours: dropped half way, the
+/// transaction ends with it.
+async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
+    begin(client, schema).await.map_err(fault::statement)?;
     // Somebody may have been quicker.
     let ask = "SELECT to_regclass($1) IS NOT NULL";
     let about = format!("{}.about", quote(schema));
@@ -102,6 +130,27 @@ async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
         script = script.replace(&create_schema(schema), "");
     }
     client.batch_execute(&format!("{script}; COMMIT")).await.map_err(fault::statement)
+}
+
+/// Replaces the functions by ours, unless somebody was quicker. Calls under way end with the functions they began
+/// with. Who may not replace them goes on with those that are there.
+async fn upgrade(client: &Client, schema: &str) -> Result<()> {
+    begin(client, schema).await.map_err(fault::statement)?;
+    if check(client, schema).await? >= REVISION {
+        return client.batch_execute("COMMIT").await.map_err(fault::statement);
+    }
+    let upgrade = within(schema, include_str!("sql/upgrade.sql"));
+    match client.batch_execute(&format!("{}\n{upgrade}; COMMIT", functions(schema))).await {
+        Ok(()) => Ok(()),
+        Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            tracing::info!(
+                "the functions in the database are older than this client, and this user may not replace them; they work, \
+                 but may be slower: let an administrator replace them"
+            );
+            client.batch_execute("ROLLBACK").await.map_err(fault::statement)
+        }
+        Err(fault) => Err(fault::statement(fault)),
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +171,13 @@ mod tests {
     #[cfg(feature = "bugs")]
     #[test]
     fn every_defect_of_the_functions_can_still_be_planted() {
-        crate::bugs::can_be_planted("postgres", &[("postgres", FILES.join("\n"))]);
+        crate::bugs::can_be_planted("postgres", &[("postgres", FUNCTIONS.join("\n"))]);
+    }
+
+    #[test]
+    fn the_files_say_which_version_they_are_of() {
+        assert!(TABLES.contains(&format!("(version, revision) VALUES ({VERSION}, {REVISION})")));
+        assert!(include_str!("sql/upgrade.sql").contains(&format!("SET revision = {REVISION}")));
     }
 
     #[test]

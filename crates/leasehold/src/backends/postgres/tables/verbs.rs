@@ -39,11 +39,11 @@ impl Verb {
     fn sql(self) -> String {
         let look = |wanted: &str| format!("{wanted}{}", include_str!("sql/look.sql"));
         match self {
+            // One value instead of a table: that needs no room of its own in the server.
             Verb::Acquire => {
-                "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-                    .into()
+                "SELECT leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)".into()
             }
-            Verb::Release => "SELECT * FROM leasehold.release($1, $2, $3, $4, $5, $6)".into(),
+            Verb::Release => "SELECT leasehold.release($1, $2, $3, $4, $5, $6)".into(),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1)".into(),

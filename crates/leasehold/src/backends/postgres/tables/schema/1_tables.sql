@@ -6,12 +6,15 @@
 
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
--- One row: which version of these files is installed.
+-- One row: which version of these files is installed. Clients must know `version`: the tables, and how the functions
+-- are called. `revision` counts what they need not know, which is how the functions work.
 CREATE TABLE leasehold.about (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     version   integer NOT NULL,
-    installed timestamptz NOT NULL DEFAULT now()
+    installed timestamptz NOT NULL DEFAULT now(),
+    revision  integer NOT NULL
 );
+INSERT INTO leasehold.about (version, revision) VALUES (1, 2);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
 -- name first. It has no index but its key, so that updates stay on their page (HOT), for which room is left.

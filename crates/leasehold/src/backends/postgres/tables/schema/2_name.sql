@@ -1,16 +1,23 @@
 -- What the verbs share. A verb locks the row of its name and reads the clock after that, once: `p_now`. It works on
 -- its copy of that row, `n`, and writes it back at the end.
+--
+-- A statement about one name finds its rows by the name. Its plan is kept, and may have been made when the table was
+-- empty: then an index on times looks as good, and it holds the rows of all names, and those deleted since the last
+-- vacuum. So that none is used, conditions on times are written `(…) IS TRUE`, and their order `ROW(…)`.
 
 -- Refuses isolation levels under which a statement does not see what was committed before it. And sets, for this
 -- transaction, what sessions of ours have set for good: plans are kept, also those made while a table was empty, and
--- these must not be scans; and nobody waits for ever for a row.
-CREATE FUNCTION leasehold.check_session() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- these must not be scans, nor gather rows in bitmaps, which never mark what is dead in an index; and nobody waits
+-- for ever for a row.
+CREATE OR REPLACE FUNCTION leasehold.check_session() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'leasehold needs the isolation level read committed' USING ERRCODE = 'LH001';
     END IF;
     IF current_setting('enable_seqscan') = 'on' THEN
-        PERFORM set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+        PERFORM
+            set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+            set_config('jit', 'off', true);
         IF current_setting('lock_timeout') = '0' THEN
             PERFORM set_config('lock_timeout', '4s', true);
         END IF;
@@ -19,14 +26,14 @@ END $$;
 
 -- The clock's part of a fence: microseconds since 1970, in units of 1/256 ms, rounded down. A double holds the
 -- microseconds exactly. One expression, so that it costs no call.
-CREATE FUNCTION leasehold.clock_fence(p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION leasehold.clock_fence(p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT (date_part('epoch', p_now) * 1000000)::bigint / 1000000 * 256000
         + (date_part('epoch', p_now) * 1000000)::bigint % 1000000 * 32 / 125
 $$;
 
 -- The row of a name, locked, and made if it is not there. Every later statement of the verb sees what those before
 -- it in the row's queue have committed.
-CREATE FUNCTION leasehold.open_name(p_name text) RETURNS leasehold.names LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION leasehold.open_name(p_name text) RETURNS leasehold.names LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;
 BEGIN
@@ -40,7 +47,7 @@ BEGIN
 END $$;
 
 -- Refuses an id for its ttl, at least a minute (promise 8). An older reason stays.
-CREATE FUNCTION leasehold.spend(
+CREATE OR REPLACE FUNCTION leasehold.spend(
     p_name text, p_id text, p_ttl bigint, p_why text, p_now timestamptz, OUT p_until timestamptz
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -51,7 +58,7 @@ END $$;
 
 -- Drops what has ended at `p_now`: the first step of every verb, if anything can have ended. Counts anew, so that
 -- rows somebody deleted by hand are noticed here.
-CREATE FUNCTION leasehold.settle(
+CREATE OR REPLACE FUNCTION leasehold.settle(
     INOUT n leasehold.names, p_now timestamptz, p_id text,
     OUT p_leases bigint, OUT p_tickets bigint, OUT p_had boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -60,11 +67,12 @@ BEGIN
     p_tickets := 0;
     p_had := false;
     IF n.next_forget <= p_now THEN
-        DELETE FROM leasehold.spent WHERE name = n.name AND until <= p_now;
+        DELETE FROM leasehold.spent WHERE name = n.name AND (until <= p_now) IS TRUE;
     END IF;
     IF n.next_expiry <= p_now THEN
         WITH gone AS (
-            DELETE FROM leasehold.leases WHERE name = n.name AND expires <= p_now RETURNING id, ttl, repeated
+            DELETE FROM leasehold.leases WHERE name = n.name AND (expires <= p_now) IS TRUE
+            RETURNING id, ttl, repeated
         ), refused AS (
             SELECT leasehold.spend(n.name, id, ttl, 'expired', p_now) FROM gone WHERE repeated
         )
@@ -75,7 +83,8 @@ BEGIN
     END IF;
     IF n.next_lapse <= p_now THEN
         WITH gone AS (
-            DELETE FROM leasehold.tickets WHERE name = n.name AND lapses <= p_now RETURNING id, ttl, repeated
+            DELETE FROM leasehold.tickets WHERE name = n.name AND (lapses <= p_now) IS TRUE
+            RETURNING id, ttl, repeated
         ), refused AS (
             SELECT leasehold.spend(n.name, id, ttl, 'not_found', p_now) FROM gone WHERE repeated
         )
@@ -83,11 +92,12 @@ BEGIN
         SELECT count(*), coalesce(min(lapses), 'infinity') INTO n.waiters, n.next_lapse
         FROM leasehold.tickets WHERE name = n.name;
     END IF;
-    SELECT coalesce(min(until), 'infinity') INTO n.next_forget FROM leasehold.spent WHERE name = n.name;
+    SELECT coalesce(min(until) FILTER (WHERE until > p_now), 'infinity') INTO n.next_forget
+    FROM leasehold.spent WHERE name = n.name;
 END $$;
 
 -- Writes the row back.
-CREATE FUNCTION leasehold.close_name(n leasehold.names) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION leasehold.close_name(n leasehold.names) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     UPDATE leasehold.names SET
         fence = n.fence, version = n.version, arrivals = n.arrivals, mode = n.mode, permits = n.permits,

@@ -2,7 +2,7 @@
 -- are looked at, and the walk ends with the first that must wait, so the cost does not depend on how many do.
 -- Those who listen get the numbers under which they wait; NOTIFY takes a lock that all of the server's databases
 -- share, so there is none unless somebody is to be woken.
-CREATE FUNCTION leasehold.wake(p_name text, p_holders bigint, p_mode text) RETURNS void
+CREATE OR REPLACE FUNCTION leasehold.wake(p_name text, p_holders bigint, p_mode text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     inside bigint := p_holders;

@@ -1,6 +1,6 @@
 -- try_acquire. The numbers are those of docs/contract.md.
 -- The answer is one of granted, busy, superseded, mismatch, other_mode, overflow.
-CREATE FUNCTION leasehold.acquire(
+CREATE OR REPLACE FUNCTION leasehold.acquire(
     p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
     p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint,
     OUT o_answer text, OUT o_now timestamptz,
@@ -38,7 +38,8 @@ BEGIN
             permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
         WHERE name = p_name AND holders = 0 AND waiters = 0 AND next_forget = 'infinity'
             AND fence < 899999999999999 AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0)
-        RETURNING fence, clock_timestamp() INTO o_fence, locked_at;
+        RETURNING 'granted'::text, mode, permits, fence, 0::bigint, o_now, next_expiry, clock_timestamp()
+        INTO o_answer, o_mode, o_permits, o_fence, o_renewals, o_granted_at, o_expires, locked_at;
         IF FOUND THEN
             -- It had to wait for the row: then the clock of after that counts, as everywhere.
             IF locked_at > o_now + interval '1 millisecond' THEN
@@ -46,16 +47,14 @@ BEGIN
                 UPDATE leasehold.names SET
                     fence = greatest(fence, leasehold.clock_fence(o_now)),
                     next_expiry = o_now + p_ttl * interval '1 microsecond'
-                WHERE name = p_name RETURNING fence INTO o_fence;
+                WHERE name = p_name RETURNING fence, o_now, next_expiry INTO o_fence, o_granted_at, o_expires;
             END IF;
             INSERT INTO leasehold.leases (
                 name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
             ) VALUES (
-                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now,
-                o_now + p_ttl * interval '1 microsecond', p_nonce, p_repeat
-            )
-            RETURNING 'granted', mode, permits, renewals, granted_at, expires
-            INTO o_answer, o_mode, o_permits, o_renewals, o_granted_at, o_expires;
+                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
+                p_nonce, p_repeat
+            );
             RETURN;
         END IF;
     END IF;
@@ -232,10 +231,10 @@ BEGIN
         -- Blocked permits wait for the first to go, others for the last.
         IF p_permits IS NOT NULL THEN
             SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY expires LIMIT 1;
+            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) LIMIT 1;
         ELSIF n.holders > 0 THEN
             SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY expires DESC LIMIT 1;
+            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) DESC LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
         IF NOT p_repeat AND NOT settled THEN

@@ -1,6 +1,6 @@
 -- release. The numbers are those of docs/contract.md.
 -- The answer is one of done, expired, not_found, superseded, revoked.
-CREATE FUNCTION leasehold.release(
+CREATE OR REPLACE FUNCTION leasehold.release(
     p_name text, p_id text, p_fence bigint, p_owner text, p_unanswered bigint, p_nonce bigint,
     OUT o_answer text, OUT o_now timestamptz
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -25,7 +25,8 @@ BEGIN
         WHERE name = p_name AND holders = 1 AND waiters = 0 AND next_forget = 'infinity'
         RETURNING clock_timestamp() INTO o_now;
         IF FOUND THEN
-            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated AND expires > o_now
+            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated
+                AND (expires > o_now) IS TRUE
                 AND (p_nonce IS NULL OR nonce = p_nonce) AND (p_fence IS NULL OR fence = p_fence)
                 AND (p_owner IS NULL OR owner = p_owner)
             RETURNING 'done' INTO o_answer;

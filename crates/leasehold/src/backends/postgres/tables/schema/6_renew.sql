@@ -1,6 +1,6 @@
 -- renew, one of a batch. The numbers are those of docs/contract.md.
 -- The answer is one of held, expired, not_found, superseded, revoked, too_high, mismatch.
-CREATE FUNCTION leasehold.renew_one(
+CREATE OR REPLACE FUNCTION leasehold.renew_one(
     p_name text, p_id text, p_ttl bigint, p_fence bigint, p_owner text, p_shorten bigint, p_mode text,
     p_permits bigint, p_raise bigint, p_now timestamptz,
     OUT o_answer text, OUT o_mode text, OUT o_permits bigint, OUT o_fence bigint, OUT o_renewals bigint,
@@ -106,7 +106,7 @@ BEGIN
 END $$;
 
 -- A batch: locks the names in their order, so that two batches never wait for each other, then reads the clock.
-CREATE FUNCTION leasehold.renew(
+CREATE OR REPLACE FUNCTION leasehold.renew(
     p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
     p_modes text[], p_permits bigint[], p_raise bigint[]
 ) RETURNS TABLE (

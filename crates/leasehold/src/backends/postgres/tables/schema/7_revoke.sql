@@ -1,5 +1,5 @@
 -- revoke: marks every lease, or ends it and refuses its id.
-CREATE FUNCTION leasehold.revoke(p_name text, p_at_once boolean, OUT o_leases bigint, OUT o_now timestamptz)
+CREATE OR REPLACE FUNCTION leasehold.revoke(p_name text, p_at_once boolean, OUT o_leases bigint, OUT o_now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;

@@ -1,7 +1,7 @@
 -- sweep, a bounded part of it: the names of at most `p_most` leases, tickets and refused ids that have ended, in
 -- the order of names. Those that somebody works on at the moment are left to that verb. `o_more`: something was
 -- done, and not everything has been seen.
-CREATE FUNCTION leasehold.sweep(
+CREATE OR REPLACE FUNCTION leasehold.sweep(
     p_most integer, OUT o_more boolean, OUT o_leases bigint, OUT o_tickets bigint, OUT o_now timestamptz
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -45,7 +45,7 @@ BEGIN
 END $$;
 
 -- Forgets fence counters below `p_fence` of names that nobody uses, among the next `p_most` names after `p_after`.
-CREATE FUNCTION leasehold.forget(
+CREATE OR REPLACE FUNCTION leasehold.forget(
     p_after text, p_most integer, p_fence bigint, OUT o_last text, OUT o_counters bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -63,5 +63,3 @@ BEGIN
     )
     SELECT count(*) INTO o_counters FROM forgotten;
 END $$;
-
-INSERT INTO leasehold.about (version) VALUES (1);

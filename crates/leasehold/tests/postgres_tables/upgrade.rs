@@ -1,0 +1,162 @@
+//! Functions that an older client has made: they are replaced under whoever holds, waits and calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold::backend::{Attempt, Backend, Release, Released, Renewal, Renewed};
+use leasehold::backends::postgres::{Lent, Postgres as Store};
+use testkit::postgres::Postgres;
+use tokio::task::JoinSet;
+
+use crate::support::{LONG, Place, TICKET, claim, granted, look, name, place, server, until};
+
+/// The first revision, in a schema.
+fn first_revision(schema: &str) -> String {
+    include_str!("fixtures/version_1_revision_1.sql")
+        .replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &format!("CREATE SCHEMA {schema};"))
+        .replace("leasehold.", &format!("{schema}."))
+}
+
+/// A client that leaves the functions as they are, as one of the first revision does: it calls them on connections
+/// that were lent to it.
+async fn older(url: String, schema: &str) -> Store {
+    let lend = move || {
+        let url = url.clone();
+        let lent = async move {
+            let made = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+            let (client, connection) =
+                made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
+            tokio::spawn(connection);
+            Ok(Box::new(Arc::new(client)) as Lent)
+        };
+        Box::pin(lent) as futures_util::future::BoxFuture<'static, _>
+    };
+    Store::lent(lend).schema(schema).open().await.unwrap()
+}
+
+fn revision(place: &Place) -> String {
+    place.sql("SELECT coalesce(to_jsonb(a) ->> 'revision', 'none') FROM leasehold.about AS a")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_keeps_leases_queues_and_fences() {
+    let place = place();
+    server().sql(&first_revision(&place.schema));
+    let old = older(server().url(), &place.schema).await;
+    let waits = || claim("x", LONG).queued(TICKET);
+    let (held, second, third) = (claim("x", LONG), waits(), waits());
+    let first = granted(&old, &held).await;
+    for waiter in [&second, &third] {
+        assert!(matches!(old.try_acquire(waiter).await.unwrap(), Attempt::Busy(_)));
+    }
+    let ahead = claim("clock was ahead", LONG);
+    let before = granted(&old, &ahead).await.fence;
+    assert_eq!(old.release(&Release::new(ahead.name.clone(), ahead.id)).await.unwrap(), Released::Done);
+    place.sql("UPDATE leasehold.names SET fence = fence + 8000000000000 WHERE name LIKE '%clock%'");
+    let seen = look(&old, "x").await;
+    assert_eq!(revision(&place), "none");
+
+    let new = place.open().await;
+    assert_eq!(revision(&place), "2");
+    let now = look(&new, "x").await;
+    assert_eq!((now.version, now.last_fence), (seen.version, seen.last_fence));
+    assert_eq!((now.holders[0].id, now.holders[0].grant.fence), (held.id, first.fence));
+    let queue: Vec<_> = now.waiters.iter().map(|waiter| waiter.id).collect();
+    assert_eq!(queue, [second.id, third.id]);
+
+    // Either client may go on with what the other one has.
+    assert!(matches!(new.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+    assert!(matches!(new.renew(&[Renewal::new(name("x"), held.id, LONG)]).await[0], Ok(Renewed::Held(_))));
+    assert_eq!(new.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
+    assert!(matches!(new.try_acquire(&third).await.unwrap(), Attempt::Busy(_)), "it is not its turn");
+    let next = granted(&old, &second).await.fence;
+    assert!(next > first.fence);
+    assert_eq!(new.release(&Release::new(name("x"), second.id)).await.unwrap(), Released::Done);
+    assert!(granted(&new, &third).await.fence > next);
+    let again = granted(&new, &claim("clock was ahead", LONG)).await.fence;
+    assert!(again.get() > before.get() + 8_000_000_000_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced() {
+    let place = Arc::new(place());
+    server().sql(&first_revision(&place.schema));
+    let (inside, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let last = Arc::new(AtomicU64::new(0));
+    let work = |store: Store| {
+        let (inside, over, last) = (Arc::clone(&inside), Arc::clone(&over), Arc::clone(&last));
+        async move {
+            let mut grants = 0;
+            while !over.load(Ordering::Relaxed) {
+                let claim = claim("x", LONG);
+                if let Attempt::Granted(grant) = store.try_acquire(&claim).await.unwrap() {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                    let fence = grant.fence.get();
+                    assert!(last.swap(fence, Ordering::SeqCst) < fence, "a fence fell");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    let gone = store.release(&Release::new(name("x"), claim.id)).await.unwrap();
+                    assert_eq!(gone, Released::Done);
+                    grants += 1;
+                }
+            }
+            grants
+        }
+    };
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        tasks.spawn(work(older(server().url(), &place.schema).await));
+    }
+    until("the older ones work", async || last.load(Ordering::SeqCst) > 0).await;
+    // Some at once, of which one does it.
+    let mut opening = JoinSet::new();
+    for _ in 0..4 {
+        let place = Arc::clone(&place);
+        opening.spawn(async move { place.open().await });
+    }
+    for store in opening.join_all().await {
+        tasks.spawn(work(store));
+    }
+    assert_eq!(revision(&place), "2");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    over.store(true, Ordering::Relaxed);
+    let grants: Vec<u32> = tasks.join_all().await;
+    assert!(grants.iter().sum::<u32>() > 0);
+    assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_replace_older_functions_goes_on_with_them() {
+    let server = Postgres::start();
+    server.sql("CREATE ROLE app LOGIN");
+    server.sql(&first_revision("granted"));
+    server.sql(crate::setup::GRANTS);
+    let store =
+        Store::connect(&format!("{}?schema=granted", server.url_of("app", "postgres"))).await.unwrap();
+    let held = claim("x", LONG);
+    granted(&store, &held).await;
+    assert_eq!(store.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
+    assert_eq!(
+        server.sql("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"),
+        "0"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newer_functions_are_left_alone() {
+    let place = place();
+    granted(&place.open().await, &claim("x", LONG)).await;
+    place.sql("UPDATE leasehold.about SET revision = 99");
+    let installed = || {
+        place.sql(&format!(
+            "SELECT string_agg(p.xmin::text, ' ' ORDER BY p.oid) FROM pg_proc AS p
+             JOIN pg_namespace AS s ON s.oid = p.pronamespace WHERE s.nspname = '{}'",
+            place.schema
+        ))
+    };
+    let before = installed();
+    let store = place.open().await;
+    assert!(matches!(store.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+    assert_eq!((revision(&place), installed()), ("99".into(), before));
+}

@@ -109,3 +109,27 @@ impl Spent {
         *spent = (*spent).max(until);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Mode;
+
+    /// Promise 9.
+    #[test]
+    fn only_the_latest_attempt_gives_a_lease_back_and_asks_for_it_again() {
+        let mut claim = Claim::new(Name::new("x").unwrap(), Mode::Exclusive, Duration::from_secs(1), "me");
+        (claim.nonce, claim.first) = (1, true);
+        let mut held = Held::new(&claim, Fence::new(7), 0);
+        let older = claim.clone();
+        claim.nonce = 2;
+        assert!(matches!(held.again(&claim), Ok(Attempt::Granted(_))));
+        let mut release = Release::new(claim.name.clone(), claim.id);
+        release.nonce = Some(1);
+        assert_eq!(held.ended_by(&release), Err(Gone::Superseded));
+        release.nonce = Some(2);
+        assert_eq!(held.ended_by(&release), Ok(None));
+        let again = held.again(&Claim { first: false, ..older });
+        assert!(matches!(again, Ok(Attempt::Gone(Gone::Superseded))));
+    }
+}

@@ -71,8 +71,8 @@ const EDITS: &[Edit] = &[
     edit(
         Bug::PostgresReleasesWithoutId,
         POSTGRES,
-        "WHERE name = p_name AND id = p_id AND NOT repeated AND expires > o_now",
-        "WHERE name = p_name AND NOT repeated AND expires > o_now",
+        "WHERE name = p_name AND id = p_id AND NOT repeated\n",
+        "WHERE name = p_name AND NOT repeated\n",
     ),
     edit(
         Bug::PostgresReleasesWithoutId,

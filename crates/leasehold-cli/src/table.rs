@@ -113,7 +113,10 @@ mod tests {
             table(&lines, Some(31), false),
             "NAME      OWNER  LEFT  MODE\na-very-…  me     3 s   exclusi…\n"
         );
-        assert_eq!(table(&lines, Some(28), false), "NAME           OWNER  LEFT …\na-very-long-…  me     3 s\n");
+        assert_eq!(
+            table(&lines, Some(28), false),
+            "NAME           OWNER  LEFT …\na-very-long-…  me     3 s\n"
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn while_waiting_signals_end_it_at_once_and_nothing_stays_in_the_queue() {
             [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
         {
             let waiter = store.start(&["--json", "x", "--", "touch", "ran"]);
-            store.until_waited_for("x");
+            store.until_waited_for("x", &waiter);
             let start = Instant::now();
             waiter.signal(signal);
             let ended = waiter.ended();
@@ -41,7 +41,7 @@ fn who_waits_for_a_lock_or_for_the_store_itself_leaves_also_if_that_does_not_ans
     for store in fallible_stores().into_iter().chain([support::quorum()]) {
         let _holder = store.hold("x", &[]);
         let in_line = store.start(&["x", "--", "touch", "ran"]);
-        store.until_waited_for("x");
+        store.until_waited_for("x", &in_line);
         let away = store.away();
         let at_the_door = store.start(&["x", "--", "touch", "ran"]);
         std::thread::sleep(Duration::from_millis(300));

@@ -102,7 +102,7 @@ fn a_waiting_acquire_or_wait_leaves_at_once_when_told_and_nothing_stays_in_the_q
             [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)]
         {
             let waiter = Running::start(store.leasehold(&["acquire", "x"]));
-            store.until_waited_for("x");
+            store.until_waited_for("x", &waiter);
             let start = Instant::now();
             waiter.signal(signal);
             let outcome = waiter.ended();

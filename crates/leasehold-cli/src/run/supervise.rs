@@ -24,6 +24,10 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// What is left over is told of only if it is not gone in a moment: it usually is.
 const MOMENT: Duration = Duration::from_millis(250);
 
+/// After having let the command go on, a stop that everybody has from the terminal is passed on for this long: the
+/// command may have had it before it was let go on, and would run while nothing renews its lock.
+const RESUMED: Duration = Duration::from_secs(1);
+
 /// How it all ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -61,6 +65,8 @@ struct Course<'a> {
     why: Option<Why>,
     interrupted: bool,
     first_term: Option<Moment>,
+    /// When the command was last let go on.
+    resumed: Option<Moment>,
     /// When to tell of what is left over.
     leftovers: Option<Moment>,
 }
@@ -75,6 +81,7 @@ impl Supervised<'_> {
             why: None,
             interrupted: false,
             first_term: None,
+            resumed: None,
             leftovers: None,
         };
         let mut lost = std::pin::pin!(self.guard.lost());
@@ -244,6 +251,7 @@ impl Supervised<'_> {
         self.keep_to_plan(course);
         if !matches!(course.phase, Phase::Killing) {
             tree::signal(Sent::CONT);
+            course.resumed = Some(now());
         }
     }
 
@@ -253,7 +261,7 @@ impl Supervised<'_> {
             // Whoever waits for children looks after every signal.
             Signal::SIGCHLD => {}
             Signal::SIGTSTP => {
-                if !by_terminal {
+                if !by_terminal || course.resumed.is_some_and(|at| now().since(at) < RESUMED) {
                     forward(signal);
                 }
                 self.suspend(course);

@@ -182,12 +182,18 @@ impl Store {
         }
     }
 
-    /// Waits until somebody is in the queue of this name, as far as a bystander can see.
+    /// Waits until this one is in the queue of the name, as far as a bystander can see.
     #[track_caller]
-    pub(crate) fn until_waited_for(&self, name: &str) {
+    pub(crate) fn until_waited_for(&self, name: &str, waiter: &Running) {
         if self.shows_waiters {
             until("it is in the queue", || self.inspect(name).queue_length == 1);
         } else {
+            // Before it reads its signals it would die of them.
+            let status = format!("/proc/{}/status", waiter.pid().as_raw_nonzero());
+            until("it reads its signals", || {
+                let status = std::fs::read_to_string(&status).unwrap();
+                status.contains("SigBlk:") && !status.contains("SigBlk:\t0000000000000000")
+            });
             std::thread::sleep(Duration::from_millis(300));
         }
     }

@@ -33,16 +33,16 @@ fn main() -> ExitCode {
     {
         return torture(name, seed.parse().unwrap_or(1), directory);
     }
-    let wanted = |kind: &str, name: &str| {
-        words.is_empty() || words.iter().any(|word| word == kind || word == name)
-    };
+    let wanted =
+        |kind: &str, name: &str| words.is_empty() || words.iter().any(|word| word == kind || word == name);
     let simulated: Vec<_> = ZOO.iter().filter(|one| wanted("simulated", one.bug.as_str())).collect();
     let live: Vec<_> = LIVE.iter().filter(|one| wanted("live", one.bug.as_str())).collect();
     // Some defects panic on their way; the check tells.
     std::panic::set_hook(Box::new(|_| ()));
     let mut escaped = 0;
     let mut last = 0;
-    let header = |shown: &str| println!("{:<26} {:<7} {shown:>22} {:>8}  also seen by", "defect", "check", "time");
+    let header =
+        |shown: &str| println!("{:<26} {:<7} {shown:>22} {:>8}  also seen by", "defect", "check", "time");
     if !simulated.is_empty() {
         header("seed");
     }
@@ -50,7 +50,13 @@ fn main() -> ExitCode {
         let hunt = hunt(**exhibit, PATIENCE);
         let check = format!("{:?}", exhibit.caught_by);
         let also: Vec<String> = hunt.also.iter().map(|other| format!("{other:?}")).collect();
-        tell(exhibit.bug.as_str(), &check, hunt.seed.map(|seed| seed.to_string()), hunt.took, &also.join(" "));
+        tell(
+            exhibit.bug.as_str(),
+            &check,
+            hunt.seed.map(|seed| seed.to_string()),
+            hunt.took,
+            &also.join(" "),
+        );
         escaped += usize::from(hunt.seed.is_none());
         last = hunt.seed.unwrap_or(0).max(last);
     }

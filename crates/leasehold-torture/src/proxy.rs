@@ -378,7 +378,8 @@ impl Connection {
         let is_reset = async {
             let mut disarmed = resets.borrow().disarmed;
             loop {
-                let changed = resets.wait_for(|plan| (plan.generation, plan.disarmed) != (generation, disarmed));
+                let changed =
+                    resets.wait_for(|plan| (plan.generation, plan.disarmed) != (generation, disarmed));
                 let Ok(now) = changed.await.map(|plan| *plan) else { return };
                 disarmed = now.disarmed;
                 if now.generation != generation || *self.swallow() == Swallow::All {

@@ -156,19 +156,22 @@ pub(crate) const fn on(_: Bug) -> bool {
 #[cfg(not(feature = "bugs"))]
 #[inline(always)]
 #[allow(dead_code)] // each caller is behind a store's feature
-pub(crate) fn edited(_: &str, text: impl Into<std::borrow::Cow<'static, str>>) -> std::borrow::Cow<'static, str> {
+pub(crate) fn edited(
+    _: &str,
+    text: impl Into<std::borrow::Cow<'static, str>>,
+) -> std::borrow::Cow<'static, str> {
     text.into()
 }
 
 #[cfg(feature = "bugs")]
 mod edits;
 
-#[cfg(feature = "bugs")]
-#[allow(unused_imports)] // each caller is behind a store's feature
-pub(crate) use edits::edited;
 #[cfg(all(test, feature = "bugs"))]
 #[allow(unused_imports)]
 pub(crate) use edits::can_be_planted;
+#[cfg(feature = "bugs")]
+#[allow(unused_imports)] // each caller is behind a store's feature
+pub(crate) use edits::edited;
 #[cfg(feature = "bugs")]
 pub use planted::{on, plant};
 

@@ -94,8 +94,11 @@ impl Matter {
             let mut ended = unpromised.clone();
             ended.extend(revokes.iter().filter(|(.., now)| *now).map(|(from, to, _)| (*from, *to)));
             case.ended.push(Windows::new(ended, 0));
-            let mut answered: Vec<(u64, u64)> =
-                revokes.iter().filter(|(_, to, _)| *to != u64::MAX).map(|(from, to, _)| (*from, *to)).collect();
+            let mut answered: Vec<(u64, u64)> = revokes
+                .iter()
+                .filter(|(_, to, _)| *to != u64::MAX)
+                .map(|(from, to, _)| (*from, *to))
+                .collect();
             answered.sort_unstable();
             let mut first = u64::MAX;
             for (_, returned) in answered.iter_mut().rev() {

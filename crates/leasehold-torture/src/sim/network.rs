@@ -351,7 +351,8 @@ impl Backend for Wire {
                 let (id, same) = (claim.id, claim.clone());
                 let (claim, session) = self.on_session(claim);
                 let park = move |world: &Arc<World>| {
-                    let open = session.map_or(Ok(()), |session| world.store().sessions.enter(session, &claim));
+                    let open =
+                        session.map_or(Ok(()), |session| world.store().sessions.enter(session, &claim));
                     if let Err(error) = open {
                         return Reply::Now(Err(error));
                     }

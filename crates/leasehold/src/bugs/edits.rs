@@ -15,12 +15,7 @@ struct Edit {
     instead: &'static str,
 }
 
-const fn edit(
-    bug: Bug,
-    scripts: &'static [&'static str],
-    says: &'static str,
-    instead: &'static str,
-) -> Edit {
+const fn edit(bug: Bug, scripts: &'static [&'static str], says: &'static str, instead: &'static str) -> Edit {
     Edit { bug, scripts, says, instead }
 }
 

@@ -91,7 +91,7 @@ fn catch(exhibit: &LiveExhibit) -> bool {
     let (name, check) = (exhibit.bug.as_str(), exhibit.check());
     let begun = Instant::now();
     let mut also = BTreeSet::new();
-    for seed in (1..).filter(|seed| exhibit.suits(*seed)) {
+    for seed in 1.. {
         if begun.elapsed() > LIVE_PATIENCE {
             break;
         }

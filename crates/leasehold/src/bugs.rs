@@ -111,8 +111,6 @@ bugs! {
     RedisRepeatsAnew,
     /// redis: one permit more than the limit is given.
     RedisOnePermitTooMany,
-    /// redis: places in the queue never lapse.
-    RedisTicketsNeverLapse,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
     /// postgres: nobody is notified that they may go in.

@@ -264,7 +264,9 @@ impl Automaton<'_> {
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
-        let cut = self.lease.deadline == SESSION && self.case.unnoticed.meets(self.lease.called, at);
+        let cut = self.lease.deadline == SESSION
+            && (self.case.unnoticed.meets(self.lease.called, at)
+                || self.case.disturbed.meets(self.lease.called, at));
         let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;

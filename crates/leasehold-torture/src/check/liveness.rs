@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Invariant::{self, I8, I9, J1, J2, J6, J7};
-use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::case::{Acquire, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::figures::{Figures, Times, share};
 use crate::history::record::{Leftover, Mode};
 
@@ -235,9 +235,10 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
         lease.is_none() && (outcome != Outcome::Busy || wait > 0 || case.quorum())
     };
     let acquires = lock.acquires.iter().filter(nothing);
-    ways.extend(
-        acquires.map(|number| (case.acquires[*number].called, case.acquires[*number].possible, *number)),
-    );
+    ways.extend(acquires.map(|number| {
+        let acquire = &case.acquires[*number];
+        (in_the_way_from(case, acquire), acquire.possible, *number)
+    }));
     ways.sort_unstable();
     // The two that last longest of the first so many: one may be the waiter itself.
     let mut longest = vec![[(0, usize::MAX); 2]];
@@ -256,16 +257,30 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
         if wait == 0 || lease.is_some() || !(hangs || matches!(outcome, Outcome::Busy | Outcome::Dropped)) {
             continue;
         }
-        let [first, second] = longest[ways.partition_point(|(call, ..)| *call < until)];
-        let free = called.max(if first.1 == *number { second.0 } else { first.0 });
-        if until <= free.saturating_add(BOUND) {
-            continue;
-        }
+        // Until its end; and until a while before it, when others who wait in vain too were not about to give up.
+        let in_vain = [until, until.saturating_sub(SLACK)].into_iter().find_map(|until| {
+            let [first, second] = longest[ways.partition_point(|(from, ..)| *from < until)];
+            let free = called.max(if first.1 == *number { second.0 } else { first.0 });
+            (until > free.saturating_add(BOUND)).then_some((free, until))
+        });
+        let Some((free, until)) = in_vain else { continue };
         if case.explained.meets(free, until) {
             figures.waived += 1;
             continue;
         }
         let seen = format!("worker {worker} waited in vain for a lock that was free for {} ns", until - free);
         court.accuse_with(case, J1, seen, &[], &[*number]);
+    }
+}
+
+/// From when on an acquire that came to nothing can have held the lock. One that waited while nothing was the matter did
+/// not, but perhaps in its last moments: otherwise those who wait in vain would excuse each other.
+fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
+    let Acquire { called, returned, wait, outcome, .. } = *acquire;
+    let waited = wait > 0 && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();
+    if waited && !case.disturbed.meets(called, returned) {
+        called.max(returned.saturating_sub(SLACK))
+    } else {
+        called
     }
 }

@@ -77,8 +77,9 @@ impl Matter {
 
         let within = promises.notices_within;
         let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        let mut cut: Vec<_> =
-            self.spans(|fault| disturbs(fault) && fault != Fault::Pause).iter().map(noticed).collect();
+        // A store that stands still ends no session; a client that gives one up for that knows it.
+        let ends = |fault| disturbs(fault) && !matches!(fault, Fault::Pause | Fault::PauseStore);
+        let mut cut: Vec<_> = self.spans(ends).iter().map(noticed).collect();
         let cuts = Windows::new(cut.clone(), 0);
         // Who stands still meanwhile notices later.
         let mut still = self.spans(|fault| fault == Fault::Pause);

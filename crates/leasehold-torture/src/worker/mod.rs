@@ -267,8 +267,8 @@ impl Player {
         let alone = self.task.tasks == 1;
         let hot = self.pen.name == 0;
         match self.dice.below(if hot { 2_000 } else { 60 }) {
-            // Longer than it may take to notice that a session has ended.
-            0..5 if self.task.stays => Duration::from_millis(1_500 + self.dice.below(1_500)),
+            // Longer than a restart takes, and than it may take to notice that a session has ended.
+            0..5 if self.task.stays && !hot => Duration::from_millis(1_500 + self.dice.below(6_000)),
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
             _ if alone && !hot => Duration::from_micros(self.dice.below(30_000)),

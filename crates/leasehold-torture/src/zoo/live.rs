@@ -10,14 +10,9 @@ use leasehold::bugs::Bug;
 
 use crate::check::Invariant;
 use crate::floors::Floor;
-use crate::history::record::Fault;
-use crate::plan::Plan;
 use crate::report::{Outcome, Report};
 use crate::store::{Profile, Store};
 use crate::supervise::Order;
-
-/// Worker processes at any time.
-const WORKERS: usize = 12;
 
 /// A defect in a store, the check that must see it, and the run that provokes it.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +41,6 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::RedisPublishesNothing, Invariant::J1, Store::Redis, Profile::Calm, 8),
     live(Bug::RedisRepeatsAnew, Invariant::I10, Store::Redis, Profile::Calm, 4),
     live(Bug::RedisOnePermitTooMany, Invariant::I9, Store::Redis, Profile::Calm, 4),
-    live(Bug::RedisTicketsNeverLapse, Invariant::J1, Store::Redis, Profile::Kill, 20),
     live(Bug::QuorumOfAMinority, Invariant::I1, Store::Quorum, Profile::Calm, 4),
     live(Bug::PostgresNotifiesNobody, Invariant::J1, Store::Postgres, Profile::Calm, 8),
     live(Bug::PostgresRenewsExpired, Invariant::I6, Store::Postgres, Profile::Calm, 4),
@@ -96,15 +90,6 @@ impl LiveExhibit {
         signs
     }
 
-    /// Whether the plan of this seed provokes it: a place in the queue lapses after ten seconds, so somebody who waits has to
-    /// be killed soon, and kills of whoever it is are rare.
-    pub fn suits(&self, seed: u64) -> bool {
-        let plan = Plan::new(seed, self.store, true, self.profile, self.secs * 1000, WORKERS);
-        let early = plan.faults.iter().filter(|fault| fault.at_ms < self.secs * 1000 / 4);
-        self.profile != Profile::Kill
-            || early.filter(|fault| fault.fault == Fault::Kill && fault.much == 1).count() >= 2
-    }
-
     /// One run of it in this directory. The defect is planted by the variable `LEASEHOLD_BUG`, which all of its
     /// processes see.
     ///
@@ -112,7 +97,7 @@ impl LiveExhibit {
     /// Those of [`Order::run`].
     pub fn run(&self, seed: u64, directory: &Path) -> io::Result<Report> {
         let mut order = Order::new(self.store, self.profile, directory);
-        (order.time, order.seed, order.workers) = (Duration::from_secs(self.secs), seed, WORKERS);
+        (order.time, order.seed) = (Duration::from_secs(self.secs), seed);
         order.run()
     }
 }

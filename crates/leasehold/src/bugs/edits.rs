@@ -55,12 +55,6 @@ const EDITS: &[Edit] = &[
         "return count < tonumber(string.sub(mode, 2))",
         "return count <= tonumber(string.sub(mode, 2))",
     ),
-    edit(
-        Bug::RedisTicketsNeverLapse,
-        VERBS,
-        "local ids = call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, BATCH)",
-        "local ids = {}",
-    ),
     edit(Bug::PostgresNotifiesNobody, POSTGRES, "count(pg_notify(channel, numbers))", "count(numbers)"),
     edit(
         Bug::PostgresRenewsExpired,

@@ -19,6 +19,7 @@
 mod acquire;
 mod app;
 mod dashboard;
+mod digits;
 mod gate;
 mod history;
 mod log;

@@ -139,7 +139,7 @@ fn add(events: &mut VecDeque<Event>, mut event: Event) {
     if event.what == What::Granted {
         // A repeat of a call whose answer was lost is answered with the same lease. Fences rise, so most of what is
         // known need not be looked at.
-        if grants.take_while(|known| known.fence >= event.fence).any(|known| known.fence == event.fence) {
+        if grants.take_while(|known| known.fence >= event.fence).any(|known| known.lease == event.lease) {
             return;
         }
     } else if let Some(grant) = grants.find(|known| event.lease.is_some() && known.lease == event.lease) {

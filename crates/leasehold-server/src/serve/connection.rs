@@ -49,38 +49,44 @@ where
     let mut connection = Box::pin(connection);
     async move {
         // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
-        let ends = {
-            let mut silence = pin!(tokio::time::sleep_until(pace.patience_ends()));
+        let drains = {
+            let mut silence = pin!(tokio::time::sleep(Duration::ZERO));
             let mut draining = pin!(app.draining.cancelled());
-            let mut told: Option<Waker> = None;
+            let (mut armed, mut told) = (false, None::<Waker>);
             poll_fn(|cx| {
+                // Both wake this task when it is time. They are told again whom to wake only if that has changed:
+                // otherwise every request would pay for it.
+                if !told.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    (armed, told) = (false, Some(cx.waker().clone()));
+                    if is_ready(draining.as_mut(), cx) {
+                        return Poll::Ready(true);
+                    }
+                }
                 if app.draining.is_cancelled() {
                     return Poll::Ready(true);
                 }
-                if silence.is_elapsed() {
-                    let end = pace.patience_ends();
-                    if end <= Instant::now() {
+                if armed && silence.is_elapsed() {
+                    armed = false;
+                    if pace.patience_ends().is_some_and(|end| end <= Instant::now()) {
                         return Poll::Ready(false);
                     }
-                    silence.as_mut().reset(end);
-                    told = None;
                 }
-                // Both wake the task when it is time. They are told again whom to wake only if that has changed:
-                // otherwise every request would pay for it.
-                if !told.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    told = Some(cx.waker().clone());
-                    let early = ask(silence.as_mut(), cx) | ask(draining.as_mut(), cx);
-                    if early {
-                        told = None;
+                if connection.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+                // While a request is answered none is awaited; then this is done when its answer goes out.
+                if !armed && let Some(end) = pace.patience_ends() {
+                    silence.as_mut().reset(end);
+                    armed = true;
+                    if is_ready(silence.as_mut(), cx) {
                         cx.waker().wake_by_ref();
-                        return Poll::Pending;
                     }
                 }
-                connection.as_mut().poll(cx).map(|_| false)
+                Poll::Pending
             })
             .await
         };
-        if ends {
+        if drains {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
         }
@@ -88,7 +94,7 @@ where
 }
 
 /// Whether it is ready. Never put off in favour of other tasks: then it would not know whom to wake.
-fn ask(future: Pin<&mut impl Future>, cx: &mut Context<'_>) -> bool {
+fn is_ready(future: Pin<&mut impl Future>, cx: &mut Context<'_>) -> bool {
     Pin::new(&mut unconstrained(future)).poll(cx).is_ready()
 }
 
@@ -116,11 +122,9 @@ impl Pace {
         self.resting_since.store(floor_ms(self.opened.elapsed()), Ordering::Relaxed);
     }
 
-    /// Until when the head of a request must have come; later, if none is awaited now.
-    fn patience_ends(&self) -> Instant {
-        match self.resting_since.load(Ordering::Relaxed) {
-            BUSY => Instant::now() + self.timeout,
-            since => self.opened + Duration::from_millis(since) + self.timeout,
-        }
+    /// Until when the head of a request must have come, if one is awaited.
+    fn patience_ends(&self) -> Option<Instant> {
+        let since = Some(self.resting_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)?;
+        self.opened.checked_add(Duration::from_millis(since))?.checked_add(self.timeout)
     }
 }

@@ -151,7 +151,8 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
 async fn every_lease_that_expired_is_counted_once() {
     let directory = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
-    for store in ["memory:", &sqlite] {
+    let redis = testkit::redis::Server::start();
+    for store in ["memory:", &sqlite, &redis.url()] {
         let mut settings = Settings::default();
         // By itself it sweeps when it starts and not again: what is counted was found by somebody else.
         settings.sweep_every = Duration::from_secs(3600);
@@ -190,7 +191,8 @@ async fn every_lease_that_expired_is_counted_once() {
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
-    for store in ["memory:", &sqlite] {
+    let redis = testkit::redis::Server::start();
+    for store in ["memory:", &sqlite, &redis.url()] {
         let mut settings = Settings::default();
         settings.sweep_every = Duration::from_secs(3600);
         let server = Server::on(Locks::connect(store).await.unwrap(), settings).await;
@@ -208,6 +210,9 @@ async fn no_name_owner_or_lease_id_is_a_label() {
     let id = server.take("lasting-name", 60_000).await;
     server.figure_becomes("locks_held", 1.0).await;
     let text = server.get("/metrics").await.text;
+    let build =
+        format!("leasehold_build_info{{version=\"{}\",store=\"memory\"}} 1", env!("CARGO_PKG_VERSION"));
+    assert!(text.contains(&build), "{build} is not in {text}");
     for secret in ["lasting-name", "\"me\"", id.as_str().unwrap()] {
         assert!(!text.contains(secret), "{secret} is in {text}");
     }

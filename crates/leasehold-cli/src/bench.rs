@@ -183,8 +183,8 @@ impl Client {
                     }
                 }
                 Ok(None) => seen.timeouts += 1,
-                Err(_) => {
-                    seen.errors += 1;
+                Err(error) => {
+                    seen.failed(&error);
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
@@ -219,12 +219,14 @@ impl Client {
                     seen.lost += 1;
                     return;
                 }
-                Err(_) => seen.errors += 1,
+                Err(error) => seen.failed(&error),
             }
         }
         resource.write(lease.fence);
         resource.leave(lease.fence);
-        seen.errors += u64::from(self.locks.release(lease).await.is_err());
+        if let Err(error) = self.locks.release(lease).await {
+            seen.failed(&error);
+        }
     }
 }
 

@@ -1,13 +1,16 @@
 //! One store with its settings, and the routes over it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Method, Request, Response, StatusCode, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
 use leasehold::backend::{Backend, Info, Liveness};
 use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
@@ -87,11 +90,10 @@ impl App {
         call: impl Future<Output = leasehold::Result<T>>,
     ) -> leasehold::Result<T> {
         let began = Instant::now();
-        let answer = tokio::time::timeout(CALL, call).await;
+        let answer = in_time(CALL, call).await;
         self.metrics.asked_store(op, began.elapsed());
-        answer.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))
-        })
+        answer
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
     }
 
     /// A ttl in a body.
@@ -104,19 +106,28 @@ impl App {
     }
 }
 
-/// The routes of a server; with `/metrics` and the dashboard, unless they have an address of their own.
+/// What a future comes to within this time, if it does. Most are ready at once, and then no timer is made.
+pub(crate) async fn in_time<F: Future>(time: Duration, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => tokio::time::timeout(time, future).await.ok(),
+    }
+}
+
+/// The routes of a server, behind its gate, to be answered by a server of your own; with `/metrics` and the
+/// dashboard, unless they have an address of their own.
 pub fn app(app: Arc<App>) -> Router {
     let figures = !app.settings.figures_elsewhere;
-    routes(app, figures)
+    let gate = async |State(app): State<Arc<App>>, request: Request<Body>, next: Next| {
+        gate::pass(&app, request, |request| next.run(request)).await
+    };
+    routes(Arc::clone(&app), figures).layer(from_fn_with_state(app, gate))
 }
 
-/// The routes of the address that metrics and the dashboard have for themselves: all, because the dashboard
-/// needs the others too.
-pub(crate) fn figures(app: Arc<App>) -> Router {
-    routes(app, true)
-}
-
-fn routes(app: Arc<App>, figures: bool) -> Router {
+/// The routes without the gate. The address that metrics and the dashboard have for themselves has all of them,
+/// because the dashboard needs the others too.
+pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
     let mut routes = Router::new()
         .route("/v1/locks/{name}/acquire", post(acquire::route))
         .route("/v1/locks/{name}/renew", post(verbs::renew))
@@ -136,11 +147,7 @@ fn routes(app: Arc<App>, figures: bool) -> Router {
     if figures {
         routes = routes.route("/metrics", get(metrics::route)).route("/", get(dashboard::route));
     }
-    routes
-        .fallback(no_route)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(Arc::clone(&app), gate::pass))
-        .with_state(app)
+    routes.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
 async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {

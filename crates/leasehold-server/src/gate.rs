@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use axum::middleware::Next;
 use leasehold::{Fence, LeaseId, Name, hash_name};
 
 use crate::app::App;
+use crate::digits::{self, Digits};
 use crate::history::{Event, History, What};
 use crate::problem::Refusal;
 use crate::token::{Place, Room, Token, Verb};
@@ -133,19 +132,25 @@ impl Told {
     }
 }
 
-/// The gate itself.
-pub(crate) async fn pass(
-    State(app): State<Arc<App>>,
+/// The gate itself, before whatever answers.
+pub(crate) async fn pass<F>(
+    app: &App,
     mut request: Request<Body>,
-    next: Next,
-) -> Response<Body> {
+    next: impl FnOnce(Request<Body>) -> F,
+) -> Response<Body>
+where
+    F: Future<Output = Response<Body>>,
+{
     let began = Instant::now();
-    let id = request_id(&app, request.headers());
-    let method = request.method().clone();
-    let mut response = match admit(&app, &request) {
+    let id = request_id(app, request.headers());
+    let changes = request.method() != Method::GET;
+    let mut response = match admit(app, &request) {
         Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
+            // Who has no token is nobody in particular, and need not be named.
+            if caller.0.is_some() {
+                request.extensions_mut().insert(caller);
+            }
+            next(request).await
         }
         Err(refusal) => {
             let mut told = Told::new("refused");
@@ -157,19 +162,17 @@ pub(crate) async fn pass(
     if let Some(told) = response.extensions_mut().remove::<Told>() {
         app.metrics.operation(&told, took);
         told.remember(&app.history, response.status());
-        tell(&app, &told, &id, response.status(), took);
-    } else if method != Method::GET {
-        tell(&app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
+        tell(app, &told, &id, response.status(), took);
+    } else if changes {
+        tell(app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
     }
     let headers = response.headers_mut();
-    if let Ok(value) = HeaderValue::try_from(id) {
-        headers.insert(REQUEST_ID, value);
-    }
+    headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-fn tell(app: &App, told: &Told, request_id: &str, status: StatusCode, took: Duration) {
+fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, took: Duration) {
     app.settings.log.line(|line| {
         let names = app.settings.log_names;
         line.text("level", if status.is_server_error() { "warn" } else { "info" });
@@ -201,7 +204,7 @@ fn tell(app: &App, told: &Told, request_id: &str, status: StatusCode, took: Dura
         if let Some(why) = &told.why {
             line.text("error", why);
         }
-        line.text("request_id", request_id);
+        line.text("request_id", request_id.to_str().unwrap_or_default());
     });
 }
 
@@ -217,16 +220,21 @@ impl RequestIds {
         RequestIds { begin: LeaseId::random().expose()[..11].to_owned(), next: AtomicU64::new(1) }
     }
 
-    fn next(&self) -> String {
-        format!("{}-{}", self.begin, self.next.fetch_add(1, Ordering::Relaxed))
+    fn next(&self) -> HeaderValue {
+        let mut id = Vec::with_capacity(self.begin.len() + 1 + digits::MOST);
+        id.extend_from_slice(self.begin.as_bytes());
+        id.push(b'-');
+        id.extend_from_slice(Digits::of(self.next.fetch_add(1, Ordering::Relaxed)).as_bytes());
+        // Letters and digits are always good in a header.
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
     }
 }
 
-fn request_id(app: &App, headers: &HeaderMap) -> String {
-    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    let good =
-        |id: &&str| !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.bytes().all(|b| b.is_ascii_graphic());
-    given.filter(good).map_or_else(|| app.request_ids.next(), str::to_owned)
+fn request_id(app: &App, headers: &HeaderMap) -> HeaderValue {
+    let good = |id: &&HeaderValue| {
+        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(REQUEST_ID).filter(good).cloned().unwrap_or_else(|| app.request_ids.next())
 }
 
 /// Whether a request may come in, and who sends it.

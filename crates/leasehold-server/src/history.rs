@@ -121,34 +121,34 @@ struct Shard {
 }
 
 impl Shard {
-    fn of(&mut self, name: &Name) -> &mut VecDeque<Event> {
-        if !self.young.contains_key(name) {
-            if self.young.len() >= NAMES {
-                self.old = std::mem::take(&mut self.young);
-            }
-            let events = self.old.remove(name).unwrap_or_default();
-            self.young.insert(name.clone(), events);
+    fn note(&mut self, name: &Name, event: Event) {
+        if let Some(events) = self.young.get_mut(name) {
+            return add(events, event);
         }
-        self.young.entry(name.clone()).or_default()
+        if self.young.len() >= NAMES {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let mut events = self.old.remove(name).unwrap_or_default();
+        add(&mut events, event);
+        self.young.insert(name.clone(), events);
     }
+}
 
-    fn note(&mut self, name: &Name, mut event: Event) {
-        let events = self.of(name);
-        let grant = event.lease.and_then(|id| {
-            events.iter().rev().find(|known| known.lease == Some(id) && known.what == What::Granted)
-        });
-        match (event.what, grant) {
-            // A repeat of a call whose answer was lost is answered with the same lease.
-            (What::Granted, Some(grant)) if grant.fence == event.fence => return,
-            (What::Granted, _) => {}
-            (_, Some(grant)) => (event.owner, event.fence) = (grant.owner.clone(), grant.fence),
-            (_, None) => {}
+fn add(events: &mut VecDeque<Event>, mut event: Event) {
+    let mut grants = events.iter().rev().filter(|known| known.what == What::Granted);
+    if event.what == What::Granted {
+        // A repeat of a call whose answer was lost is answered with the same lease. Fences rise, so most of what is
+        // known need not be looked at.
+        if grants.take_while(|known| known.fence >= event.fence).any(|known| known.lease == event.lease) {
+            return;
         }
-        if events.len() >= EVENTS {
-            events.pop_front();
-        }
-        events.push_back(event);
+    } else if let Some(grant) = grants.find(|known| event.lease.is_some() && known.lease == event.lease) {
+        (event.owner, event.fence) = (grant.owner.clone(), grant.fence);
     }
+    if events.len() >= EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
 }
 
 /// What lately happened to every lock.

@@ -19,6 +19,7 @@
 mod acquire;
 mod app;
 mod dashboard;
+mod digits;
 mod findings;
 mod gate;
 mod history;

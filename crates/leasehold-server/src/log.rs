@@ -1,9 +1,10 @@
 //! One line for each operation, written by a thread of its own: a slow reader of the log delays no lock.
 
-use std::fmt::{Display, Write as _};
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::digits::Digits;
 
 /// Bytes of lines that may wait for their writer, some thousand lines; more are dropped and counted.
 const CAPACITY: usize = 4 << 20;
@@ -53,7 +54,7 @@ struct Desk {
 
 #[derive(Debug, Default)]
 struct Inside {
-    lines: String,
+    lines: Vec<u8>,
     dropped: u64,
     /// Somebody waits for what is there to be written: it is not gathered any longer.
     hurry: bool,
@@ -68,7 +69,7 @@ impl Desk {
 
     /// The writer's thread.
     fn write(&self, mut out: impl Write, form: LogForm) {
-        let mut lines = String::new();
+        let mut lines = Vec::new();
         loop {
             let idle = |inside: &mut Inside| inside.lines.is_empty() && !inside.closed;
             let inside = self.bell.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
@@ -87,10 +88,10 @@ impl Desk {
                 line.text("level", "warn");
                 line.text("op", "log");
                 line.number("dropped", dropped);
-                lines.push_str(&line.end());
+                lines.append(&mut line.end());
             }
             // With the reader gone there is nobody left to tell.
-            let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+            let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
             self.lock().writing = false;
             self.done.notify_all();
@@ -137,7 +138,7 @@ impl Log {
             return;
         }
         let first = inside.lines.is_empty();
-        inside.lines.push_str(&line);
+        inside.lines.extend_from_slice(&line);
         drop(inside);
         if first {
             sender.desk.bell.notify_one();
@@ -148,51 +149,59 @@ impl Log {
 /// One line, field by field.
 pub(crate) struct Line {
     form: LogForm,
-    text: String,
+    text: Vec<u8>,
 }
 
 impl Line {
     fn begin(form: LogForm) -> Self {
         // Longer than most.
-        let mut line = Line { form, text: String::with_capacity(512) };
-        line.number("ts", SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis()));
+        let mut line = Line { form, text: Vec::with_capacity(512) };
+        line.number("ts", SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, leasehold::wire::floor_ms));
         line
     }
 
-    fn end(mut self) -> String {
-        self.text.push_str(if self.form == LogForm::Json { "}\n" } else { "\n" });
+    fn end(mut self) -> Vec<u8> {
+        self.text.extend_from_slice(if self.form == LogForm::Json { b"}\n" } else { b"\n" });
         self.text
     }
 
     fn key(&mut self, key: &str) {
-        // Writing to a String cannot fail.
-        let _ = match (self.form, self.text.is_empty()) {
-            (LogForm::Json, true) => write!(self.text, "{{\"{key}\":"),
-            (LogForm::Json, false) => write!(self.text, ",\"{key}\":"),
-            (LogForm::Text, true) => write!(self.text, "{key}="),
-            (LogForm::Text, false) => write!(self.text, " {key}="),
+        let (before, after) = match (self.form, self.text.is_empty()) {
+            (LogForm::Json, true) => ("{\"", "\":"),
+            (LogForm::Json, false) => (",\"", "\":"),
+            (LogForm::Text, true) => ("", "="),
+            (LogForm::Text, false) => (" ", "="),
         };
+        for part in [before, key, after] {
+            self.text.extend_from_slice(part.as_bytes());
+        }
     }
 
     /// A number.
-    pub(crate) fn number(&mut self, key: &str, value: impl Display) {
+    pub(crate) fn number(&mut self, key: &str, value: impl Into<u64>) {
         self.key(key);
-        let _ = write!(self.text, "{value}");
+        self.text.extend_from_slice(Digits::of(value.into()).as_bytes());
     }
 
     /// A text; in quotes where it could be misread without.
     pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.key(key);
         if self.form == LogForm::Text && is_plain(value) {
-            self.text.push_str(value);
+            self.text.extend_from_slice(value.as_bytes());
         } else {
-            self.text.push_str(&serde_json::Value::from(value).to_string());
+            // A text always serialises, and memory always takes it.
+            let _ = serde_json::to_writer(&mut self.text, value);
         }
     }
 
     /// Milliseconds, with the microseconds.
     pub(crate) fn milliseconds(&mut self, key: &str, time: Duration) {
-        self.number(key, (time.as_secs_f64() * 1e6).round() / 1e3);
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.number(key, micros / 1000);
+        let rest = micros % 1000;
+        // As many digits as always, so a thousand more and without its one.
+        self.text.push(b'.');
+        self.text.extend_from_slice(&Digits::of(1000 + rest).as_bytes()[1..]);
     }
 }
 

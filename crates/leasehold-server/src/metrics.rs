@@ -194,11 +194,9 @@ impl Metrics {
     }
 
     /// Counts a request that waits, for as long as the answer lives.
-    pub(crate) fn waiting(&self, waits: bool) -> Option<Waits> {
-        waits.then(|| {
-            self.waiting.inc();
-            Waits(self.waiting.clone())
-        })
+    pub(crate) fn waiting(&self) -> Waits {
+        self.waiting.inc();
+        Waits(self.waiting.clone())
     }
 }
 

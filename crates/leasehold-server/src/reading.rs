@@ -1,5 +1,6 @@
 //! From bytes to a checked request, before anything reaches the store.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -8,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use leasehold::Name;
 use serde::de::DeserializeOwned;
 
-use crate::app::App;
+use crate::app::{App, in_time};
 use crate::problem::Refusal;
 
 /// Bytes of a body at most: a batch of 512 renewals with long names fits.
@@ -21,7 +22,7 @@ pub(crate) fn name(app: &App, uri: &Uri) -> Result<Name, Refusal> {
 }
 
 /// Percent-decodes, strictly: what is no escape is refused, not taken as it stands.
-pub(crate) fn decoded(text: &str) -> Result<String, Refusal> {
+pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
     let malformed = || Refusal::bad("the name in the path must be percent-encoded UTF-8");
     let mut rest = text.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
@@ -31,8 +32,7 @@ pub(crate) fn decoded(text: &str) -> Result<String, Refusal> {
         }
         rest = &rest[at + 3..];
     }
-    let text = percent_encoding::percent_decode_str(text).decode_utf8().map_err(|_| malformed())?;
-    Ok(text.into_owned())
+    percent_encoding::percent_decode_str(text).decode_utf8().map_err(|_| malformed())
 }
 
 /// The pairs of a query.
@@ -41,7 +41,8 @@ pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Refusal> {
     pairs
         .map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decoded(&key.replace('+', " "))?, decoded(&value.replace('+', " "))?))
+            let text = |part: &str| Ok::<_, Refusal>(decoded(&part.replace('+', " "))?.into_owned());
+            Ok((text(key)?, text(value)?))
         })
         .collect()
 }
@@ -56,16 +57,15 @@ pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>)
 }
 
 async fn bytes(body: Body, timeout: Duration) -> Result<Bytes, Refusal> {
-    let read = tokio::time::timeout(timeout, Limited::new(body, MAX_BODY).collect()).await;
-    match read {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::new(
+    match in_time(timeout, Limited::new(body, MAX_BODY).collect()).await {
+        Some(Ok(collected)) => Ok(collected.to_bytes()),
+        Some(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "INVALID_ARGUMENT",
             format!("the body has more than {MAX_BODY} bytes"),
         )),
-        Ok(Err(_)) => Err(Refusal::bad("the body broke off")),
-        Err(_) => Err(Refusal::bad("the body did not come in time")),
+        Some(Err(_)) => Err(Refusal::bad("the body broke off")),
+        None => Err(Refusal::bad("the body did not come in time")),
     }
 }
 

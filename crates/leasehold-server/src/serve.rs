@@ -1,21 +1,21 @@
 //! Accepting connections, and ending without leaving anybody in the dark.
 
+mod connection;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::app::{App, app, figures};
+use crate::app::{App, routes};
 use crate::sweep;
 use crate::tls::Tls;
+
+use connection::speak;
 
 /// How long what is under way may take when the server ends.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -40,7 +40,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
-    let mut connections = accept(&state, app(Arc::clone(&state)), listener, tls, shutdown).await;
+    let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
+    let mut connections = accept(&state, router, listener, tls, shutdown).await;
     state.draining.cancel();
     let all = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(DRAIN, all).await;
@@ -56,7 +57,7 @@ pub async fn serve(
 /// Dropped, all its connections are closed at once.
 pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<Arc<Tls>>) {
     let ended = state.draining.clone();
-    let router = figures(Arc::clone(&state));
+    let router = routes(Arc::clone(&state), true);
     accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
 }
 
@@ -109,30 +110,6 @@ async fn shake_hands(state: Arc<App>, router: Router, tls: Arc<Tls>, stream: Tcp
     let handshake = tokio::time::timeout(state.settings.read_timeout, tls.acceptor().accept(stream));
     if let Ok(Ok(stream)) = handshake.await {
         speak(state, router, stream).await;
-    }
-}
-
-/// Answers the requests of one connection. Not an `async fn`: that would keep its arguments beside what is made of them.
-fn speak<S>(state: Arc<App>, router: Router, stream: S) -> impl Future<Output = ()> + Send
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(state.settings.read_timeout)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // In a place of its own, where it is once and does not have to be moved.
-    let mut connection = Box::pin(connection);
-    async move {
-        // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
-        tokio::select! {
-            biased;
-            _ = connection.as_mut() => {}
-            () = state.draining.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await;
-            }
-        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! The figures of a load, for people and for programs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use leasehold::{Error, wire};
 use serde::Serialize;
 
 use super::resource::Resource;
@@ -13,7 +15,8 @@ pub(super) struct Seen {
     pub(super) acquires: Vec<Duration>,
     pub(super) handovers: Vec<Duration>,
     pub(super) timeouts: u64,
-    pub(super) errors: u64,
+    /// By their codes.
+    errors: BTreeMap<&'static str, u64>,
     pub(super) stalls: u64,
     pub(super) stale_rejected: u64,
     pub(super) lost: u64,
@@ -24,10 +27,14 @@ impl Seen {
         self.acquires.extend(other.acquires);
         self.handovers.extend(other.handovers);
         self.timeouts += other.timeouts;
-        self.errors += other.errors;
+        other.errors.into_iter().for_each(|(code, count)| *self.errors.entry(code).or_default() += count);
         self.stalls += other.stalls;
         self.stale_rejected += other.stale_rejected;
         self.lost += other.lost;
+    }
+
+    pub(super) fn failed(&mut self, error: &Error) {
+        *self.errors.entry(wire::code(error.kind())).or_default() += 1;
     }
 }
 
@@ -44,6 +51,7 @@ pub(super) struct Summary {
     handover_ms_p99: f64,
     waits_timed_out: u64,
     errors: u64,
+    errors_by_code: BTreeMap<&'static str, u64>,
     stalls: u64,
     stale_writes_rejected: u64,
     leases_lost: u64,
@@ -72,7 +80,8 @@ impl Summary {
             handover_ms_p50: percentile(&mut seen.handovers, 0.5),
             handover_ms_p99: percentile(&mut seen.handovers, 0.99),
             waits_timed_out: seen.timeouts,
-            errors: seen.errors,
+            errors: seen.errors.values().sum(),
+            errors_by_code: seen.errors,
             stalls: seen.stalls,
             stale_writes_rejected: seen.stale_rejected,
             leases_lost: seen.lost,
@@ -100,6 +109,8 @@ impl fmt::Display for Summary {
             ("writes accepted", self.writes_accepted.to_string()),
             ("violations", self.violations.to_string()),
         ];
-        rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<28} {value}"))
+        rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<28} {value}"))?;
+        let mut by_code = self.errors_by_code.iter();
+        by_code.try_for_each(|(code, count)| writeln!(f, "errors {code:<21} {count}"))
     }
 }

@@ -70,16 +70,14 @@ impl Taking {
     }
 
     pub(super) async fn run(mut self) -> Outcome {
-        let app = Arc::clone(&self.app);
-        let outcome = {
-            let _waiting = app.metrics.waiting(!self.asked.wait.is_zero());
-            self.take().await
-        };
+        let outcome = self.take().await;
         self.tidy(&outcome).await;
         outcome
     }
 
     async fn take(&mut self) -> Outcome {
+        // Counted from the first answer that grants nothing.
+        let mut _waiting = None;
         loop {
             let sent = Instant::now();
             let busy = match self.app.ask("acquire", self.app.backend.try_acquire(&self.asked.claim)).await {
@@ -114,6 +112,7 @@ impl Taking {
             if left.is_zero() {
                 return Outcome::Busy(busy);
             }
+            _waiting = _waiting.or_else(|| Some(self.app.metrics.waiting()));
             if let Some(outcome) = self.wait(&busy, left).await {
                 return outcome;
             }

@@ -54,7 +54,7 @@ async fn faulty() -> (Server, Faulty) {
 
 /// A server on each store that tells of what has expired. By itself it sweeps when it starts and not again: what is
 /// counted was found by somebody else.
-async fn swept_once(directory: &TempDir) -> [(&'static str, Server); 2] {
+async fn swept_once(directory: &TempDir, redis: &testkit::redis::Server) -> [(&'static str, Server); 3] {
     let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
     let start = async |url: &str| {
         let mut settings = Settings::default();
@@ -63,7 +63,11 @@ async fn swept_once(directory: &TempDir) -> [(&'static str, Server); 2] {
         server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
         server
     };
-    [("memory", start("memory:").await), ("sqlite", start(&sqlite).await)]
+    [
+        ("memory", start("memory:").await),
+        ("sqlite", start(&sqlite).await),
+        ("redis", start(&redis.url()).await),
+    ]
 }
 
 /// U03.
@@ -164,7 +168,8 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
 #[tokio::test]
 async fn every_lease_that_expired_is_counted_once() {
     let directory = tempfile::tempdir().unwrap();
-    for (store, server) in swept_once(&directory).await {
+    let redis = testkit::redis::Server::start();
+    for (store, server) in swept_once(&directory, &redis).await {
         let old = server.take("replaced", 1).await;
         server.until("replaced", |lock| lock["held"] == false).await;
         server.take("replaced", 60_000).await;
@@ -197,7 +202,8 @@ async fn every_lease_that_expired_is_counted_once() {
 #[tokio::test]
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    for (store, server) in swept_once(&directory).await {
+    let redis = testkit::redis::Server::start();
+    for (store, server) in swept_once(&directory, &redis).await {
         server.take("a", 200).await;
         let next = json!({"owner_id": "next", "ttl_ms": 60_000, "wait_ms": 50_000});
         assert_eq!(server.verb("a", "acquire", next).await.status, 200);
@@ -211,6 +217,9 @@ async fn no_name_owner_or_lease_id_is_a_label() {
     let id = server.take("lasting-name", 60_000).await;
     server.figure_becomes("locks_held", 1.0).await;
     let text = server.get("/metrics").await.text;
+    let build =
+        format!("leasehold_build_info{{version=\"{}\",store=\"memory\"}} 1", env!("CARGO_PKG_VERSION"));
+    assert!(text.contains(&build), "{build} is not in {text}");
     for secret in ["lasting-name", "\"me\"", id.as_str().unwrap()] {
         assert!(!text.contains(secret), "{secret} is in {text}");
     }

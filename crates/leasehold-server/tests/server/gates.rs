@@ -181,3 +181,36 @@ async fn slow_connections_do_not_disturb_and_are_closed() {
         let _ = stream.shutdown().await;
     }
 }
+
+/// One connection for all: a request that is answered after longer than the client may be silent, another, and silence.
+#[tokio::test]
+async fn a_long_wait_is_no_silence_and_after_it_silence_is_noticed() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut settings = Settings::default();
+    settings.read_timeout = Duration::from_millis(300);
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    server.acquire("a").await;
+    let body = r#"{"owner_id":"w","ttl_ms":1000,"wait_ms":1000}"#;
+    let request = format!(
+        "POST /v1/locks/a/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = server.raw(request.as_bytes()).await;
+    let talk = async {
+        for round in 0..2 {
+            let mut answer = String::new();
+            while !answer.contains("WAIT_TIMEOUT") {
+                let mut some = [0; 2048];
+                let read = stream.read(&mut some).await.unwrap();
+                assert!(read > 0, "closed in round {round}: {answer}");
+                answer.push_str(&String::from_utf8_lossy(&some[..read]));
+            }
+            if round == 0 {
+                stream.write_all(request.as_bytes()).await.unwrap();
+            }
+        }
+        // Nothing more is sent.
+        assert_eq!(stream.read(&mut [0; 2048]).await.unwrap_or(0), 0);
+    };
+    tokio::time::timeout(crate::support::PATIENCE, talk).await.expect("it is closed in the end");
+}

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{ErrorKind, Locks};
 use leasehold_server::{App, Log, LogForm, Settings, SoleServer};
 use serde_json::{Value, json};
+use testkit::faulty::{Act, Verb};
 use tokio::io::AsyncReadExt as _;
 
-use crate::support::{Answer, PATIENCE, Server, request};
+use crate::support::{Answer, PATIENCE, Server, asked, faulty, request};
 
 #[tokio::test]
 async fn a_server_that_ends_answers_everybody_who_waits() {
@@ -36,6 +37,32 @@ async fn a_server_that_ends_answers_everybody_who_waits() {
     ended.unwrap().unwrap().unwrap();
     assert!(began.elapsed() < Duration::from_secs(7), "it took {:?} to end", began.elapsed());
     assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
+    let (mut server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(500))]);
+    let body = json!({"owner_id": "me", "ttl_ms": 60_000}).to_string();
+    let bytes = request("POST", "/v1/locks/a/acquire", &[("content-type", "application/json")], &body);
+    let mut stream = server.raw(&bytes).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    server.stop();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(Answer::parse(&answer).status, 200);
+    tokio::time::timeout(PATIENCE, &mut server.task).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn readiness_is_that_of_the_store_and_health_that_of_the_process() {
+    let (server, store) = faulty().await;
+    assert_eq!(server.get("/readyz").await.status, 200);
+    store.always(Verb::Other, Act::Fail(ErrorKind::Unavailable));
+    server.get("/readyz").await.is_problem(503, "UNAVAILABLE");
+    assert_eq!(server.get("/healthz").await.body, json!({"status": "ok"}));
+    store.always(Verb::Other, Act::Pass);
+    assert_eq!(server.get("/readyz").await.status, 200);
 }
 
 /// Where a log can be read back.

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::Locks;
+use leasehold::backend::Backend;
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
 use leasehold_server::{App, Settings, serve};
 use serde_json::Value;
+use testkit::faulty::{Faulty, Verb};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -151,5 +155,21 @@ impl Answer {
         assert_eq!(self.body["code"], code, "{self:?}");
         assert!(self.body["error"].is_string() && self.body["retryable"].is_boolean(), "{self:?}");
         assert_eq!(self.body["detail"], self.body["error"]);
+    }
+}
+
+/// A server on a store whose calls can be seen, slowed down and made to fail.
+pub(crate) async fn faulty() -> (Server, Faulty) {
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    (Server::on(locks, Settings::default()).await, store)
+}
+
+/// Waits until the store was asked so often.
+pub(crate) async fn asked(store: &Faulty, verb: Verb, times: usize) {
+    let began = Instant::now();
+    while store.calls(verb).len() < times {
+        assert!(began.elapsed() < PATIENCE, "the store was never asked");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

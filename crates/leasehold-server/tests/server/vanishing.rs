@@ -11,28 +11,13 @@ use leasehold_server::Settings;
 use serde_json::json;
 use testkit::faulty::{Act, Faulty, Verb};
 
-use crate::support::{PATIENCE, Server, request};
+use crate::support::{Server, asked, faulty, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
 fn acquire(name: &str, body: serde_json::Value) -> Vec<u8> {
     let headers = [("content-type", "application/json")];
     request("POST", &format!("/v1/locks/{name}/acquire"), &headers, &body.to_string())
-}
-
-async fn faulty() -> (Server, Faulty) {
-    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Server::on(locks, Settings::default()).await, store)
-}
-
-/// Waits until the store was asked so often.
-async fn asked(store: &Faulty, verb: Verb, times: usize) {
-    let began = Instant::now();
-    while store.calls(verb).len() < times {
-        assert!(began.elapsed() < PATIENCE, "the store was never asked");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test]
@@ -139,31 +124,95 @@ async fn an_id_that_only_the_server_knows_holds_nothing_after_a_fault() {
     server.until("a", |lock| lock["held"] == false).await;
 }
 
-/// The repeat finds the place that an earlier request of the same client had, and gets the lease through it; then the
-/// client is gone. On Redis, because stores in this process grant to a place that nobody waits at any more.
-#[tokio::test]
-async fn what_a_repeat_got_from_its_old_place_is_given_back_when_its_client_has_gone() {
-    let redis = testkit::redis::Server::start();
-    let store = leasehold::backends::redis::Redis::connect(&redis.url()).await.unwrap();
-    let store = Faulty::new(store, Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    let server = Server::on(locks, Settings::default()).await;
+/// Where the places of clients that went away are looked at: what runs in the server's process, and what does not.
+struct Stores {
+    directory: tempfile::TempDir,
+    redis: testkit::redis::Server,
+}
+
+impl Stores {
+    fn start() -> Self {
+        Stores { directory: tempfile::tempdir().unwrap(), redis: testkit::redis::Server::start() }
+    }
+
+    /// A server on each of them, with the store so that its calls can be seen and slowed down.
+    async fn all(&self) -> [(Server, Faulty, &'static str); 3] {
+        use leasehold::backends::{redis::Redis, sqlite::Sqlite};
+        let sqlite = Sqlite::builder(self.directory.path().join("locks.db")).open().await.unwrap();
+        let redis = Redis::connect(&self.redis.url()).await.unwrap();
+        let clock = || Arc::new(SystemClock);
+        let stores =
+            [Faulty::new(Memory::new(), clock()), Faulty::new(sqlite, clock()), Faulty::new(redis, clock())];
+        let mut servers = Vec::new();
+        for store in &stores {
+            let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+            servers.push(Server::on(locks, Settings::default()).await);
+        }
+        let mut servers = servers.into_iter();
+        let mut names = ["memory", "sqlite", "redis"].into_iter();
+        stores.map(|store| (servers.next().unwrap(), store, names.next().unwrap()))
+    }
+}
+
+/// A place behind a holder, whose client got WAIT_TIMEOUT and may come back; then the holder releases.
+async fn kept_place(server: &Server, queue_ms: u64) -> serde_json::Value {
     let holder = server.acquire("a").await.body;
-    let body = json!({"owner_id": "back", "ttl_ms": 600_000, "wait_ms": 1, "lease_id": ID, "queue": 60_000});
+    let body =
+        json!({"owner_id": "back", "ttl_ms": 600_000, "wait_ms": 1, "lease_id": ID, "queue": queue_ms});
     let timeout = server.verb("a", "acquire", body.clone()).await;
     assert_eq!((timeout.status, &timeout.body["reason"]), (409, &json!("WAIT_TIMEOUT")));
     server.verb("a", "release", json!({"lease_id": holder["lease_id"]})).await;
-    let seen = server.get("/v1/locks/a").await.body;
-    assert_eq!((&seen["held"], &seen["queue_length"]), (&json!(false), &json!(1)), "its place is kept");
-    let (tried, released) = (store.calls(Verb::TryAcquire).len(), store.calls(Verb::Release).len());
-    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
-    let going = server.raw(&acquire("a", body)).await;
-    asked(&store, Verb::TryAcquire, tried + 1).await;
-    drop(going);
-    // The question whether there is something, the attempt itself, and then what it got is given back.
-    asked(&store, Verb::Release, released + 1).await;
-    store.always(Verb::TryAcquire, Act::Pass);
-    let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 50_000});
-    let next = server.verb("a", "acquire", next).await;
-    assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")));
+    body
+}
+
+/// Nobody called for it, so nobody would know that it is held: for all of its ttl nobody could have it.
+#[tokio::test]
+async fn a_place_that_nobody_waits_at_never_becomes_a_lease_by_itself() {
+    let stores = Stores::start();
+    for (server, _, store) in stores.all().await {
+        // Long enough to be seen on a slow machine.
+        let body = kept_place(&server, 20_000).await;
+        let seen = server.get("/v1/locks/a").await.body;
+        assert_eq!(
+            (&seen["held"], &seen["queue_length"]),
+            (&json!(false), &json!(1)),
+            "{store}: its place is kept"
+        );
+        // Whoever comes in time has it, and before others.
+        let other = server.acquire("a").await;
+        assert_eq!(other.status, 409, "{store}: {other:?}");
+        assert_eq!(server.verb("a", "acquire", body).await.status, 200, "{store}");
+    }
+}
+
+#[tokio::test]
+async fn a_place_whose_client_stays_away_costs_the_next_no_more_than_its_ticket() {
+    let stores = Stores::start();
+    for (server, _, store) in stores.all().await {
+        kept_place(&server, 1000).await;
+        let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 50_000});
+        let next = server.verb("a", "acquire", next).await;
+        assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")), "{store}");
+    }
+}
+
+/// The repeat finds the place that an earlier request of the same client had, and gets the lease through it; then the
+/// client is gone.
+#[tokio::test]
+async fn what_a_repeat_got_from_its_old_place_is_given_back_when_its_client_has_gone() {
+    let stores = Stores::start();
+    for (server, store, which) in stores.all().await {
+        let body = kept_place(&server, 60_000).await;
+        let (tried, released) = (store.calls(Verb::TryAcquire).len(), store.calls(Verb::Release).len());
+        store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+        let going = server.raw(&acquire("a", body)).await;
+        asked(&store, Verb::TryAcquire, tried + 1).await;
+        drop(going);
+        // The question whether there is something, the attempt itself, and then what it got is given back.
+        asked(&store, Verb::Release, released + 1).await;
+        store.always(Verb::TryAcquire, Act::Pass);
+        let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 50_000});
+        let next = server.verb("a", "acquire", next).await;
+        assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")), "{which}");
+    }
 }

@@ -297,7 +297,8 @@ impl Shard {
 }
 
 impl Entry {
-    /// The verb, and then at once the attempts of those it lets in, and of those that these let in.
+    /// The verb, and then at once the attempts of those it lets in, and of those that these let in: as far as they wait
+    /// at this moment. A place that nobody waits at must not become a lease that nobody holds.
     fn apply(&mut self, now: Now, at: Moment, op: Op<'_>) -> Result<Answer> {
         let mut wake = Vec::new();
         let answer = self.state.apply(now, op, &mut wake);
@@ -308,6 +309,10 @@ impl Entry {
         while let Some(id) = wake.get(next).copied() {
             next += 1;
             let Some(waiter) = self.waiting.take(&id) else { continue };
+            if !waiter.slot.is_waited_on() {
+                waiter.slot.ring(None);
+                continue;
+            }
             match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => waiter.slot.ring(Some((grant, at))),
                 // An error is the waiter's to hear, from its own attempt.

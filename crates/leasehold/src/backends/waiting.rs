@@ -126,7 +126,6 @@ impl Slot {
     }
 
     /// Whether somebody is waiting to be rung at this moment.
-    #[cfg(all(feature = "sqlite", target_os = "linux"))]
     pub(crate) fn is_waited_on(&self) -> bool {
         self.lock().pending > 0
     }

@@ -102,9 +102,9 @@ fn text(answer: &leasehold::Result<Answer>) -> String {
     }
 }
 
-/// The state machine, taken apart and put together, so that its hints when to look again are exact; and whom the
-/// latest verb woke.
-struct Model(State, Vec<LeaseId>);
+/// The state machine, taken apart and put together, so that its hints when to look again are exact; whom the latest verb
+/// woke; and how many leases were found expired since the last sweep.
+struct Model(State, Vec<LeaseId>, u64);
 
 impl Model {
     fn rows(&self) -> Vec<(LeaseId, Row)> {
@@ -120,7 +120,14 @@ impl Model {
     fn apply(&mut self, time: u64, op: Op<'_>) -> leasehold::Result<Answer> {
         self.rebuild(self.0.last_fence(), |_| {});
         self.1.clear();
-        self.0.apply(Now { expiry: time, wall: time }, op, &mut self.1)
+        let now = Now { expiry: time, wall: time };
+        self.2 += self.0.expired(now);
+        let mut answer = self.0.apply(now, op, &mut self.1);
+        // A store tells of all that it found expired since it was last asked, whatever verb found it.
+        if let Ok(Answer::Swept(swept)) = &mut answer {
+            swept.expired = std::mem::take(&mut self.2);
+        }
+        answer
     }
 }
 
@@ -172,7 +179,9 @@ const ON: &str = "a}{b";
 async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
     let (store, mut raw) = (&place.store, place.raw.clone());
     let _: () = redis::cmd("FLUSHALL").query_async(&mut raw).await.unwrap();
-    let mut model = Model(State::new(), Vec::new());
+    // What the last history left untold.
+    store.sweep().await.unwrap();
+    let mut model = Model(State::new(), Vec::new(), 0);
     let mode = modes(kind);
     let claims: Vec<Claim> = (0..WHO)
         .map(|who| Claim::new(name(ON), mode(who), Duration::from_secs(1), format!("o:{}", who % 2)))
@@ -334,7 +343,7 @@ fn redis_answers_and_keeps_as_the_state_machine_does() {
 #[test]
 fn at_most_128_are_let_in_at_a_time_as_by_the_state_machine() {
     let place = Place::start();
-    let mut model = Model(State::new(), Vec::new());
+    let mut model = Model(State::new(), Vec::new(), 0);
     let claim =
         |mode| Claim::new(name(ON), mode, Duration::from_secs(3600), "x").queued(Duration::from_secs(3600));
     let writer = claim(Mode::Exclusive);

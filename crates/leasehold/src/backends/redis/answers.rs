@@ -17,20 +17,36 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 
 /// An answer, read from the front.
-pub(super) struct Answer(std::vec::IntoIter<Value>);
+pub(super) struct Answer {
+    items: std::vec::IntoIter<Value>,
+    /// Leases that the call found expired, and dropped.
+    pub(super) expired: u64,
+}
 
 impl Answer {
     pub(super) fn new(value: Value) -> Result<Self> {
-        match value {
-            Value::Array(items) => Ok(Answer(items.into_iter())),
-            // Nothing but the time.
-            Value::Int(_) => Ok(Answer(vec![value].into_iter())),
-            _ => Err(fault::strange()),
+        let mut answer = Answer::inner(value)?;
+        // With a word before it, the answer itself is inside.
+        if let Some(Value::BulkString(_)) = answer.items.as_slice().first() {
+            answer.items.next();
+            let expired = answer.count()?;
+            return Ok(Answer { expired, ..answer.list()? });
         }
+        Ok(answer)
+    }
+
+    fn inner(value: Value) -> Result<Self> {
+        let items = match value {
+            Value::Array(items) => items,
+            // Nothing but the time.
+            Value::Int(_) => vec![value],
+            _ => return Err(fault::strange()),
+        };
+        Ok(Answer { items: items.into_iter(), expired: 0 })
     }
 
     fn int(&mut self) -> Result<i64> {
-        match self.0.next() {
+        match self.items.next() {
             Some(Value::Int(int)) => Ok(int),
             _ => Err(fault::strange()),
         }
@@ -41,7 +57,7 @@ impl Answer {
     }
 
     fn bytes(&mut self) -> Result<Vec<u8>> {
-        match self.0.next() {
+        match self.items.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes),
             _ => Err(fault::strange()),
         }
@@ -52,12 +68,12 @@ impl Answer {
     }
 
     fn list(&mut self) -> Result<Answer> {
-        self.0.next().map_or_else(|| Err(fault::strange()), Answer::new)
+        self.items.next().map_or_else(|| Err(fault::strange()), Answer::inner)
     }
 
     /// The last item of every answer: the time it was given at, in microseconds.
     pub(super) fn time(&self) -> Option<u64> {
-        match self.0.as_slice().last() {
+        match self.items.as_slice().last() {
             Some(Value::Int(time)) => u64::try_from(*time).ok(),
             _ => None,
         }
@@ -110,7 +126,7 @@ pub(super) fn acquired(answer: &mut Answer, claim: &Claim) -> Result<Attempt> {
         grant.expires_at_ms = Some((now + left) / 1000);
         Ok(Attempt::Granted(grant))
     };
-    if answer.0.len() == 1 {
+    if answer.items.len() == 1 {
         let now = answer.count()?;
         return anew(Fence::at(now), now);
     }
@@ -157,7 +173,7 @@ pub(super) fn renewed(answer: &mut Answer) -> Result<Renewed> {
 }
 
 pub(super) fn released(answer: &mut Answer) -> Result<Released> {
-    if answer.0.len() == 1 {
+    if answer.items.len() == 1 {
         return Ok(Released::Done);
     }
     match answer.int()? {
@@ -171,7 +187,7 @@ pub(super) fn revoked(answer: &mut Answer) -> Result<Revoked> {
 }
 
 pub(super) fn swept(answer: &mut Answer) -> Result<Swept> {
-    let (expired, tickets) = (answer.count()?, answer.count()?);
+    let (expired, tickets) = (answer.expired, answer.count()?);
     Ok(Swept { expired, tickets, counters: 0, held: answer.count()?, waiting: answer.count()? })
 }
 
@@ -218,7 +234,7 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     info.version = answer.count()?;
     let mut holders = Vec::new();
     let mut rows = answer.list()?;
-    while !rows.0.as_slice().is_empty() {
+    while !rows.items.as_slice().is_empty() {
         let (id, row) = (LeaseId::parse(&rows.text()?)?, rows.bytes()?);
         let mut row = Row::new(&row, b'L')?;
         let mode = read_mode(row.text()?)?;
@@ -237,7 +253,7 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     holders.sort_by_key(|(granted, _)| *granted);
     info.holders = holders.into_iter().map(|(_, holder)| holder).collect();
     let mut rows = answer.list()?;
-    while !rows.0.as_slice().is_empty() {
+    while !rows.items.as_slice().is_empty() {
         let (id, row) = (LeaseId::parse(&rows.text()?)?, rows.bytes()?);
         let mut row = Row::new(&row, b'T')?;
         let mode = read_mode(row.text()?)?;

@@ -82,6 +82,8 @@ struct Inner {
     run_id: String,
     /// The server's time at the latest answer.
     time: AtomicU64,
+    /// Leases that calls found expired and that no sweep has told of.
+    expired: AtomicU64,
 }
 
 /// The connections of one runtime.
@@ -172,6 +174,7 @@ impl Redis {
             elsewhere,
             run_id,
             time: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
         };
         Ok(Redis { inner: Arc::new(inner) })
     }
@@ -216,6 +219,9 @@ impl Redis {
         let answer = Answer::new(value)?;
         if let Some(time) = answer.time() {
             self.inner.time.store(time, Ordering::SeqCst);
+        }
+        if answer.expired > 0 {
+            self.inner.expired.fetch_add(answer.expired, Ordering::Relaxed);
         }
         Ok(answer)
     }
@@ -399,8 +405,9 @@ impl Backend for Redis {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let (swept, time) = look::sweep(&self.inner.home.plain).await?;
+        let (mut swept, time) = look::sweep(&self.inner.home.plain).await?;
         self.inner.time.store(time, Ordering::SeqCst);
+        swept.expired += self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)
     }
 }

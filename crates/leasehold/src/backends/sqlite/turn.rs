@@ -85,6 +85,12 @@ impl Turn<'_> {
                 self.after.elsewhere = true;
                 continue;
             };
+            // A place that nobody waits at must not become a lease that nobody holds. It may be waited at elsewhere.
+            if !waiter.slot.is_waited_on() {
+                self.after.elsewhere = true;
+                self.after.ring.push((waiter.slot, None));
+                continue;
+            }
             let Writer { db, book, .. } = &mut *self.writer;
             let grant = match book.apply(db, name, self.now, Op::Acquire(&waiter.claim), wake)? {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => Some(grant),

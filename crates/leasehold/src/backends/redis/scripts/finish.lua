@@ -61,4 +61,6 @@ else
   end
   if spent_born and spents > 0 then call('PEXPIREAT', spent, keep) end
 end
+-- Whoever found leases expired is told how many. There is always something to write then.
+if expired > 0 then return { 'expired', expired, answer } end
 return answer

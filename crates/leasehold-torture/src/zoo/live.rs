@@ -47,7 +47,7 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::PostgresReleasesWithoutId, Invariant::I5, Store::Postgres, Profile::Calm, 4),
     live(Bug::PostgresLocksNoRow, Invariant::I1, Store::Postgres, Profile::Calm, 4),
     live(Bug::PostgresFenceByClock, Invariant::I3, Store::Postgres, Profile::Clock, 6),
-    live(Bug::AdvisoryEndUnnoticed, Invariant::I1, Store::Advisory, Profile::Restart, 10),
+    live(Bug::AdvisoryEndUnnoticed, Invariant::I1, Store::Advisory, Profile::Restart, 14),
     live(Bug::SqliteBelievesItsBook, Invariant::I1, Store::Sqlite, Profile::Calm, 4),
     live(Bug::SqliteTellsNobody, Invariant::J1, Store::Sqlite, Profile::Calm, 8),
     live(Bug::SqliteExpiresByWallClock, Invariant::I5, Store::Sqlite, Profile::Clock, 5),

@@ -303,9 +303,10 @@ fn under_load_with_stalling_holders_no_promise_is_broken() {
         "{text}"
     );
     assert!(figures["stale_writes_rejected"].as_u64().unwrap() > 0, "{text}");
-    // On a slow disk an answer may come after its time; that is no broken promise, but it must be rare.
-    let count = |what: &str| figures[what].as_u64().unwrap();
-    assert!(count("errors") * 10 <= count("acquisitions"), "{text}");
+    // Nothing fails, unless the machine stood still for longer than a call may take.
+    let mut errors = figures["errors_by_code"].as_object().unwrap().clone();
+    errors.remove("NETWORK_TIMEOUT");
+    assert!(errors.is_empty(), "{text}");
 }
 
 /// Its open descriptors.

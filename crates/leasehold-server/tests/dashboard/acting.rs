@@ -32,7 +32,7 @@ fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
     server.release("deploy", &first);
     let body = json!({ "owner_id": "bob", "ttl_ms": 60_000, "metadata": "{\"run\": 7}" });
     let lease = server.verb("deploy", "acquire", body);
-    server.queue("deploy", "carol");
+    let carol = server.queue("deploy", "carol");
     server.queue("deploy", "dave");
     let mut page = Page::open(&server);
     page.sees("deploy");
@@ -50,6 +50,7 @@ fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
     // It goes on while it is looked at.
     server.release("deploy", lease["lease_id"].as_str().unwrap());
     page.says("#detail .past", "Released, bob");
+    assert_eq!(server.verb("deploy", "acquire", carol)["acquired"], true);
     page.says("#detail .holder", "carol");
     page.until("document.querySelectorAll('#detail .queued li').length === 1");
     page.click("#close");

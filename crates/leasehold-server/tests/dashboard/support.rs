@@ -87,11 +87,12 @@ impl Server {
         answer["lease_id"].as_str().unwrap().to_owned()
     }
 
-    /// Stands in the queue of a lock for a while.
-    pub(crate) fn queue(&self, name: &str, owner: &str) {
+    /// Stands in the queue of a lock for a while; what to come back with.
+    pub(crate) fn queue(&self, name: &str, owner: &str) -> Value {
         let id = LeaseId::random();
         let place = json!({ "owner_id": owner, "ttl_ms": 30_000, "lease_id": id.expose(), "queue": 50_000 });
-        assert_eq!(self.verb(name, "acquire", place)["acquired"], false);
+        assert_eq!(self.verb(name, "acquire", place.clone())["acquired"], false);
+        place
     }
 
     pub(crate) fn release(&self, name: &str, lease: &str) {

@@ -29,7 +29,8 @@ alone 'leasehold with all features' --all-features
 
 # Not cargo-nextest: it would leave out the examples in the documentation.
 step 'tests' cargo test --locked --offline --workspace --all-features
-step 'bug zoo and simulation' scripts/zoo.sh
+# The defects in the stores are left to `make zoo`: whether a run on a real server meets one in time depends on the machine.
+step 'bug zoo and simulation' scripts/zoo.sh simulated
 step 'documentation' make --no-print-directory doc
 step 'dependencies' scripts/deny.sh
 passed

@@ -151,9 +151,8 @@ pub(crate) const fn on(_: Bug) -> bool {
 }
 
 /// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
-#[cfg(not(feature = "bugs"))]
+#[cfg(all(not(feature = "bugs"), any(feature = "redis", feature = "postgres")))]
 #[inline(always)]
-#[allow(dead_code)] // each caller is behind a store's feature
 pub(crate) fn edited(
     _: &str,
     text: impl Into<std::borrow::Cow<'static, str>>,
@@ -161,14 +160,12 @@ pub(crate) fn edited(
     text.into()
 }
 
-#[cfg(feature = "bugs")]
+#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
 mod edits;
 
-#[cfg(all(test, feature = "bugs"))]
-#[allow(unused_imports)]
+#[cfg(all(test, feature = "bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::can_be_planted;
-#[cfg(feature = "bugs")]
-#[allow(unused_imports)] // each caller is behind a store's feature
+#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::edited;
 #[cfg(feature = "bugs")]
 pub use planted::{on, plant};

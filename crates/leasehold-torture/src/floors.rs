@@ -51,6 +51,8 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     let part = match plan.profile {
         Profile::Calm => 1,
         Profile::Cancel | Profile::Clock => 4,
+        // A queue stands still for a ticket ttl, half a run, when one who waits in it is killed.
+        Profile::All => 50,
         _ => 25,
     };
     at_least("hand-overs", CALM_HANDOVERS / part, figures.handovers);

@@ -120,6 +120,10 @@ impl Wire {
 
     /// The session is over, as this end sees it. The store hears of it when that can be.
     pub(crate) fn hang_up(&self, number: u64) {
+        self.hang_up_after(Duration::ZERO, number);
+    }
+
+    fn hang_up_after(&self, pause: Duration, number: u64) {
         let mut line = self.line();
         if number == 0 || line.current != number {
             return;
@@ -129,7 +133,7 @@ impl Wire {
         let (wire, delay) = (self.clone(), self.world().chance().millis(0, self.world().plan.delay));
         tokio::spawn(async move {
             let world = wire.world();
-            world.sleep(delay).await;
+            world.sleep(pause + delay).await;
             wire.passable().await;
             loop {
                 let changed = world.changed.notified();
@@ -165,7 +169,8 @@ impl Wire {
             }
             let ask = self.verb(move |world| world.store().sessions.check(number));
             if !matches!(tokio::time::timeout(ASKS, ask).await, Ok(Ok(()))) {
-                self.hang_up(number);
+                // Its holders are told first.
+                self.hang_up_after(ASKS * 2, number);
             }
         }
     }

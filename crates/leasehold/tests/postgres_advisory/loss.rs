@@ -139,6 +139,38 @@ async fn a_server_that_hangs_is_noticed_within_fifteen_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_gives_up_a_server_that_hangs_knows_before_another_has_the_lock() {
+    let server = Postgres::start();
+    let builder = leasehold::backends::postgres::Advisory::parse(&url(&server, "")).unwrap();
+    let impatient = Locks::new(builder.keepalive(Duration::from_millis(100)).connect().await.unwrap());
+    let (patient, look) = (connect(&server).await, stranger(&server).await);
+    let mut given_up = 0;
+    for round in 0..8 {
+        let guard = impatient.mutex("x").lock().await.unwrap();
+        let next = patient.mutex("x");
+        let mut waiter = tokio::spawn(async move { next.lock().await.unwrap() });
+        until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+        server.freeze();
+        // It is given up after a tenth of a second or two, and looked at four times a second.
+        tokio::time::sleep(Duration::from_millis(210 + 20 * round)).await;
+        server.thaw();
+        let next = match tokio::time::timeout(Duration::from_secs(2), &mut waiter).await {
+            Ok(next) => {
+                assert_eq!(guard.state(), State::Lost, "round {round}");
+                given_up += 1;
+                next
+            }
+            Err(_) => {
+                guard.release().await.unwrap();
+                waiter.await
+            }
+        };
+        next.unwrap().release().await.unwrap();
+    }
+    assert!(given_up > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_keepalive_of_an_idle_holder_is_no_loss() {
     let server = Postgres::start();
     let builder = leasehold::backends::postgres::Advisory::parse(&url(&server, "")).unwrap();

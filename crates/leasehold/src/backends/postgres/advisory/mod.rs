@@ -39,6 +39,9 @@ pub use key::AdvisoryKey;
 /// How often a guard asks whether its session is still there. That costs nothing but a look at a flag.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
+/// A session that is given up is kept open for so long: by then every guard on it has asked.
+const TELLING: Duration = CHECK_EVERY.saturating_mul(2);
+
 /// How often a session has to give a sign of life, and how long it may take for one: a server that hangs is
 /// noticed within twice this.
 const KEEPALIVE: Duration = Duration::from_secs(5);

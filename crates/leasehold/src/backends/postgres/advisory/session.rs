@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -18,6 +19,7 @@ use super::super::config::Address;
 use super::super::driver::Driver;
 use super::super::reach::{Reached, Target};
 use super::super::{fault, pooler};
+use super::TELLING;
 use super::key::AdvisoryKey;
 use super::sql::{Ask, Sql, body};
 
@@ -31,10 +33,12 @@ pub(super) struct Session {
     /// A statement waits in the server's queue: nothing else can be asked meanwhile.
     waiting: AtomicBool,
     statements: [OnceLock<Statement>; Sql::PREPARED],
-    /// It was told to end.
+    /// It is to end, or about to: who holds a lock on it is told so.
     doomed: AtomicBool,
     /// It no longer answered.
     silent: Cancel,
+    /// Where its I/O is done.
+    home: Handle,
     /// Its place among the sessions there may be.
     _room: OwnedSemaphorePermit,
 }
@@ -75,6 +79,7 @@ impl Session {
             statements: Default::default(),
             doomed: AtomicBool::new(false),
             silent,
+            home: Handle::current(),
             _room: room,
         });
         let _ = tell.send(Arc::downgrade(&session));
@@ -88,8 +93,22 @@ impl Session {
 
     /// Ends it now, whatever it is doing; the server frees what it holds.
     pub(super) fn kill(&self) {
-        self.doomed.store(true, Ordering::Release);
+        self.doom();
         self.driver.close();
+    }
+
+    /// Ends it when those who hold other locks on it have been told: none of these is another's before that.
+    pub(super) fn give_up(&self) {
+        self.doom();
+        let driver = Arc::clone(&self.driver);
+        self.home.spawn(async move {
+            tokio::time::sleep(TELLING).await;
+            driver.close();
+        });
+    }
+
+    fn doom(&self) {
+        self.doomed.store(true, Ordering::Release);
     }
 
     /// Sees to it that its end is noticed although a call on it may be stuck on a runtime that is blocked.
@@ -147,7 +166,7 @@ impl Session {
     fn granted(&self, sql: &Sql, row: &Row) -> Result<Option<Fence>> {
         if row.try_get::<_, i32>(1).map_err(fault::statement)? != self.pid {
             // What was granted is on a connection that is not ours to keep.
-            self.kill();
+            self.give_up();
             return Err(in_transaction_mode());
         }
         if !sql.fenced {
@@ -169,7 +188,7 @@ impl Session {
     pub(super) async fn free(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<bool> {
         let unlocked = self.unlock(sql, key, mode).await;
         if unlocked.is_err() {
-            self.kill();
+            self.give_up();
         }
         unlocked
     }
@@ -229,15 +248,22 @@ async fn drive(
     every: Duration,
     silent: Cancel,
 ) {
+    let silence = async {
+        let session = keep_alive(session, every).await;
+        session.doom();
+        silent.cancel();
+        // The server may only have been slow, and frees its locks when the socket is closed.
+        tokio::time::sleep(TELLING).await;
+    };
     tokio::select! {
         () = driver.run() => {}
-        () = keep_alive(session, every) => silent.cancel(),
+        () = silence => {}
     }
     // The driver is dropped here: the socket is closed, and who asks is told that it is over.
 }
 
-/// Asks the server for a sign of life, for as long as it gives one in time.
-async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, every: Duration) {
+/// Asks the server for a sign of life, for as long as it gives one in time; the session that it no longer does on.
+async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, every: Duration) -> Arc<Session> {
     let Ok(session) = session.await else { return std::future::pending().await };
     loop {
         tokio::time::sleep(every).await;
@@ -250,7 +276,7 @@ async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, ever
             )
             && !session.waiting.load(Ordering::Relaxed)
         {
-            return;
+            return session;
         }
     }
 }

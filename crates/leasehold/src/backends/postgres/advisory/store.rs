@@ -131,7 +131,7 @@ impl Store {
         if renewal.mode == Some(Mode::Shared) && mode == Mode::Exclusive {
             // Not knowing which of the two it is would be worse than losing it.
             if let Err(error) = session.downgrade(&self.sql, key).await {
-                session.kill();
+                session.give_up();
                 return Err(error);
             }
         }

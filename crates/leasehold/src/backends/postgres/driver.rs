@@ -1,19 +1,25 @@
 //! Who does a connection's I/O: a task at the store's home, or the call that is under way.
 //!
 //! A call that is alone on its connection does the I/O itself, on its own runtime: nobody else has to be woken for
-//! the question, nor for the answer. In between, and as soon as two calls meet, it is done at home: so a connection
-//! lives on when the runtime of a call is blocked or gone, and its end is noticed there.
+//! the question, nor for the answer. A little after it, and as soon as two calls meet, it is done at home: so a
+//! connection lives on when the runtime of a call is blocked or gone, and its end is noticed there. Not at once: to
+//! move the socket back and forth for calls that follow each other costs as much as a tenth of them.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
+use tokio::time::Sleep;
 
 use super::line::Line;
 use super::reach::Connection;
+
+/// How long after a call nobody does the I/O: until then the next one need not fetch it.
+const VACANT: Duration = Duration::from_millis(20);
 
 /// One connection's I/O.
 pub(crate) struct Driver {
@@ -30,9 +36,13 @@ struct Inside {
     /// The call that does the I/O, and how it is woken.
     guest: Option<(u64, Waker)>,
     last_guest: u64,
+    /// Since when nobody does it, after a guest has left.
+    vacant: Option<Instant>,
+    /// The task at home looks again by itself.
+    is_watched: bool,
 }
 
-/// Wakes the task at home, unless a guest does its work.
+/// Wakes the task at home, unless a guest does its work, or did a moment ago.
 #[derive(Default)]
 struct Home {
     task: AtomicWaker,
@@ -54,7 +64,14 @@ impl Wake for Home {
 impl Driver {
     /// The I/O of a connection; [`run`](Driver::run) has to be polled at its home.
     pub(crate) fn new(connection: Connection, line: Arc<Line>) -> Arc<Self> {
-        let inside = Inside { connection: Some(connection), calls: 0, guest: None, last_guest: 0 };
+        let inside = Inside {
+            connection: Some(connection),
+            calls: 0,
+            guest: None,
+            last_guest: 0,
+            vacant: None,
+            is_watched: false,
+        };
         Arc::new(Driver { line, inside: Mutex::new(inside), home: Arc::default() })
     }
 
@@ -65,14 +82,24 @@ impl Driver {
     /// The task at home, until the connection is over. Dropped, it closes the connection.
     pub(crate) async fn run(self: Arc<Self>) {
         let closing = Closing(self);
-        std::future::poll_fn(|cx| closing.0.poll_at_home(cx)).await;
+        let mut timer = pin!(tokio::time::sleep(VACANT));
+        std::future::poll_fn(|cx| closing.0.poll_at_home(timer.as_mut(), cx)).await;
     }
 
-    fn poll_at_home(&self, cx: &Context<'_>) -> Poll<()> {
+    fn poll_at_home(&self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
         self.home.task.register(cx.waker());
         let mut inside = self.inside();
-        if inside.guest.is_none() {
-            self.step(&mut inside, &Waker::from(Arc::clone(&self.home)));
+        if let Some(since) = inside.vacant {
+            timer.as_mut().reset((since + VACANT).into());
+            inside.is_watched = timer.poll(cx).is_pending();
+            if !inside.is_watched {
+                self.come_home(&mut inside);
+            }
+        } else {
+            inside.is_watched = false;
+            if inside.guest.is_none() {
+                self.step(&mut inside, &Waker::from(Arc::clone(&self.home)));
+            }
         }
         if inside.connection.is_none() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -119,7 +146,7 @@ impl Driver {
     pub(crate) fn take_home(&self) {
         let mut inside = self.inside();
         let guest = inside.guest.take();
-        if guest.is_some() {
+        if guest.is_some() || inside.vacant.is_some() {
             self.come_home(&mut inside);
         }
         drop(inside);
@@ -130,6 +157,7 @@ impl Driver {
     }
 
     fn come_home(&self, inside: &mut Inside) {
+        inside.vacant = None;
         self.home.is_free.store(false, Ordering::SeqCst);
         match self.line.come_home() {
             // What came meanwhile is seen by this, and what comes later wakes the task.
@@ -153,10 +181,16 @@ impl Driver {
                 inside.last_guest += 1;
                 let number = inside.last_guest;
                 inside.guest = Some((number, waker.clone()));
+                inside.vacant = None;
                 self.home.is_free.store(true, Ordering::SeqCst);
                 Seat::Guest(number)
             }
-            _ => Seat::Passenger,
+            _ => {
+                if inside.vacant.is_some() {
+                    self.come_home(&mut inside);
+                }
+                Seat::Passenger
+            }
         }
     }
 
@@ -182,7 +216,12 @@ impl Driver {
             && number == *guest
         {
             inside.guest = None;
-            self.come_home(&mut inside);
+            inside.vacant = Some(Instant::now());
+            if !inside.is_watched {
+                inside.is_watched = true;
+                drop(inside);
+                self.home.task.wake();
+            }
         }
     }
 }

@@ -138,7 +138,7 @@ impl Line {
         let mut inside = self.inside();
         let inside = inside.as_mut().ok_or_else(closed)?;
         if runtime.id() == inside.home.id() {
-            return Ok(());
+            return inside.come_home();
         }
         if inside.away.as_ref().is_none_or(|watch| watch.runtime.id() != runtime.id()) {
             // At most one besides home: the older one is given up first.
@@ -151,12 +151,7 @@ impl Line {
 
     /// Lets home watch it again.
     pub(crate) fn come_home(&self) -> io::Result<()> {
-        let mut inside = self.inside();
-        let inside = inside.as_mut().ok_or_else(closed)?;
-        if std::mem::take(&mut inside.is_away) {
-            inside.at_home = Some(Watch::new(&inside.home, &inside.without_io, &inside.socket, false)?);
-        }
-        Ok(())
+        self.inside().as_mut().ok_or_else(closed)?.come_home()
     }
 
     /// Closes it, whatever is still to be read or written.
@@ -166,6 +161,13 @@ impl Line {
 }
 
 impl Inside {
+    fn come_home(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_away) {
+            self.at_home = Some(Watch::new(&self.home, &self.without_io, &self.socket, false)?);
+        }
+        Ok(())
+    }
+
     fn watch(&mut self) -> io::Result<&mut Watch> {
         let watch = if self.is_away { &mut self.away } else { &mut self.at_home };
         watch.as_mut().ok_or_else(closed)

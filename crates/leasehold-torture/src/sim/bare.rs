@@ -21,6 +21,10 @@ impl Claiming {
     pub(crate) async fn bare(&self) {
         let Ok(name) = self.worker.locks.name(self.name()) else { return };
         let mut claim = Claim::new(name, self.mode(), self.ttl, "bare");
+        // Who goes on asking after an answer says so from the first: a repeat that comes after its end must not begin
+        // it again.
+        let insists = self.world().chance().per_mille(300);
+        claim.repeat = insists;
         let mut held = None;
         let mut until = None;
         // An answer that was lost is asked for again; one that came, now and then as well.
@@ -30,7 +34,7 @@ impl Claiming {
                     held = Some(Held { claim: claim.clone(), fence: grant.fence.get() });
                     // Both are true bounds; the later one is the better.
                     until = until.max(Some(deadline));
-                    if !self.world().chance().per_mille(300) {
+                    if !insists {
                         break;
                     }
                 }

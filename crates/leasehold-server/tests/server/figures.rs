@@ -54,7 +54,11 @@ async fn faulty() -> (Server, Faulty) {
 
 /// A server on each store that tells of what has expired. By itself it sweeps when it starts and not again: what is
 /// counted was found by somebody else.
-async fn swept_once(directory: &TempDir, redis: &testkit::redis::Server) -> [(&'static str, Server); 3] {
+async fn swept_once(
+    directory: &TempDir,
+    redis: &testkit::redis::Server,
+    postgres: &testkit::postgres::Postgres,
+) -> [(&'static str, Server); 4] {
     let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
     let start = async |url: &str| {
         let mut settings = Settings::default();
@@ -67,6 +71,7 @@ async fn swept_once(directory: &TempDir, redis: &testkit::redis::Server) -> [(&'
         ("memory", start("memory:").await),
         ("sqlite", start(&sqlite).await),
         ("redis", start(&redis.url()).await),
+        ("postgres", start(&postgres.url()).await),
     ]
 }
 
@@ -168,8 +173,8 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
 #[tokio::test]
 async fn every_lease_that_expired_is_counted_once() {
     let directory = tempfile::tempdir().unwrap();
-    let redis = testkit::redis::Server::start();
-    for (store, server) in swept_once(&directory, &redis).await {
+    let (redis, postgres) = (testkit::redis::Server::start(), testkit::postgres::Postgres::start());
+    for (store, server) in swept_once(&directory, &redis, &postgres).await {
         let old = server.take("replaced", 1).await;
         server.until("replaced", |lock| lock["held"] == false).await;
         server.take("replaced", 60_000).await;
@@ -202,8 +207,8 @@ async fn every_lease_that_expired_is_counted_once() {
 #[tokio::test]
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let redis = testkit::redis::Server::start();
-    for (store, server) in swept_once(&directory, &redis).await {
+    let (redis, postgres) = (testkit::redis::Server::start(), testkit::postgres::Postgres::start());
+    for (store, server) in swept_once(&directory, &redis, &postgres).await {
         server.take("a", 200).await;
         let next = json!({"owner_id": "next", "ttl_ms": 60_000, "wait_ms": 50_000});
         assert_eq!(server.verb("a", "acquire", next).await.status, 200);

@@ -12,15 +12,23 @@ use tokio::task::JoinSet;
 
 use crate::support::{LONG, Place, TICKET, claim, granted, look, name, place, server, until};
 
-/// The first revision, in a schema.
-fn first_revision(schema: &str) -> String {
-    include_str!("fixtures/version_1_revision_1.sql")
-        .replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &format!("CREATE SCHEMA {schema};"))
-        .replace("leasehold.", &format!("{schema}."))
+/// What an older client has made in a schema: every function of it bears a mark.
+fn older_functions(schema: &str) -> String {
+    let script = Store::script(schema).unwrap();
+    assert!(script.contains("(version, revision) VALUES (2, 1)"));
+    script.replace("(version, revision) VALUES (2, 1)", "(version, revision) VALUES (2, 0)").replace(" AS $$\n", " AS $$ -- older\n")
 }
 
-/// A client that leaves the functions as they are, as one of the first revision does: it calls them on connections
-/// that were lent to it.
+/// How many functions of an older client there are.
+fn older_ones(place: &Place) -> String {
+    place.sql(&format!(
+        "SELECT count(*) FROM pg_proc WHERE pronamespace = '{}'::regnamespace AND prosrc LIKE '%-- older%'",
+        place.schema
+    ))
+}
+
+/// A client that leaves the functions as they are, as an older one does: it calls them on connections that were lent
+/// to it.
 async fn older(url: String, schema: &str) -> Store {
     let lend = move || {
         let url = url.clone();
@@ -37,13 +45,13 @@ async fn older(url: String, schema: &str) -> Store {
 }
 
 fn revision(place: &Place) -> String {
-    place.sql("SELECT coalesce(to_jsonb(a) ->> 'revision', 'none') FROM leasehold.about AS a")
+    place.sql("SELECT revision FROM leasehold.about")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_keeps_leases_queues_and_fences() {
     let place = place();
-    server().sql(&first_revision(&place.schema));
+    server().sql(&older_functions(&place.schema));
     let old = older(server().url(), &place.schema).await;
     let waits = || claim("x", LONG).queued(TICKET);
     let (held, second, third) = (claim("x", LONG), waits(), waits());
@@ -56,10 +64,10 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     assert_eq!(old.release(&Release::new(ahead.name.clone(), ahead.id)).await.unwrap(), Released::Done);
     place.sql("UPDATE leasehold.names SET fence = fence + 8000000000000 WHERE name LIKE '%clock%'");
     let seen = look(&old, "x").await;
-    assert_eq!(revision(&place), "none");
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("0", "16"));
 
     let new = place.open().await;
-    assert_eq!(revision(&place), "2");
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("1", "0"));
     let now = look(&new, "x").await;
     assert_eq!((now.version, now.last_fence), (seen.version, seen.last_fence));
     assert_eq!((now.holders[0].id, now.holders[0].grant.fence), (held.id, first.fence));
@@ -82,7 +90,7 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced() {
     let place = Arc::new(place());
-    server().sql(&first_revision(&place.schema));
+    server().sql(&older_functions(&place.schema));
     let (inside, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let last = Arc::new(AtomicU64::new(0));
     let work = |store: Store| {
@@ -118,7 +126,7 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
     for store in opening.join_all().await {
         tasks.spawn(work(store));
     }
-    assert_eq!(revision(&place), "2");
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("1", "0"));
     tokio::time::sleep(Duration::from_millis(500)).await;
     over.store(true, Ordering::Relaxed);
     let grants: Vec<u32> = tasks.join_all().await;
@@ -130,7 +138,7 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
 async fn who_may_not_replace_older_functions_goes_on_with_them() {
     let server = Postgres::start();
     server.sql("CREATE ROLE app LOGIN");
-    server.sql(&first_revision("granted"));
+    server.sql(&older_functions("granted"));
     server.sql(crate::setup::GRANTS);
     let store =
         Store::connect(&format!("{}?schema=granted", server.url_of("app", "postgres"))).await.unwrap();

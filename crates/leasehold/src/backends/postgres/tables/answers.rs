@@ -56,6 +56,11 @@ pub(super) fn number(row: &impl Answer, column: usize) -> Result<u64> {
     u64::try_from(get::<i64>(row, column)?).map_err(|_| foreign())
 }
 
+/// How many leases a verb has found to have expired: null where nothing can have.
+pub(super) fn expired(row: &impl Answer, column: usize) -> Result<u64> {
+    get::<Option<i64>>(row, column)?.map_or(Ok(0), |count| u64::try_from(count).map_err(|_| foreign()))
+}
+
 /// Microseconds since 1970.
 pub(super) fn time(row: &impl Answer, column: usize) -> Result<u64> {
     micros(get(row, column)?)
@@ -110,10 +115,11 @@ fn grant(row: &impl Answer, first: usize, now: u64) -> Result<Grant> {
 pub(super) fn attempt(row: &Record<'_>, claim: &Claim) -> Result<Attempt> {
     let now = time(row, 1)?;
     match get(row, 0)? {
-        "granted" => Ok(Attempt::Granted(grant(row, 2, now)?)),
+        "granted" => Ok(Attempt::Granted(fresh(row, claim, now)?)),
+        "held" => Ok(Attempt::Granted(grant(row, 3, now)?)),
         "busy" => busy(row, claim, now).map(Attempt::Busy),
         "superseded" => Ok(Attempt::Gone(Gone::Superseded)),
-        "mismatch" => Err(claim.mode.mismatch(mode(row, 2)?)),
+        "mismatch" => Err(claim.mode.mismatch(mode(row, 3)?)),
         "other_mode" => {
             Err(Error::invalid("this lease id already waits for another mode; ids are never used twice"))
         }
@@ -123,18 +129,32 @@ pub(super) fn attempt(row: &Record<'_>, claim: &Claim) -> Result<Attempt> {
     }
 }
 
+/// A lease that has just been granted, of which only the fence has to be told.
+fn fresh(row: &Record<'_>, claim: &Claim, now: u64) -> Result<Grant> {
+    let ttl = super::micros(claim.ttl).unsigned_abs();
+    Ok(Grant {
+        fence: Fence::new(number(row, 5)?),
+        mode: claim.mode,
+        left: Some(Duration::from_micros(ttl)),
+        waited: Duration::ZERO,
+        renewals: 0,
+        acquired_at_ms: now / 1000,
+        expires_at_ms: Some((now + ttl) / 1000),
+    })
+}
+
 fn busy(row: &Record<'_>, claim: &Claim, now: u64) -> Result<Busy> {
-    let place = get::<Option<i64>>(row, 8)?.map(|_| number(row, 8)).transpose()?;
-    let lapse = get::<Option<SystemTime>>(row, 10)?.map_or(Ok(u64::MAX), micros)?;
-    let owner = get::<Option<&str>>(row, 11)?.map(text::read).transpose()?;
+    let place = get::<Option<i64>>(row, 9)?.map(|_| number(row, 9)).transpose()?;
+    let lapse = get::<Option<SystemTime>>(row, 11)?.map_or(Ok(u64::MAX), micros)?;
+    let owner = get::<Option<&str>>(row, 12)?.map(text::read).transpose()?;
     let holder = match owner {
-        Some(_) => Some((time(row, 7)?.saturating_sub(now), number(row, 12)?)),
+        Some(_) => Some((time(row, 8)?.saturating_sub(now), number(row, 13)?)),
         None => None,
     };
     Ok(Busy {
         retry_in: Some(look_again(claim, place, holder, lapse.saturating_sub(now))),
         place,
-        queue_length: number(row, 9)?,
+        queue_length: number(row, 10)?,
         owner: owner.map(Into::into),
         holder_left: holder.map(|(left, _)| Duration::from_micros(left)),
     })

@@ -71,6 +71,8 @@ struct Inner {
     bell: Option<Wakes<Address>>,
     schema: String,
     clock: AtomicU64,
+    /// Leases that verbs found expired and that no sweep has told of.
+    expired: AtomicU64,
 }
 
 impl Postgres {
@@ -157,6 +159,12 @@ impl Postgres {
         Ok(())
     }
 
+    /// Remembers what a verb found expired, for the next sweep to tell.
+    fn count_expired(&self, row: &impl Answer, column: usize) -> Result<()> {
+        self.inner.expired.fetch_add(answers::expired(row, column)?, Ordering::Relaxed);
+        Ok(())
+    }
+
     async fn attempt(&self, claim: &Claim, number: Option<i64>) -> Result<Attempt> {
         let (name, owner) = (text::write(claim.name.stored()), text::write(&claim.owner));
         let metadata = claim.metadata.as_deref().map(text::write);
@@ -181,6 +189,7 @@ impl Postgres {
         let row = self.call_one(Verb::Acquire, &params).await?;
         let record = answers::get(&row, 0)?;
         self.read_clock(&record, 1)?;
+        self.count_expired(&record, 2)?;
         answers::attempt(&record, claim)
     }
 
@@ -212,6 +221,7 @@ impl Postgres {
             return Err(too_few());
         }
         self.read_clock(&rows[0], 0)?;
+        rows.iter().try_for_each(|row| self.count_expired(row, 8))?;
         Ok(rows.iter().map(answers::renewed).collect())
     }
 
@@ -315,6 +325,7 @@ impl Backend for Postgres {
         let row = self.call_one(Verb::Release, &params).await?;
         let record = answers::get(&row, 0)?;
         self.read_clock(&record, 1)?;
+        self.count_expired(&record, 2)?;
         let answer = answers::released(&record)?;
         // A newer attempt may still wait.
         if let (Some(bell), false) = (&self.inner.bell, answer == Released::Gone(Gone::Superseded)) {
@@ -327,6 +338,7 @@ impl Backend for Postgres {
         let name = text::write(name.stored());
         let row = self.call_one(Verb::Revoke, &[(&name, Type::TEXT), (&now, Type::BOOL)]).await?;
         self.read_clock(&row, 1)?;
+        self.count_expired(&row, 2)?;
         Ok(Revoked { leases: answers::number(&row, 0)? })
     }
 
@@ -349,7 +361,7 @@ impl Backend for Postgres {
         while more {
             let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)]).await?;
             self.read_clock(&row, 3)?;
-            swept.expired += answers::number(&row, 1)?;
+            self.count_expired(&row, 1)?;
             swept.tickets += answers::number(&row, 2)?;
             more = answers::get(&row, 0)?;
         }
@@ -367,6 +379,8 @@ impl Backend for Postgres {
         let row = self.call_one(Verb::Counts, &[]).await?;
         swept.held = answers::number(&row, 0)?;
         swept.waiting = answers::number(&row, 1)?;
+        // At the end: what a sweep that failed has counted is told by the next one.
+        swept.expired = self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)
     }
 }

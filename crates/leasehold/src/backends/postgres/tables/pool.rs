@@ -124,9 +124,10 @@ struct InUse<'a> {
 impl Pool {
     /// A pool, which must be made on the runtime where its connections are to live.
     pub(super) fn new(source: Source, schema: &str, size: usize) -> Self {
+        let ours = matches!(source, Source::Own { direct: true, .. });
         Pool {
             source,
-            statements: Statements::new(schema),
+            statements: Statements::new(schema, ours),
             permits: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
             runtime: Handle::current(),

@@ -11,11 +11,11 @@ use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The version that this build works with: of the tables, and of how the functions are called.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
 /// How the functions of this build work. Older ones are replaced, newer ones are as good: with either, every client
 /// of this version keeps every promise.
-const REVISION: i32 = 2;
+const REVISION: i32 = 1;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
 
@@ -94,7 +94,10 @@ pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
         )),
         Some(other) => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("the tables are of version {other}, which this build cannot bring to {VERSION}"),
+            format!(
+                "the tables are of version {other}, and this build knows {VERSION}; name another schema, or drop this one \
+                 when nobody holds a lock"
+            ),
         )),
         None => Err(Error::new(
             ErrorKind::Internal,

@@ -1,4 +1,4 @@
-//! The statements: one for each verb, the same text whether it is prepared or not.
+//! The statements: one for each verb.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -36,14 +36,19 @@ impl Verb {
         Verb::LookPrefix,
     ];
 
-    fn sql(self) -> String {
+    /// `ours`: the session is set up for it. Otherwise the call sets it up before it begins.
+    fn sql(self, ours: bool) -> String {
+        // One value instead of a table: that needs no room of its own in the server.
+        let value = |call: &str| match ours {
+            true => format!("SELECT {call}"),
+            false => format!("SELECT CASE WHEN leasehold.check_session() THEN {call} END"),
+        };
         let look = |wanted: &str| format!("{wanted}{}", include_str!("sql/look.sql"));
         match self {
-            // One value instead of a table: that needs no room of its own in the server.
             Verb::Acquire => {
-                "SELECT leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)".into()
+                value("leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)")
             }
-            Verb::Release => "SELECT leasehold.release($1, $2, $3, $4, $5, $6)".into(),
+            Verb::Release => value("leasehold.release($1, $2, $3, $4, $5, $6)"),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1)".into(),
@@ -61,8 +66,8 @@ impl Verb {
 pub(super) struct Statements([String; Verb::ALL.len()]);
 
 impl Statements {
-    pub(super) fn new(schema: &str) -> Self {
-        Statements(Verb::ALL.map(|verb| schema::within(schema, &verb.sql())))
+    pub(super) fn new(schema: &str, ours: bool) -> Self {
+        Statements(Verb::ALL.map(|verb| schema::within(schema, &verb.sql(ours))))
     }
 
     pub(super) fn text(&self, verb: Verb) -> &str {

@@ -1,4 +1,4 @@
--- The tables of version 1. docs/postgres.md explains each column.
+-- The tables of version 2. docs/postgres.md explains each column.
 --
 -- Names, owners and metadata are text, which holds no NUL in PostgreSQL: U+0000 is written U+0001 U+0001, and
 -- U+0001 is written U+0001 U+0002. That is one-to-one and keeps the order. COLLATE "C": names compare as bytes.
@@ -14,7 +14,7 @@ CREATE TABLE leasehold.about (
     installed timestamptz NOT NULL DEFAULT now(),
     revision  integer NOT NULL
 );
-INSERT INTO leasehold.about (version, revision) VALUES (1, 2);
+INSERT INTO leasehold.about (version, revision) VALUES (2, 1);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
 -- name first. It has no index but its key, so that updates stay on their page (HOT), for which room is left.
@@ -88,6 +88,28 @@ CREATE TABLE leasehold.spent (
     PRIMARY KEY (name, id)
 );
 CREATE INDEX spent_by_until ON leasehold.spent (until);
+
+-- What acquire answers. A type, because the server would make one anew for every call that has results of its own.
+-- `granted` says no more than the fence: the rest is as it was asked for.
+CREATE TYPE leasehold.attempt AS (
+    answer     text,
+    now        timestamptz,
+    -- Leases that were found to have expired.
+    expired    bigint,
+    -- Of the lease, or of what the name is in use as.
+    mode       text,
+    permits    bigint,
+    fence      bigint,
+    renewals   bigint,
+    granted_at timestamptz,
+    -- Of the lease, or of the one that is in the way.
+    expires    timestamptz,
+    place      bigint,
+    waiters    bigint,
+    next_lapse timestamptz,
+    owner      text,
+    ttl        bigint
+);
 
 -- For people: who holds what, without the lease ids.
 CREATE VIEW leasehold.held AS

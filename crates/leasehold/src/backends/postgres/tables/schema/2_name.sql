@@ -9,7 +9,7 @@
 -- transaction, what sessions of ours have set for good: plans are kept, also those made while a table was empty, and
 -- these must not be scans, nor gather rows in bitmaps, which never mark what is dead in an index; and nobody waits
 -- for ever for a row.
-CREATE OR REPLACE FUNCTION leasehold.check_session() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION leasehold.check_session() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'leasehold needs the isolation level read committed' USING ERRCODE = 'LH001';
@@ -22,13 +22,13 @@ BEGIN
             PERFORM set_config('lock_timeout', '4s', true);
         END IF;
     END IF;
+    RETURN true;
 END $$;
 
 -- The clock's part of a fence: microseconds since 1970, in units of 1/256 ms, rounded down. A double holds the
 -- microseconds exactly. One expression, so that it costs no call.
 CREATE OR REPLACE FUNCTION leasehold.clock_fence(p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT (date_part('epoch', p_now) * 1000000)::bigint / 1000000 * 256000
-        + (date_part('epoch', p_now) * 1000000)::bigint % 1000000 * 32 / 125
+    SELECT (date_part('epoch', p_now) * 1000000)::bigint * 32 / 125
 $$;
 
 -- The row of a name, locked, and made if it is not there. Every later statement of the verb sees what those before

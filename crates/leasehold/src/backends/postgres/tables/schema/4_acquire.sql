@@ -1,16 +1,12 @@
 -- try_acquire. The numbers are those of docs/contract.md.
--- The answer is one of granted, busy, superseded, mismatch, other_mode, overflow.
-CREATE OR REPLACE FUNCTION leasehold.acquire(
+-- The answer is one of granted, held, busy, superseded, mismatch, other_mode, overflow.
+CREATE OR REPLACE FUNCTION leasehold.acquire_in_full(
     p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
-    p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint,
-    OUT o_answer text, OUT o_now timestamptz,
-    -- Of the lease, or of what the name is in use as.
-    OUT o_mode text, OUT o_permits bigint, OUT o_fence bigint, OUT o_renewals bigint, OUT o_granted_at timestamptz,
-    -- Of the lease, or of the one that is in the way.
-    OUT o_expires timestamptz,
-    OUT o_place bigint, OUT o_waiters bigint, OUT o_next_lapse timestamptz, OUT o_owner text, OUT o_ttl bigint
-) LANGUAGE plpgsql VOLATILE AS $$
+    p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint
+) RETURNS record LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    a leasehold.attempt;
+    o_now timestamptz;
     n leasehold.names%ROWTYPE;
     l leasehold.leases%ROWTYPE;
     t leasehold.tickets%ROWTYPE;
@@ -21,54 +17,23 @@ DECLARE
     settled boolean := false; -- something may have ended
     dropped boolean := false; -- a lease has
     changed boolean := false; -- the name's row has to be written
-    locked_at timestamptz;
 BEGIN
     -- What check_session does, if it has something to do.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
         PERFORM leasehold.check_session();
     END IF;
-
-    -- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
-    -- clock reaches in 2081. The same as below in two statements, of which the first locks the row: what it decides
-    -- does not depend on the clock. Whoever comes again has most likely waited.
-    IF p_first THEN
-        o_now := clock_timestamp();
-        UPDATE leasehold.names SET
-            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = p_mode,
-            permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
-        WHERE name = p_name AND holders = 0 AND waiters = 0 AND next_forget = 'infinity'
-            AND fence < 899999999999999 AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0)
-        RETURNING 'granted'::text, mode, permits, fence, 0::bigint, o_now, next_expiry, clock_timestamp()
-        INTO o_answer, o_mode, o_permits, o_fence, o_renewals, o_granted_at, o_expires, locked_at;
-        IF FOUND THEN
-            -- It had to wait for the row: then the clock of after that counts, as everywhere.
-            IF locked_at > o_now + interval '1 millisecond' THEN
-                o_now := locked_at;
-                UPDATE leasehold.names SET
-                    fence = greatest(fence, leasehold.clock_fence(o_now)),
-                    next_expiry = o_now + p_ttl * interval '1 microsecond'
-                WHERE name = p_name RETURNING fence, o_now, next_expiry INTO o_fence, o_granted_at, o_expires;
-            END IF;
-            INSERT INTO leasehold.leases (
-                name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
-            ) VALUES (
-                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
-                p_nonce, p_repeat
-            );
-            RETURN;
-        END IF;
-    END IF;
-
     SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
         n := leasehold.open_name(p_name);
     END IF;
     o_now := clock_timestamp();
+    a.now := o_now;
     IF n.next_expiry <= o_now OR n.next_lapse <= o_now OR n.next_forget <= o_now THEN
         SELECT * INTO s FROM leasehold.settle(n, o_now, p_id);
         n := s.n;
         settled := true;
         dropped := s.p_leases > 0;
+        a.expired := s.p_leases;
         changed := true;
     END IF;
 
@@ -78,15 +43,15 @@ BEGIN
         IF n.next_forget < 'infinity' THEN
             PERFORM 1 FROM leasehold.spent WHERE name = p_name AND id = p_id;
             IF FOUND THEN
-                o_answer := 'superseded';
+                a.answer := 'superseded';
                 EXIT act;
             END IF;
         END IF;
         -- 2. The name is in use as another kind.
         IF (n.holders > 0 OR n.waiters > 0) AND n.permits IS DISTINCT FROM p_permits THEN
-            o_answer := 'mismatch';
-            o_mode := n.mode;
-            o_permits := n.permits;
+            a.answer := 'mismatch';
+            a.mode := n.mode;
+            a.permits := n.permits;
             EXIT act;
         END IF;
         -- 3. The id has a lease.
@@ -94,20 +59,20 @@ BEGIN
             SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
             IF FOUND THEN
                 IF NOT p_first AND l.nonce <> p_nonce THEN
-                    o_answer := 'superseded';
+                    a.answer := 'superseded';
                     EXIT act;
                 END IF;
                 IF l.nonce <> p_nonce OR (p_repeat AND NOT l.repeated) THEN
                     UPDATE leasehold.leases SET nonce = p_nonce, repeated = repeated OR p_repeat
                     WHERE name = p_name AND id = p_id;
                 END IF;
-                o_answer := 'granted';
-                o_mode := l.mode;
-                o_permits := l.permits;
-                o_fence := l.fence;
-                o_renewals := l.renewals;
-                o_granted_at := l.granted_at;
-                o_expires := l.expires;
+                a.answer := 'held';
+                a.mode := l.mode;
+                a.permits := l.permits;
+                a.fence := l.fence;
+                a.renewals := l.renewals;
+                a.granted_at := l.granted_at;
+                a.expires := l.expires;
                 EXIT act;
             END IF;
         END IF;
@@ -116,11 +81,11 @@ BEGIN
             SELECT * INTO t FROM leasehold.tickets WHERE id = p_id AND name = p_name;
             IF FOUND THEN
                 IF NOT p_first AND t.nonce <> p_nonce THEN
-                    o_answer := 'superseded';
+                    a.answer := 'superseded';
                     EXIT act;
                 END IF;
                 IF t.mode <> p_mode THEN
-                    o_answer := 'other_mode';
+                    a.answer := 'other_mode';
                     EXIT act;
                 END IF;
             END IF;
@@ -150,21 +115,17 @@ BEGIN
                 WHEN 'exclusive' THEN inside = 0 WHEN 'shared' THEN NOT alone ELSE inside < p_permits END;
         END IF;
         IF enters THEN
-            o_fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));
-            IF o_fence > 900000000000000 THEN
-                o_answer := 'overflow';
+            a.fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));
+            IF a.fence > 900000000000000 THEN
+                a.answer := 'overflow';
                 EXIT act;
             END IF;
-            o_answer := 'granted';
-            o_mode := p_mode;
-            o_permits := p_permits;
-            o_renewals := 0;
-            o_granted_at := o_now;
-            o_expires := o_now + p_ttl * interval '1 microsecond';
+            a.answer := 'granted';
+            a.expires := o_now + p_ttl * interval '1 microsecond';
             INSERT INTO leasehold.leases (
                 name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
             ) VALUES (
-                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
+                p_name, p_id, p_mode, p_permits, a.fence, a.fence, p_owner, p_metadata, p_ttl, o_now, a.expires,
                 p_nonce, p_repeat OR coalesce(t.repeated, false)
             );
             IF t.id IS NOT NULL THEN
@@ -174,28 +135,28 @@ BEGIN
                     n.next_lapse := 'infinity';
                 END IF;
             END IF;
-            n.fence := o_fence;
+            n.fence := a.fence;
             n.version := n.version + 1;
             n.mode := p_mode;
             n.permits := p_permits;
             n.holders := n.holders + 1;
-            n.next_expiry := least(n.next_expiry, o_expires);
+            n.next_expiry := least(n.next_expiry, a.expires);
             dropped := false; -- counted with the grant
             changed := true;
             EXIT act;
         END IF;
         -- 6. It may not.
-        o_answer := 'busy';
+        a.answer := 'busy';
         IF p_queue IS NULL THEN
             IF t.id IS NOT NULL AND (t.nonce <> p_nonce OR (p_repeat AND NOT t.repeated)) THEN
                 UPDATE leasehold.tickets SET nonce = p_nonce, repeated = repeated OR p_repeat
                 WHERE name = p_name AND arrival = t.arrival;
             END IF;
         ELSE
-            o_next_lapse := o_now + p_queue * interval '1 microsecond';
+            a.next_lapse := o_now + p_queue * interval '1 microsecond';
             IF t.id IS NOT NULL THEN
                 UPDATE leasehold.tickets SET
-                    lapses = o_next_lapse, nonce = p_nonce, repeated = repeated OR p_repeat,
+                    lapses = a.next_lapse, nonce = p_nonce, repeated = repeated OR p_repeat,
                     channel = p_channel, wake = p_wake
                 WHERE name = p_name AND arrival = t.arrival;
             ELSE
@@ -210,30 +171,30 @@ BEGIN
                 INSERT INTO leasehold.tickets (
                     name, arrival, id, mode, permits, owner, ttl, joined, lapses, nonce, repeated, channel, wake
                 ) VALUES (
-                    p_name, t.arrival, p_id, p_mode, p_permits, p_owner, p_ttl, o_now, o_next_lapse, p_nonce,
+                    p_name, t.arrival, p_id, p_mode, p_permits, p_owner, p_ttl, o_now, a.next_lapse, p_nonce,
                     p_repeat, p_channel, p_wake
                 );
             END IF;
-            IF o_next_lapse < n.next_lapse THEN
-                n.next_lapse := o_next_lapse;
+            IF a.next_lapse < n.next_lapse THEN
+                n.next_lapse := a.next_lapse;
                 changed := true;
             END IF;
         END IF;
         IF t.arrival IS NULL THEN
-            o_place := NULL;
+            a.place := NULL;
         ELSIF t.arrival = n.arrivals THEN
-            o_place := n.waiters - 1;
+            a.place := n.waiters - 1;
         ELSE
-            SELECT count(*) INTO o_place FROM leasehold.tickets WHERE name = p_name AND arrival < t.arrival;
+            SELECT count(*) INTO a.place FROM leasehold.tickets WHERE name = p_name AND arrival < t.arrival;
         END IF;
-        o_waiters := n.waiters;
-        o_next_lapse := nullif(n.next_lapse, 'infinity');
+        a.waiters := n.waiters;
+        a.next_lapse := nullif(n.next_lapse, 'infinity');
         -- Blocked permits wait for the first to go, others for the last.
         IF p_permits IS NOT NULL THEN
-            SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
+            SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
             FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) LIMIT 1;
         ELSIF n.holders > 0 THEN
-            SELECT owner, expires, ttl INTO o_owner, o_expires, o_ttl
+            SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
             FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) DESC LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
@@ -257,4 +218,54 @@ BEGIN
     THEN
         PERFORM leasehold.wake(p_name, n.holders, n.mode);
     END IF;
+    RETURN a;
+END $$;
+
+-- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
+-- clock reaches in 2081. The same in two statements, of which the first locks the row: what it decides does not
+-- depend on the clock. Whoever comes again has most likely waited. A function of its own, because it takes time to
+-- set up what the other one needs.
+CREATE OR REPLACE FUNCTION leasehold.acquire(
+    p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
+    p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint
+) RETURNS record LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    a leasehold.attempt;
+    o_now timestamptz := clock_timestamp();
+    o_fence bigint;
+    o_expires timestamptz;
+    late boolean;
+BEGIN
+    IF p_first AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0) THEN
+        UPDATE leasehold.names SET
+            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = p_mode,
+            permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
+        WHERE name = p_name AND holders = 0 AND waiters = 0 AND next_forget = 'infinity'
+            AND fence < 899999999999999
+        RETURNING fence, next_expiry, clock_timestamp() > o_now + interval '1 millisecond'
+        INTO o_fence, o_expires, late;
+        IF FOUND THEN
+            -- It had to wait for the row: then the clock of after that counts, as everywhere.
+            IF late THEN
+                o_now := clock_timestamp();
+                UPDATE leasehold.names SET
+                    fence = greatest(fence, leasehold.clock_fence(o_now)),
+                    next_expiry = o_now + p_ttl * interval '1 microsecond'
+                WHERE name = p_name RETURNING fence, next_expiry INTO o_fence, o_expires;
+            END IF;
+            INSERT INTO leasehold.leases (
+                name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
+            ) VALUES (
+                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
+                p_nonce, p_repeat
+            );
+            a.answer := 'granted';
+            a.now := o_now;
+            a.fence := o_fence;
+            RETURN a;
+        END IF;
+    END IF;
+    RETURN leasehold.acquire_in_full(
+        p_name, p_id, p_mode, p_permits, p_ttl, p_owner, p_metadata,
+        p_queue, p_repeat, p_nonce, p_first, p_channel, p_wake);
 END $$;

@@ -1,8 +1,8 @@
 -- release. The numbers are those of docs/contract.md.
 -- The answer is one of done, expired, not_found, superseded, revoked.
-CREATE OR REPLACE FUNCTION leasehold.release(
+CREATE OR REPLACE FUNCTION leasehold.release_in_full(
     p_name text, p_id text, p_fence bigint, p_owner text, p_unanswered bigint, p_nonce bigint,
-    OUT o_answer text, OUT o_now timestamptz
+    OUT o_answer text, OUT o_now timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;
@@ -16,27 +16,6 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
         PERFORM leasehold.check_session();
     END IF;
-
-    -- What happens most: its lease is the only one, nobody waits, and no id is refused or has to be. The same as
-    -- below in two statements, of which the first locks the row. If the lease turns out not to be the one that is
-    -- meant, the row is set back; that something may have ended by now is always right.
-    IF p_unanswered IS NULL THEN
-        UPDATE leasehold.names SET version = version + 1, holders = 0, next_expiry = 'infinity'
-        WHERE name = p_name AND holders = 1 AND waiters = 0 AND next_forget = 'infinity'
-        RETURNING clock_timestamp() INTO o_now;
-        IF FOUND THEN
-            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated
-                AND (expires > o_now) IS TRUE
-                AND (p_nonce IS NULL OR nonce = p_nonce) AND (p_fence IS NULL OR fence = p_fence)
-                AND (p_owner IS NULL OR owner = p_owner)
-            RETURNING 'done' INTO o_answer;
-            IF FOUND THEN
-                RETURN;
-            END IF;
-            UPDATE leasehold.names SET version = version - 1, holders = 1, next_expiry = o_now WHERE name = p_name;
-        END IF;
-    END IF;
-
     SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
     IF NOT FOUND THEN
         IF p_unanswered IS NULL THEN
@@ -53,6 +32,7 @@ BEGIN
         n := s.n;
         had := s.p_had;
         dropped := s.p_leases > 0;
+        o_expired := s.p_leases;
         changed := true;
     END IF;
 
@@ -134,4 +114,31 @@ BEGIN
     IF n.waiters > 0 THEN
         PERFORM leasehold.wake(p_name, n.holders, n.mode);
     END IF;
+END $$;
+
+-- What happens most: its lease is the only one, nobody waits, and no id is refused or has to be. The same in two
+-- statements, of which the first locks the row. If the lease turns out not to be the one that is meant, the row is
+-- set back; that something may have ended by now is always right.
+CREATE OR REPLACE FUNCTION leasehold.release(
+    p_name text, p_id text, p_fence bigint, p_owner text, p_unanswered bigint, p_nonce bigint,
+    OUT o_answer text, OUT o_now timestamptz, OUT o_expired bigint
+) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF p_unanswered IS NULL THEN
+        UPDATE leasehold.names SET version = version + 1, holders = 0, next_expiry = 'infinity'
+        WHERE name = p_name AND holders = 1 AND waiters = 0 AND next_forget = 'infinity'
+        RETURNING clock_timestamp() INTO o_now;
+        IF FOUND THEN
+            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated
+                AND (expires > o_now) IS TRUE AND nonce = coalesce(p_nonce, nonce)
+                AND fence = coalesce(p_fence, fence) AND owner = coalesce(p_owner, owner);
+            IF FOUND THEN
+                o_answer := 'done';
+                RETURN;
+            END IF;
+            UPDATE leasehold.names SET version = version - 1, holders = 1, next_expiry = o_now WHERE name = p_name;
+        END IF;
+    END IF;
+    SELECT * INTO o_answer, o_now, o_expired
+    FROM leasehold.release_in_full(p_name, p_id, p_fence, p_owner, p_unanswered, p_nonce);
 END $$;

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION leasehold.renew_one(
     p_name text, p_id text, p_ttl bigint, p_fence bigint, p_owner text, p_shorten bigint, p_mode text,
     p_permits bigint, p_raise bigint, p_now timestamptz,
     OUT o_answer text, OUT o_mode text, OUT o_permits bigint, OUT o_fence bigint, OUT o_renewals bigint,
-    OUT o_granted_at timestamptz, OUT o_expires timestamptz
+    OUT o_granted_at timestamptz, OUT o_expires timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;
@@ -24,6 +24,7 @@ BEGIN
         n := s.n;
         had := s.p_had;
         dropped := s.p_leases > 0;
+        o_expired := s.p_leases;
         changed := true;
     END IF;
 
@@ -111,7 +112,7 @@ CREATE OR REPLACE FUNCTION leasehold.renew(
     p_modes text[], p_permits bigint[], p_raise bigint[]
 ) RETURNS TABLE (
     o_now timestamptz, o_answer text, o_mode text, o_permits bigint, o_fence bigint, o_renewals bigint,
-    o_granted_at timestamptz, o_expires timestamptz
+    o_granted_at timestamptz, o_expires timestamptz, o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     r record;
@@ -134,6 +135,7 @@ BEGIN
         o_renewals := r.o_renewals;
         o_granted_at := r.o_granted_at;
         o_expires := r.o_expires;
+        o_expired := r.o_expired;
         RETURN NEXT;
     END LOOP;
 END $$;

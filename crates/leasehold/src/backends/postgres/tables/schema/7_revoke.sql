@@ -1,6 +1,7 @@
 -- revoke: marks every lease, or ends it and refuses its id.
-CREATE OR REPLACE FUNCTION leasehold.revoke(p_name text, p_at_once boolean, OUT o_leases bigint, OUT o_now timestamptz)
-LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION leasehold.revoke(
+    p_name text, p_at_once boolean, OUT o_leases bigint, OUT o_now timestamptz, OUT o_expired bigint
+) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;
     s record;
@@ -12,6 +13,7 @@ BEGIN
         SELECT * INTO s FROM leasehold.settle(n, o_now, '');
         n := s.n;
         dropped := s.p_leases > 0;
+        o_expired := s.p_leases;
     END IF;
     o_leases := n.holders;
     IF p_at_once THEN

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Attempt, Backend, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
-use leasehold::{ErrorKind, Locks};
+use leasehold::{ErrorKind, Fence, Locks};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -106,6 +106,41 @@ async fn a_renewal_that_waited_for_the_row_past_the_end_of_its_lease_says_gone_a
         store.revoke(&name("late"), true).await.unwrap();
         ttl *= 2;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_lease_begins_when_its_claim_has_the_row_however_long_it_waited_for_it() {
+    let place = place();
+    let store = Store::connect(&format!("{}&application_name={}", place.url, place.schema)).await.unwrap();
+    let known = claim("x", LONG);
+    granted(&store, &known).await;
+    assert_eq!(store.release(&Release::new(name("x"), known.id)).await.unwrap(), Released::Done);
+    let (mut keeper, connection) =
+        tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let transaction = keeper.transaction().await.unwrap();
+    transaction.execute(&format!("SELECT 1 FROM {}.names FOR UPDATE", place.schema), &[]).await.unwrap();
+    let attempt = {
+        let (store, claim) = (store.clone(), claim("x", LONG));
+        tokio::spawn(async move { granted(&store, &claim).await })
+    };
+    let queued = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
+        place.schema
+    );
+    until("it waits for the row", async || server().sql(&queued) == "1").await;
+    // So that what it read before can be told from this.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let free = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let free: u64 = server().sql(free).parse().unwrap();
+    transaction.commit().await.unwrap();
+    let grant = attempt.await.unwrap();
+    assert!(grant.acquired_at_ms >= free, "{grant:?}, and the row was free at {free}");
+    assert!(grant.fence >= Fence::at(free * 1000), "{grant:?}, and the row was free at {free}");
+    let kept = "SELECT (extract(epoch FROM expires) * 1000)::bigint FROM leasehold.leases";
+    let kept: u64 = place.sql(kept).parse().unwrap();
+    assert!(kept >= free + 30_000, "expires at {kept}, and the row was free at {free}");
+    assert_eq!(look(&store, "x").await.holders[0].grant.acquired_at_ms, grant.acquired_at_ms);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,14 +1,16 @@
 //! Making the tables, the rights that are needed, and servers that are refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use leasehold::backend::{Backend, Release, Released};
-use leasehold::backends::postgres::{Lent, Postgres as Store};
+use leasehold::backend::{Backend, Release, Released, Renewal};
+use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{ErrorKind, Locks};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, claim, granted, name, place, server};
+use crate::support::{LONG, claim, granted, lender, name, place, server, until};
 
 /// Takes and gives back a lease.
 async fn works(store: &Store) {
@@ -111,6 +113,67 @@ async fn another_isolation_level_is_put_right_where_the_session_is_ours_and_refu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lent_connections_that_came_to_have_another_isolation_level_are_refused_by_every_verb() {
+    let place = place();
+    works(&place.open().await).await;
+    let strict = Arc::new(AtomicBool::new(false));
+    let lend = {
+        let (plain, other) = (lender(""), lender("-c%20default_transaction_isolation%3Dserializable"));
+        let strict = Arc::clone(&strict);
+        move || if strict.load(Ordering::SeqCst) { other() } else { plain() }
+    };
+    let store = Store::lent(lend).schema(&place.schema).open().await.unwrap();
+    let (held, other) = (claim("x", LONG), claim("known", LONG));
+    granted(&store, &other).await;
+    store.release(&Release::new(name("known"), other.id)).await.unwrap();
+    granted(&store, &held).await;
+    strict.store(true, Ordering::SeqCst);
+    let refused = [
+        ("acquire", store.try_acquire(&claim("known", LONG)).await.err()),
+        ("acquire, busy", store.try_acquire(&claim("x", LONG)).await.err()),
+        ("renew", store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).err()),
+        ("release", store.release(&Release::new(name("x"), held.id)).await.err()),
+        ("revoke", store.revoke(&name("x"), true).await.err()),
+        ("sweep", store.sweep().await.err()),
+    ];
+    for (verb, error) in refused {
+        let error = error.unwrap_or_else(|| panic!("{verb} was not refused"));
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{verb}: {error}");
+    }
+    strict.store(false, Ordering::SeqCst);
+    assert_eq!(store.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_lent_connections_too_no_verb_scans_a_table() {
+    let place = place();
+    works(&place.open().await).await;
+    let scans = || {
+        let sql = "SELECT coalesce(sum(seq_scan), 0), coalesce(sum(idx_scan), 0) FROM pg_stat_user_tables
+             WHERE schemaname || '.' = 'leasehold.' AND relname <> 'about'";
+        let counts = place.sql(sql);
+        let (whole, by_key) = counts.split_once('|').unwrap();
+        (whole.parse::<u64>().unwrap(), by_key.parse::<u64>().unwrap())
+    };
+    // To a planner who knows how small it is, a scan is best.
+    place.sql("ANALYZE leasehold.names");
+    let store = Store::lent(lender("")).schema(&place.schema).open().await.unwrap();
+    // Sessions tell of their scans when they end, which a lent one does with its call.
+    until("earlier ones have told", async || {
+        let before = scans();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        scans() == before
+    })
+    .await;
+    let (whole, by_key) = scans();
+    for _ in 0..10 {
+        works(&store).await;
+    }
+    until("they have told", async || scans().1 >= by_key + 40).await;
+    assert_eq!(scans().0, whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_gives_sessions_away_is_told_from_one_that_does_not() {
     let place = place();
     let pooler = PgBouncer::start(server(), PoolMode::Session, 10);
@@ -149,18 +212,7 @@ async fn a_standby_is_refused_by_both_stores_and_passed_over_for_the_primary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_can_be_lent() {
     let place = place();
-    let url = server().url();
-    let lend = move || {
-        let url = url.clone();
-        let lent = async move {
-            let made = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
-            let (client, connection) =
-                made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
-            tokio::spawn(connection);
-            Ok(Box::new(Arc::new(client)) as Lent)
-        };
-        Box::pin(lent) as futures_util::future::BoxFuture<'static, _>
-    };
+    let lend = lender("");
     let alone = Store::lent(lend.clone()).schema(&place.schema);
     let error = alone.clone().open().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "there are no tables yet: {error}");

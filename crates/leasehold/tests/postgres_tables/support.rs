@@ -1,12 +1,13 @@
 //! What these tests share.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use leasehold::Name;
+use futures_util::future::BoxFuture;
 use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query};
-use leasehold::backends::postgres::Postgres as Store;
+use leasehold::backends::postgres::{Lent, Postgres as Store};
+use leasehold::{ErrorKind, Name};
 use testkit::postgres::Postgres;
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -62,6 +63,23 @@ pub(crate) async fn granted(store: &Store, claim: &Claim) -> Grant {
 
 pub(crate) async fn look(store: &Store, on: &str) -> NameInfo {
     store.inspect(&Query::Name(name(on))).await.unwrap().items.remove(0)
+}
+
+/// Connections as somebody lends them who has set nothing, or this.
+pub(crate) fn lender(
+    options: &'static str,
+) -> impl Fn() -> BoxFuture<'static, leasehold::Result<Lent>> + Clone {
+    let url = format!("{}?options={options}", server().url());
+    move || {
+        let url = url.clone();
+        Box::pin(async move {
+            let made = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+            let (client, connection) =
+                made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
+            tokio::spawn(connection);
+            Ok(Box::new(Arc::new(client)) as Lent)
+        })
+    }
 }
 
 /// Waits until it is so.

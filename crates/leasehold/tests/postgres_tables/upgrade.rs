@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::ErrorKind;
 use leasehold::backend::{Attempt, Backend, Release, Released, Renewal, Renewed};
-use leasehold::backends::postgres::{Lent, Postgres as Store};
+use leasehold::backends::postgres::Postgres as Store;
 use testkit::postgres::Postgres;
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, Place, TICKET, claim, granted, look, name, place, server, until};
+use crate::support::{LONG, Place, TICKET, claim, granted, lender, look, name, place, server, until};
 
 /// What an older client has made in a schema: every function of it bears a mark.
 fn older_functions(schema: &str) -> String {
     let script = Store::script(schema).unwrap();
     assert!(script.contains("(version, revision) VALUES (2, 1)"));
-    script.replace("(version, revision) VALUES (2, 1)", "(version, revision) VALUES (2, 0)").replace(" AS $$\n", " AS $$ -- older\n")
+    script
+        .replace("(version, revision) VALUES (2, 1)", "(version, revision) VALUES (2, 0)")
+        .replace(" AS $$\n", " AS $$ -- older\n")
 }
 
 /// How many functions of an older client there are.
@@ -29,19 +30,8 @@ fn older_ones(place: &Place) -> String {
 
 /// A client that leaves the functions as they are, as an older one does: it calls them on connections that were lent
 /// to it.
-async fn older(url: String, schema: &str) -> Store {
-    let lend = move || {
-        let url = url.clone();
-        let lent = async move {
-            let made = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
-            let (client, connection) =
-                made.map_err(|_| leasehold::Error::new(ErrorKind::Unavailable, "none"))?;
-            tokio::spawn(connection);
-            Ok(Box::new(Arc::new(client)) as Lent)
-        };
-        Box::pin(lent) as futures_util::future::BoxFuture<'static, _>
-    };
-    Store::lent(lend).schema(schema).open().await.unwrap()
+async fn older(schema: &str) -> Store {
+    Store::lent(lender("")).schema(schema).open().await.unwrap()
 }
 
 fn revision(place: &Place) -> String {
@@ -52,7 +42,7 @@ fn revision(place: &Place) -> String {
 async fn an_upgrade_keeps_leases_queues_and_fences() {
     let place = place();
     server().sql(&older_functions(&place.schema));
-    let old = older(server().url(), &place.schema).await;
+    let old = older(&place.schema).await;
     let waits = || claim("x", LONG).queued(TICKET);
     let (held, second, third) = (claim("x", LONG), waits(), waits());
     let first = granted(&old, &held).await;
@@ -114,7 +104,7 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
     };
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        tasks.spawn(work(older(server().url(), &place.schema).await));
+        tasks.spawn(work(older(&place.schema).await));
     }
     until("the older ones work", async || last.load(Ordering::SeqCst) > 0).await;
     // Some at once, of which one does it.

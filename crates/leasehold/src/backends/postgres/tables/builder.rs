@@ -165,7 +165,13 @@ impl PostgresBuilder {
             (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),
         };
         Ok(Postgres {
-            inner: Arc::new(Inner { pool: Arc::new(pool), bell, schema: self.schema, clock: 0.into(), expired: 0.into() }),
+            inner: Arc::new(Inner {
+                pool: Arc::new(pool),
+                bell,
+                schema: self.schema,
+                clock: 0.into(),
+                expired: 0.into(),
+            }),
         })
     }
 

@@ -89,8 +89,8 @@ const EDITS: &[Edit] = &[
     edit(
         Bug::PostgresFenceByClock,
         POSTGRES,
-        "o_fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));",
-        "o_fence := leasehold.clock_fence(o_now);",
+        "a.fence := greatest(n.fence + 1, leasehold.clock_fence(o_now));",
+        "a.fence := leasehold.clock_fence(o_now);",
     ),
 ];
 

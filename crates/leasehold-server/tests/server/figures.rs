@@ -17,7 +17,7 @@ use crate::support::{PATIENCE, Server};
 
 impl Server {
     /// A figure of `/metrics`, by its name and labels.
-    async fn figure(&self, name: &str) -> f64 {
+    pub(crate) async fn figure(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in\n{text}"))

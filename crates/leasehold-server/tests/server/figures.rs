@@ -293,3 +293,27 @@ async fn waits_and_hand_overs_are_measured() {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
 }
+
+/// What the board in `docs/deploy/` draws is there; and what every server says of the whole store is not added up.
+#[tokio::test]
+async fn every_figure_of_the_grafana_board_is_one_of_ours() {
+    let board: Value = serde_json::from_str(include_str!("../../../../docs/deploy/grafana.json")).unwrap();
+    let figures = Server::start().await.get("/metrics").await.text;
+    let mut seen = 0;
+    for target in
+        board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap())
+    {
+        let drawn = target["expr"].as_str().unwrap();
+        for name in drawn.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if name.starts_with("lock") {
+                let is_there =
+                    |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+                assert!(figures.lines().any(is_there), "{name} of {drawn}");
+                let whole_store = matches!(name, "locks_held" | "lock_queued");
+                assert!(!whole_store || drawn.starts_with("max("), "{drawn}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 10, "{seen}");
+}

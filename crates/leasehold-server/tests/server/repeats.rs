@@ -1,6 +1,6 @@
 //! Clients that go away, come back with the same lease id, and go again: nobody was told of the lease, so nobody has it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_server::Settings;
@@ -146,6 +146,33 @@ async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
         200,
         "a lease that was answered was given back"
     );
+}
+
+/// A give-back is tried for ten seconds; whoever comes back does not wait for that, and it takes nothing away when it
+/// arrives in the end.
+#[tokio::test]
+async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(100))]);
+    store.always(Verb::Release, Act::Fail(ErrorKind::Unavailable));
+    let first = server.raw(&acquire(0)).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    drop(first);
+    asked(&store, Verb::Release, 1).await;
+    let began = Instant::now();
+    let second = server.verb("a", "acquire", body(0)).await;
+    assert_eq!(second.status, 200, "{second:?}");
+    assert!(began.elapsed() < Duration::from_secs(5), "it waited for {:?}", began.elapsed());
+    let tried = store.count(Verb::Release);
+    store.always(Verb::Release, Act::Pass);
+    asked(&store, Verb::Release, tried + 1).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(
+        server.get("/v1/locks/a").await.body["fencing_token"],
+        second.body["fencing_token"],
+        "it was taken away"
+    );
+    assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
 }
 
 /// The same on a real store, whose network holds up the give-back and nothing else.

@@ -128,6 +128,30 @@ async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
     assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
 }
 
+/// The older of two that wait is told at once, the newer has its place, and gives it up when it goes.
+#[tokio::test]
+async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
+    let server = Server::start().await;
+    server.acquire("a").await;
+    let mut older = server.raw(&acquire(50_000)).await;
+    server.until("a", |lock| lock["queue_length"] == 1).await;
+    let headers = [("content-type", "application/json")];
+    let behind = json!({"owner_id": "behind", "ttl_ms": 1000, "wait_ms": 50_000}).to_string();
+    let _behind = server.raw(&request("POST", "/v1/locks/a/acquire", &headers, &behind)).await;
+    server.until("a", |lock| lock["queue_length"] == 2).await;
+    let newer = server.raw(&acquire(50_000)).await;
+    let mut answer = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut older, &mut answer);
+    tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is told").unwrap();
+    let answer = Answer::parse(&answer);
+    assert_eq!((answer.status, &answer.body["code"]), (410, &json!("SUPERSEDED")));
+    let seen = server.get("/v1/locks/a").await.body;
+    assert_eq!((&seen["queue_length"], &seen["waiters"][0]["owner_id"]), (&json!(2), &json!("me")), "{seen}");
+    drop(newer);
+    let seen = server.until("a", |lock| lock["queue_length"] == 1).await;
+    assert_eq!(seen["waiters"][0]["owner_id"], "behind");
+}
+
 /// The repeat took over a lease that an earlier answer granted, does not know it, and goes.
 #[tokio::test]
 async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {

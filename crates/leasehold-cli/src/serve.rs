@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
-use leasehold::{Error, ErrorKind, Locks};
+use leasehold::{Error, Locks};
 use leasehold_server::{
     App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
 };
@@ -176,10 +176,10 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("cannot listen on {address}")).with_source(error)
-    })
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = TcpListener::bind(address).await;
+    // No fault of the store, but as it is there: later or elsewhere it may go well.
+    bound.map_err(|error| Failure::Ended(Exit::Store, format!("cannot listen on {address}: {error}")))
 }
 
 fn address(text: &str) -> Result<SocketAddr, Error> {

@@ -6,6 +6,7 @@
 //! id, has got meanwhile; and it gives back only what it got itself, never a lease that was there before.
 
 mod taking;
+mod turn;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::reading;
 use crate::token::Verb;
 
 use taking::{Outcome, Taking};
+pub(crate) use turn::Turns;
 
 /// How long a place is kept without a sign of life, as in the library's own wait loop.
 const TICKET_TTL: Duration = Duration::from_secs(10);

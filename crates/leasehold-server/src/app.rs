@@ -33,6 +33,7 @@ pub struct App {
     pub(crate) metrics: Metrics,
     pub(crate) history: History,
     pub(crate) request_ids: gate::RequestIds,
+    pub(crate) turns: acquire::Turns,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// The store's connections live on its thread.
@@ -62,6 +63,7 @@ impl App {
             history: History::default(),
             settings,
             request_ids: gate::RequestIds::new(),
+            turns: acquire::Turns::default(),
             draining: Cancel::new(),
             _locks: locks,
         }))

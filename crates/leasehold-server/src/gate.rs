@@ -143,7 +143,7 @@ where
 {
     let began = Instant::now();
     let id = request_id(app, request.headers());
-    let changes = request.method() != Method::GET;
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
     let mut response = match admit(app, &request) {
         Ok(caller) => {
             // Who has no token is nobody in particular, and need not be named.

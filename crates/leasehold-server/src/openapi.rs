@@ -3,7 +3,8 @@
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use leasehold::wire;
-use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 
 use crate::problem::json;
 
@@ -88,7 +89,7 @@ mod paths {
     #[utoipa::path(post, path = "/v1/renew", tag = "leases",
         request_body = wire::RenewMany,
         responses(
-            (status = 200, description = "`results`: for each lease the answer it would have got alone, with its status"),
+            (status = 200, description = "For each lease the answer it would have got alone, with its status", body = super::RenewedMany),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
         ))]
     fn renew_many() {}
@@ -98,16 +99,24 @@ mod paths {
         responses(
             (status = 200, description = "What the id holds or waits for", body = wire::Found),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+            (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
         ))]
     fn lookup() {}
 
     #[utoipa::path(post, path = "/v1/sweep", tag = "administration",
         request_body = wire::NoFields,
-        responses((status = 200, description = "What had expired is dropped", body = wire::Swept)))]
+        responses(
+            (status = 200, description = "What had expired is dropped", body = wire::Swept),
+            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+            (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
     fn sweep() {}
 
     #[utoipa::path(get, path = "/v1/capabilities", tag = "looking",
-        responses((status = 200, description = "What the server and its store can do", body = wire::Capabilities)))]
+        responses(
+            (status = 200, description = "What the server and its store can do", body = wire::Capabilities),
+            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
     fn capabilities() {}
 
     #[utoipa::path(get, path = "/v1/findings", tag = "operations",
@@ -118,17 +127,72 @@ mod paths {
         ))]
     fn findings() {}
 
-    #[utoipa::path(get, path = "/healthz", tag = "operations",
+    #[utoipa::path(get, path = "/healthz", tag = "operations", security(()),
         responses((status = 200, description = "The process lives")))]
     fn healthz() {}
 
-    #[utoipa::path(get, path = "/readyz", tag = "operations",
-        responses((status = 200, description = "The store answers"), (status = 503, description = "It does not, or the server ends")))]
+    #[utoipa::path(get, path = "/readyz", tag = "operations", security(()),
+        responses(
+            (status = 200, description = "The store answers"),
+            (status = 503, description = "It does not, or the server ends", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
     fn readyz() {}
 
     #[utoipa::path(get, path = "/metrics", tag = "operations",
-        responses((status = 200, description = "OpenMetrics text")))]
+        responses(
+            (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
     fn metrics() {}
+}
+
+/// 200 to a batch of renewals.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code)] // only its schema is used: each answer is made as it would be alone
+struct RenewedMany {
+    /// In the order of the request.
+    results: Vec<RenewedEach>,
+}
+
+/// What a renewal would have been answered alone, and with which status.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code)]
+struct RenewedEach {
+    /// 200: renewed. 410: lost, for ever. 503: not known, try again.
+    status: u16,
+    /// Whether it was renewed, with 200 and 410.
+    renewed: Option<bool>,
+    lock_name: Option<String>,
+    lease_expiry_ms: Option<u64>,
+    expires_in_ms: Option<u64>,
+    fencing_token: Option<u64>,
+    mode: Option<wire::ModeName>,
+    limit: Option<u32>,
+    renewals: Option<u64>,
+    acquired_at_ms: Option<u64>,
+    reason: Option<String>,
+    /// With 410: `expired`, `not_found`, `superseded` or `revoked`.
+    gone: Option<String>,
+    /// What went wrong, for people.
+    error: Option<String>,
+    /// The same, for programs.
+    code: Option<String>,
+    retryable: Option<bool>,
+    r#type: Option<String>,
+    title: Option<String>,
+    detail: Option<String>,
+}
+
+/// How a token is sent, where the server wants one.
+struct Tokens;
+
+impl Modify for Tokens {
+    fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
+        let mut bearer = Http::new(HttpAuthScheme::Bearer);
+        bearer.description =
+            Some("What `leasehold token create` printed; only where the server has tokens".into());
+        api.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(bearer));
+    }
 }
 
 #[derive(OpenApi)]
@@ -151,7 +215,9 @@ mod paths {
         paths::readyz,
         paths::metrics
     ),
-    components(schemas(wire::Problem))
+    components(schemas(wire::Problem)),
+    security((), ("token" = [])),
+    modifiers(&Tokens)
 )]
 struct Api;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use leasehold::Name;
+use leasehold::{Name, wire};
 use serde::de::DeserializeOwned;
 
 use crate::app::{App, in_time};
@@ -53,7 +53,8 @@ pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>)
         return Err(Refusal::bad("the body must be JSON, with content-type: application/json"));
     }
     let bytes = bytes(request.into_body(), app.settings.read_timeout).await?;
-    serde_json::from_slice(&bytes).map_err(|error| Refusal::bad(format!("the body cannot be read: {error}")))
+    let read = serde_json::from_slice(&bytes).map(|wire::Object(body)| body);
+    read.map_err(|error| Refusal::bad(format!("the body cannot be read: {error}")))
 }
 
 async fn bytes(body: Body, timeout: Duration) -> Result<Bytes, Refusal> {

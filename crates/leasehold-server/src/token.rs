@@ -212,6 +212,38 @@ mod tests {
         assert!(tokens.reload().is_err());
     }
 
+    /// A hash that differs in one bit, wherever that is, is another token's.
+    #[test]
+    fn every_bit_of_a_secret_counts() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let made = NewToken::create("t", vec![scope("", &[Verb::Read])], Limits::default()).unwrap();
+        let hash: [u8; 32] = Sha256::digest(&made.secret).into();
+        for bit in 0..256 {
+            let mut almost = hash;
+            almost[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(file.path(), made.line.replace(&hex(&hash), &hex(&almost))).unwrap();
+            let tokens = Tokens::read(file.path()).unwrap();
+            assert_eq!(tokens.count(), 1);
+            assert!(tokens.find(&made.secret).is_none(), "bit {bit} is not looked at");
+        }
+        // Among many the right one is found, wherever it stands.
+        for place in [0, 1, 2] {
+            let other =
+                || NewToken::create("o", vec![scope("", &[Verb::Read])], Limits::default()).unwrap().line;
+            let mut lines = vec![other(), other()];
+            lines.insert(place, made.line.clone());
+            std::fs::write(file.path(), lines.join("\n")).unwrap();
+            let found = Tokens::read(file.path()).unwrap().find(&made.secret);
+            assert_eq!(found.map(|token| token.hash), Some(hash));
+        }
+        std::fs::write(file.path(), &made.line).unwrap();
+        let tokens = Tokens::read(file.path()).unwrap();
+        let secret = &made.secret;
+        for wrong in [&secret[..66], &secret[3..], "", &format!("{secret}0"), &secret.to_uppercase()] {
+            assert!(tokens.find(wrong).is_none(), "{wrong:?} is not {secret:?}");
+        }
+    }
+
     #[test]
     fn a_list_is_narrowed_to_what_may_be_read() {
         let made = |scopes| {

@@ -18,7 +18,7 @@ pub use answers::{
     Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Problem, Released,
     Renewed, Revoked, Swept, Waiter,
 };
-pub use requests::{Acquire, Lookup, NoFields, Release, Renew, RenewMany, Revoke};
+pub use requests::{Acquire, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
 
 /// The longest that a server lets a request wait, in milliseconds: below the minute after which many
 /// proxies give up on a silent answer.

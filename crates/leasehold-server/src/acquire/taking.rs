@@ -7,6 +7,7 @@ use leasehold::backend::{Attempt, Busy, Gone, Grant, Release, Wake};
 use leasehold::{Cancel, Error, ErrorKind, Poll};
 
 use super::Asked;
+use super::turn::{Left, Turn};
 use crate::app::App;
 
 /// How long a wait puts up with a store that does not answer: as long as its place is kept.
@@ -46,11 +47,14 @@ pub(super) struct Taking {
     failing_since: Option<Instant>,
     /// Wake-ups in a row that came at once.
     early: u32,
+    /// Where the id is the client's, requests with it follow each other.
+    turn: Option<Turn>,
 }
 
 impl Taking {
     pub(super) fn new(app: Arc<App>, asked: Asked, gone: Cancel) -> Self {
         let probing = asked.own_id && !asked.numbered;
+        let turn = probing.then(|| Turn::of(Arc::clone(&app), &asked.claim));
         let mut taking = Taking {
             app,
             asked,
@@ -62,6 +66,7 @@ impl Taking {
             faults: 0,
             failing_since: None,
             early: 0,
+            turn,
         };
         if probing {
             taking.asked.claim.first = false;
@@ -75,7 +80,21 @@ impl Taking {
         outcome
     }
 
+    /// Goes on from where the request before it with the same id stopped.
+    async fn follow(&mut self) {
+        let Some(turn) = &mut self.turn else { return };
+        let Some(left) = turn.comes().await else { return };
+        let claim = &mut self.asked.claim;
+        (claim.nonce, claim.first) = (left.nonce, left.first);
+        claim.repeat |= left.unanswered;
+        (self.unanswered, self.ours, self.probing) = (left.unanswered, left.ours, !left.first);
+    }
+
     async fn take(&mut self) -> Outcome {
+        self.follow().await;
+        if self.gone.is_cancelled() {
+            return Outcome::Left;
+        }
         // Counted from the first answer that grants nothing.
         let mut _waiting = None;
         loop {
@@ -83,6 +102,7 @@ impl Taking {
             let busy = match self.app.ask("acquire", self.app.backend.try_acquire(&self.asked.claim)).await {
                 Ok(Attempt::Granted(grant)) => {
                     self.ours |= self.is_new(&grant);
+                    (self.probing, self.asked.claim.first) = (false, false);
                     return self.granted(sent, grant);
                 }
                 Ok(Attempt::Gone(_)) if self.probing => {
@@ -166,6 +186,7 @@ impl Taking {
             tokio::select! {
                 biased;
                 () = self.gone.cancelled() => return Some(Outcome::Left),
+                () = taken_over(&self.turn) => return Some(Outcome::Gone(Gone::Superseded)),
                 () = self.app.draining.cancelled() => return Some(Outcome::Draining),
                 wake = wait, if self.app.info.push => wake,
                 () = tokio::time::sleep(look) => return None,
@@ -187,36 +208,50 @@ impl Taking {
         tokio::select! {
             biased;
             () = self.gone.cancelled() => Some(Outcome::Left),
+            () = taken_over(&self.turn) => Some(Outcome::Gone(Gone::Superseded)),
             () = self.app.draining.cancelled() => Some(Outcome::Draining),
             () = tokio::time::sleep(pause) => None,
         }
     }
 
-    /// Gives back what nobody will come for.
-    async fn tidy(&self, outcome: &Outcome) {
-        if self.asked.numbered {
-            return;
-        }
+    /// Gives back what nobody will come for, or leaves it to whoever came meanwhile.
+    async fn tidy(&mut self, outcome: &Outcome) {
         let gone = self.gone.is_cancelled();
-        let queued = self.asked.claim.queue.is_some();
-        let comes_back = self.asked.own_id && self.asked.keep.is_some() && !gone;
-        let give_back = match outcome {
-            Outcome::Granted(_) => gone && self.ours,
-            Outcome::Busy(_) | Outcome::Draining | Outcome::Left => queued && !comes_back,
-            Outcome::Gone(_) => false,
-            // Who made the id repeats the call or gives it up; of an id we made, nobody else knows.
-            Outcome::Failed(_) => !self.asked.own_id || (gone && self.ours),
-        };
-        if !give_back {
+        if self.asked.numbered || (matches!(outcome, Outcome::Granted(_)) && !gone) {
+            // The client is told of what it got: from here on nobody but the client gives it back.
+            self.turn = None;
             return;
         }
         let claim = &self.asked.claim;
+        if let Some(turn) = self.turn.take() {
+            let left =
+                Left { nonce: claim.nonce, first: claim.first, unanswered: self.unanswered, ours: self.ours };
+            match turn.hand_over(left) {
+                None => return,
+                turn => self.turn = turn,
+            }
+        }
+        let queued = claim.queue.is_some();
+        let comes_back = self.asked.own_id && self.asked.keep.is_some() && !gone;
+        // What was there before is never given back.
+        let give_back = self.ours
+            && match outcome {
+                Outcome::Granted(_) => true,
+                Outcome::Busy(_) | Outcome::Draining => queued && !comes_back,
+                Outcome::Left => true,
+                Outcome::Gone(_) => false,
+                // Who made the id repeats the call or gives it up; of an id we made, nobody else knows.
+                Outcome::Failed(_) => !self.asked.own_id || gone,
+            };
+        if !give_back {
+            return;
+        }
         let mut release = Release::new(claim.name.clone(), claim.id);
         release.nonce = Some(claim.nonce);
         let failed = matches!(outcome, Outcome::Failed(_));
         // Of an id that the server made, an attempt that is still on its way must never be granted.
-        release.unanswered = (failed && self.unanswered && !self.asked.own_id).then_some(claim.ttl);
-        let work = give_back_to(Arc::clone(&self.app), release);
+        release.unanswered = (self.unanswered && !self.asked.own_id).then_some(claim.ttl);
+        let work = give_back_to(Arc::clone(&self.app), release, self.turn.take());
         if failed {
             // The answer does not wait for a store that does not answer.
             tokio::spawn(work);
@@ -226,11 +261,23 @@ impl Taking {
     }
 }
 
-async fn give_back_to(app: Arc<App>, release: Release) {
+/// Resolves when a newer request with the same id has come.
+async fn taken_over(turn: &Option<Turn>) {
+    match turn {
+        Some(turn) => turn.is_wanted().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>) {
     let pauses = Poll::new(Duration::from_millis(20), Duration::from_secs(1));
     let began = Instant::now();
     for tries in 0.. {
-        match app.ask("release", app.backend.release(&release)).await {
+        let answer = app.ask("release", app.backend.release(&release)).await;
+        // Without an answer this may be on its way for long, and take away what has our number: the next one
+        // takes a number of its own, and does not wait.
+        drop(turn.take());
+        match answer {
             Err(error) if error.is_retryable() && began.elapsed() < GIVE_BACK => {
                 tokio::time::sleep(pauses.delay(tries)).await;
             }

@@ -34,7 +34,10 @@ async fn wrong_requests_are_refused_before_anything_is_done() {
         ("release", json!({"lease_id": ""}), "lease_id required"),
         ("release", json!({"lease_id": "AAAAAAAAAAAAAAAAAAAAAA", "more": 1}), ""),
         ("revoke", json!({"now": 1}), ""),
-        ("acquire", json!([]), ""),
+        ("acquire", json!([]), "expected an object"),
+        ("acquire", json!(["me", 1000]), "expected an object"),
+        ("release", json!(["AAAAAAAAAAAAAAAAAAAAAA"]), "expected an object"),
+        ("revoke", json!([true]), "expected an object"),
         ("acquire", json!(null), ""),
     ];
     for (verb, body, says) in cases {
@@ -45,6 +48,10 @@ async fn wrong_requests_are_refused_before_anything_is_done() {
     for body in ["", "{", "nonsense", "{\"owner_id\":\"\\ud800\",\"ttl_ms\":1}"] {
         server.post("/v1/locks/a/acquire", body).await.is_problem(400, "INVALID_ARGUMENT");
     }
+    for body in [r#"{"leases":[["a","AAAAAAAAAAAAAAAAAAAAAA",1000]]}"#, r#"[[{"lock_name":"a"}]]"#] {
+        server.post("/v1/renew", body).await.is_problem(400, "INVALID_ARGUMENT");
+    }
+    server.post("/v1/sweep", "[]").await.is_problem(400, "INVALID_ARGUMENT");
     assert_eq!(server.get("/v1/locks/a").await.body["version"], 0);
 }
 

@@ -11,12 +11,13 @@ use leasehold_server::Settings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::faulty::{Act, Faulty, Verb};
+use testkit::proxy::{Direction, Proxy};
 
 use crate::support::{PATIENCE, Server};
 
 impl Server {
     /// A figure of `/metrics`, by its name and labels.
-    async fn figure(&self, name: &str) -> f64 {
+    pub(crate) async fn figure(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in\n{text}"))
@@ -52,27 +53,43 @@ async fn faulty() -> (Server, Faulty) {
     (Server::on(locks, Settings::default()).await, store)
 }
 
-/// A server on each store that tells of what has expired. By itself it sweeps when it starts and not again: what is
-/// counted was found by somebody else.
-async fn swept_once(
-    directory: &TempDir,
-    redis: &testkit::redis::Server,
-    postgres: &testkit::postgres::Postgres,
-) -> [(&'static str, Server); 4] {
-    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
-    let start = async |url: &str| {
-        let mut settings = Settings::default();
-        settings.sweep_every = Duration::from_secs(3600);
-        let server = Server::on(Locks::connect(url).await.unwrap(), settings).await;
-        server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
-        server
-    };
-    [
-        ("memory", start("memory:").await),
-        ("sqlite", start(&sqlite).await),
-        ("redis", start(&redis.url()).await),
-        ("postgres", start(&postgres.url()).await),
-    ]
+/// Stores that tell of what has expired.
+struct Stores {
+    directory: TempDir,
+    redis: Vec<testkit::redis::Server>,
+    postgres: testkit::postgres::Postgres,
+}
+
+impl Stores {
+    fn start() -> Self {
+        let (redis, postgres) = (testkit::redis::servers(4), testkit::postgres::Postgres::start());
+        Stores { directory: tempfile::tempdir().unwrap(), redis, postgres }
+    }
+
+    /// A server on each of them, and a ttl that is short there. By itself it sweeps when it starts and not again: what is
+    /// counted was found by somebody else.
+    async fn swept_once(&self) -> [(&'static str, Server, u64); 5] {
+        let sqlite = format!("sqlite:{}", self.directory.path().join("locks.db").display());
+        let start = async |url: &str| {
+            let mut settings = Settings::default();
+            settings.sweep_every = Duration::from_secs(3600);
+            let server = Server::on(Locks::connect(url).await.unwrap(), settings).await;
+            server.figure_becomes("lock_store_latency_ms_count{op=\"sweep\"}", 1.0).await;
+            server
+        };
+        [
+            ("memory", start("memory:").await, 1),
+            ("sqlite", start(&sqlite).await, 1),
+            ("redis", start(&self.redis[0].url()).await, 1),
+            ("postgres", start(&self.postgres.url()).await, 1),
+            // A grant must have nine tenths of its time left when it arrives.
+            ("quorum", start(&quorum(self.redis[1..].iter().map(testkit::redis::Server::url))).await, 1000),
+        ]
+    }
+}
+
+fn quorum(urls: impl Iterator<Item = String>) -> String {
+    format!("quorum:{}", urls.collect::<Vec<_>>().join(","))
 }
 
 /// U03.
@@ -172,17 +189,16 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
 /// U09, on every store that tells: also what a later call found before a sweep did.
 #[tokio::test]
 async fn every_lease_that_expired_is_counted_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let (redis, postgres) = (testkit::redis::Server::start(), testkit::postgres::Postgres::start());
-    for (store, server) in swept_once(&directory, &redis, &postgres).await {
-        let old = server.take("replaced", 1).await;
+    let stores = Stores::start();
+    for (store, server, brief) in stores.swept_once().await {
+        let old = server.take("replaced", brief).await;
         server.until("replaced", |lock| lock["held"] == false).await;
         server.take("replaced", 60_000).await;
         // Found by its own renewal, by its own release, by a revocation; and by the sweep.
         for (name, verb) in
             [("renewed", "renew"), ("released", "release"), ("revoked", "revoke"), ("swept", "")]
         {
-            let id = server.take(name, 1).await;
+            let id = server.take(name, brief).await;
             server.until(name, |lock| lock["held"] == false).await;
             match verb {
                 "renew" => drop(server.verb(name, verb, json!({"lease_id": id, "extend_by_ms": 1})).await),
@@ -206,14 +222,47 @@ async fn every_lease_that_expired_is_counted_once() {
 /// One who waits takes over from a holder that died: nobody sweeps in between.
 #[tokio::test]
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
-    let directory = tempfile::tempdir().unwrap();
-    let (redis, postgres) = (testkit::redis::Server::start(), testkit::postgres::Postgres::start());
-    for (store, server) in swept_once(&directory, &redis, &postgres).await {
-        server.take("a", 200).await;
+    let stores = Stores::start();
+    for (store, server, brief) in stores.swept_once().await {
+        server.take("a", brief.max(200)).await;
         let next = json!({"owner_id": "next", "ttl_ms": 60_000, "wait_ms": 50_000});
         assert_eq!(server.verb("a", "acquire", next).await.status, 200);
         assert_eq!(server.post("/v1/sweep", "{}").await.body["expired"], 1, "{store}");
     }
+}
+
+/// The last node has each lease a little later than the others, so it drops it in a later sweep; then one is dead.
+#[tokio::test]
+async fn a_lease_that_the_nodes_of_a_quorum_drop_one_after_the_other_is_counted_once() {
+    let mut redis = testkit::redis::servers(3);
+    let far = Proxy::before(([127, 0, 0, 1], redis[2].port()).into()).unwrap();
+    let urls = [redis[0].url(), redis[1].url(), format!("redis://{}", far.address())];
+    let mut settings = Settings::default();
+    settings.sweep_every = Duration::from_millis(20);
+    let locks = Locks::connect(&quorum(urls.into_iter())).await.unwrap();
+    let server = Server::on(locks, settings).await;
+    far.delay(Direction::ToServer, Duration::from_millis(60));
+    let leases = async |names: std::ops::Range<u32>| {
+        for name in names {
+            server.take(&format!("l{name}"), 1000).await;
+            // Spread over the sweeps.
+            tokio::time::sleep(Duration::from_millis(7)).await;
+        }
+    };
+    let sweeps = "lock_store_latency_ms_count{op=\"sweep\"}";
+    let settles_at = async |count: f64| {
+        server.figure_becomes("lock_expired_total", count).await;
+        let after = server.figure(sweeps).await + 30.0;
+        while server.figure(sweeps).await < after {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(server.figure("lock_expired_total").await, count);
+    };
+    leases(0..20).await;
+    settles_at(20.0).await;
+    redis[0].kill();
+    leases(20..25).await;
+    settles_at(25.0).await;
 }
 
 #[tokio::test]
@@ -246,4 +295,28 @@ async fn waits_and_hand_overs_are_measured() {
     for line in ["lock_waiting_requests 0", "lock_wait_seconds_count 1", "lock_handover_seconds_count 1"] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
+}
+
+/// What the board in `docs/deploy/` draws is there; and what every server says of the whole store is not added up.
+#[tokio::test]
+async fn every_figure_of_the_grafana_board_is_one_of_ours() {
+    let board: Value = serde_json::from_str(include_str!("../../../../docs/deploy/grafana.json")).unwrap();
+    let figures = Server::start().await.get("/metrics").await.text;
+    let mut seen = 0;
+    for target in
+        board["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap())
+    {
+        let drawn = target["expr"].as_str().unwrap();
+        for name in drawn.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if name.starts_with("lock") {
+                let is_there =
+                    |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+                assert!(figures.lines().any(is_there), "{name} of {drawn}");
+                let whole_store = matches!(name, "locks_held" | "lock_queued");
+                assert!(!whole_store || drawn.starts_with("max("), "{drawn}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 10, "{seen}");
 }

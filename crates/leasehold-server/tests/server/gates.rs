@@ -89,6 +89,13 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
             t.call(1, "GET", &format!("{path}/history"), "").await.is_problem(403, "AUTH_FAILED");
         }
     }
+    // To the last letter: held by another, never used, and not a name of anybody's.
+    let seen = async |name: &str| {
+        let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
+        (t.call(1, "GET", &path, "").await.text, t.call(1, "GET", &format!("{path}/history"), "").await.text)
+    };
+    let held = seen("blue/a").await;
+    assert!(held == seen("blue/never").await && held == seen("green").await, "{held:?}");
     assert_eq!(t.acquire(1, "red/a").await.status, 200);
     let listed = t.call(1, "GET", "/v1/locks", "").await.body;
     assert_eq!(listed["locks"].as_array().unwrap().len(), 1, "{listed}");

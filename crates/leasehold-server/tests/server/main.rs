@@ -9,6 +9,7 @@ mod findings;
 mod gates;
 mod json;
 mod operations;
+mod repeats;
 mod schema;
 mod several;
 mod silence;

@@ -91,6 +91,9 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
     let headers = [("content-type", "application/json"), ("x-request-id", "r-1")];
     let lease = server.send("POST", "/v1/locks/private/acquire", &headers, &body).await.body;
     server.verb("private", "release", json!({"lease_id": lease["lease_id"]})).await;
+    // Who only looks is no operation.
+    assert_eq!(server.get("/v1/locks/private").await.status, 200);
+    assert_eq!(server.send("HEAD", "/v1/locks/private", &[], "").await.status, 200);
     log.flush();
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

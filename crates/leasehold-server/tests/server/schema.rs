@@ -102,6 +102,14 @@ async fn real_answers_are_as_the_document_says() {
     fits(&api, "post", "/v1/locks/{name}/revoke", revoked.status, &revoked.body);
     let released = server.verb("a", "release", json!({"lease_id": lease})).await;
     fits(&api, "post", "/v1/locks/{name}/release", released.status, &released.body);
+    let one = |name: &str| json!({"lock_name": name, "lease_id": lease, "extend_by_ms": 1000});
+    server.verb("c", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000, "lease_id": lease})).await;
+    let batch = server.post("/v1/renew", &json!({"leases": [one("c"), one("b")]}).to_string()).await;
+    assert_eq!(
+        (&batch.body["results"][0]["status"], &batch.body["results"][1]["status"]),
+        (&json!(200), &json!(410))
+    );
+    fits(&api, "post", "/v1/renew", batch.status, &batch.body);
     let swept = server.post("/v1/sweep", "{}").await;
     fits(&api, "post", "/v1/sweep", swept.status, &swept.body);
 }
@@ -123,5 +131,38 @@ async fn the_examples_of_the_document_are_accepted() {
         example.as_object_mut().unwrap().remove("wait_ms");
         let status = server.verb("a", verb, example).await.status;
         assert!(matches!(status, 200 | 410), "{verb}: {status}");
+    }
+}
+
+/// What a client is made from: what it must send, how it shows who it is, and examples that are as the schema says.
+#[tokio::test]
+async fn the_document_says_what_must_be_sent_and_its_examples_fit() {
+    let server = Server::start().await;
+    let api = server.get("/openapi.json").await.body;
+    let schemas = &api["components"]["schemas"];
+    for (schema, fields) in [
+        ("Acquire", json!(["owner_id", "ttl_ms"])),
+        ("Renew", json!(["lease_id", "extend_by_ms"])),
+        ("RenewMany", json!(["leases"])),
+        ("Release", json!(["lease_id"])),
+        ("Lookup", json!(["lease_id"])),
+    ] {
+        assert_eq!(schemas[schema]["required"], fields, "{schema}");
+    }
+    for (name, schema) in schemas.as_object().unwrap() {
+        if !schema["example"].is_null() {
+            check(&api, schema, &schema["example"], name);
+        }
+    }
+    assert_eq!(api["components"]["securitySchemes"]["token"]["scheme"], "bearer");
+    for (path, methods) in api["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let answers = &operation["responses"];
+            let open = operation["security"] == json!([{}]);
+            assert_eq!(open, matches!(path.as_str(), "/healthz" | "/readyz"), "{method} {path}");
+            assert!(open || !answers["4XX"].is_null(), "{method} {path} is refused without a token");
+            let body = &answers["200"]["content"];
+            assert!(open || body.is_object(), "{method} {path}: what it answers is not in the document");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks};
+use serde_json::json;
 use testkit::proxy::Proxy;
 
 use crate::support::{PATIENCE, Server};
@@ -45,7 +46,7 @@ async fn a_wait_is_sent_again_within_seconds_and_keeps_its_place() {
     server.until("a", |lock| lock["queue_length"] == 1).await;
     proxy.blackhole();
     // Released while nothing gets through: the server's answer is held back on a connection that says nothing.
-    let release = serde_json::json!({"lease_id": first["lease_id"]});
+    let release = json!({"lease_id": first["lease_id"]});
     server.verb("a", "release", release).await;
     tokio::time::sleep(NOTICED).await;
     let began = Instant::now();
@@ -69,4 +70,33 @@ async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
     // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
     assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
+}
+
+/// Somebody else waits behind it meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_sent_again_is_still_before_those_who_came_later() {
+    let (server, proxy, locks) = behind_a_proxy().await;
+    let first = server.acquire("a").await.body;
+    let waiting = tokio::spawn(async move { locks.mutex("a").lock().await.map(|guard| guard.fence()) });
+    server.until("a", |lock| lock["queue_length"] == 1).await;
+    let later = json!({"owner_id": "later", "ttl_ms": 30_000, "wait_ms": 50_000});
+    let later = async { server.verb("a", "acquire", later).await };
+    let rest = async {
+        server.until("a", |lock| lock["queue_length"] == 2).await;
+        proxy.blackhole();
+        tokio::time::sleep(NOTICED).await;
+        proxy.discard();
+        // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let seen = server.get("/v1/locks/a").await.body;
+        assert_eq!(
+            (&seen["queue_length"], &seen["waiters"][1]["owner_id"]),
+            (&json!(2), &json!("later")),
+            "{seen}"
+        );
+        server.verb("a", "release", json!({"lease_id": first["lease_id"]})).await;
+    };
+    let (later, ()) = tokio::join!(later, rest);
+    let got = tokio::time::timeout(PATIENCE, waiting).await.expect("it moves on").unwrap();
+    assert!(got.unwrap().get() < later.body["fencing_token"].as_u64().unwrap(), "it lost its place");
 }

@@ -56,12 +56,15 @@ async fn what_a_client_got_that_went_before_its_answer_goes_to_the_next() {
     }
 }
 
+/// At another server, which knows nothing of the first: only the number of the attempt tells them apart.
 #[tokio::test]
-async fn a_client_that_came_back_with_its_id_keeps_the_lease() {
-    let (server, store) = faulty().await;
+async fn a_client_that_came_back_with_its_id_to_another_server_keeps_the_lease() {
+    let (first, store) = faulty().await;
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    let server = Server::on(locks, Settings::default()).await;
     store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(300))]);
     let body = json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": ID});
-    let going = server.raw(&acquire("a", body.clone())).await;
+    let going = first.raw(&acquire("a", body.clone())).await;
     asked(&store, Verb::TryAcquire, 1).await;
     drop(going);
     let back = server.verb("a", "acquire", body).await;

@@ -6,7 +6,7 @@ use super::ModeName;
 
 /// 200 to an acquire.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": true, "lock_name": "nightly", "mode": "exclusive", "owner_id": "worker-7", "lease_id": "yh0Cm8bDT0GgEJQmEQbM2A", "fencing_token": 459475822995008_u64, "ttl_ms": 30000, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "waited_ms": 0, "renewals": 0, "acquired_at_ms": 1794827463574_u64})))]
 pub struct Acquired {
     /// Always true.
     pub acquired: bool,
@@ -39,7 +39,7 @@ pub struct Acquired {
 
 /// 409 to an acquire: somebody else holds it, try again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": false, "lock_name": "nightly", "reason": "HELD", "current_owner_id": "worker-3", "current_expiry_ms": 1794827493574_u64, "current_expires_in_ms": 12000, "queue_length": 0, "queue_place": null, "recommended_retry_ms": 1000, "error": "somebody else holds the lock; try again", "code": "HELD", "retryable": true})))]
 pub struct Busy {
     /// Always false.
     pub acquired: bool,
@@ -71,7 +71,7 @@ pub struct Busy {
 
 /// 200 to a renewal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": true, "lock_name": "nightly", "lease_expiry_ms": 1794827493574_u64, "expires_in_ms": 30000, "fencing_token": 459475822995008_u64, "mode": "exclusive", "renewals": 1, "acquired_at_ms": 1794827463574_u64})))]
 pub struct Renewed {
     /// Always true.
     pub renewed: bool,
@@ -96,7 +96,7 @@ pub struct Renewed {
 
 /// 410 to an acquire or a renewal: the lease is gone and will not come back.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": false, "lock_name": "nightly", "reason": "NOT_OWNER_OR_EXPIRED", "gone": "expired", "error": "the lease is gone; stop work that needs it", "code": "LOST", "retryable": false})))]
 pub struct LeaseGone {
     /// False, in the answer to an acquire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ pub struct LeaseGone {
 
 /// 200 to a release.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"released": true, "lock_name": "nightly"})))]
 pub struct Released {
     /// Whether this call ended the lease or gave up the place.
     pub released: bool,
@@ -292,7 +292,7 @@ pub struct Capabilities {
 
 /// An error, as RFC 9457 has it, and three fields more.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "owner_id required", "error": "owner_id required", "code": "INVALID_ARGUMENT", "retryable": false})))]
 pub struct Problem {
     /// Always `about:blank`: the status says what it is.
     #[serde(rename = "type")]

@@ -1,8 +1,41 @@
 //! Bodies of requests.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ModeName;
+
+/// A body that must be a JSON object. By itself serde also takes a list, whose items are the fields in their order here:
+/// what a client meant by that nobody knows.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Renew>, D::Error> {
+    let all = Vec::<Object<Renew>>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(|Object(one)| one).collect())
+}
 
 /// `POST /v1/locks/{name}/acquire`
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -12,9 +45,11 @@ use super::ModeName;
 pub struct Acquire {
     /// Who asks: a label for people, at most 256 bytes.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub owner_id: String,
     /// How long the lease lasts unless renewed.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub ttl_ms: u64,
     /// How to share the name; `exclusive` unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,9 +94,11 @@ pub struct Renew {
     pub lock_name: Option<String>,
     /// The id of the lease.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub lease_id: String,
     /// How long it shall last from now; never shortens it.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub extend_by_ms: u64,
     /// Act only if the lease has this owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,11 +122,12 @@ pub struct Renew {
 
 /// `POST /v1/renew`: a batch, answered one by one in the same order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"leases": [{"lock_name": "nightly", "lease_id": "yh0Cm8bDT0GgEJQmEQbM2A", "extend_by_ms": 30000}]})))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RenewMany {
     /// At most 512.
+    #[serde(deserialize_with = "objects")]
     pub leases: Vec<Renew>,
 }
 
@@ -101,6 +139,7 @@ pub struct RenewMany {
 pub struct Release {
     /// The id of the lease, or of the place in the queue.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub lease_id: String,
     /// Act only if the lease has this owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +174,7 @@ pub struct Revoke {
 pub struct Lookup {
     /// The id to look for.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub lease_id: String,
 }
 

@@ -168,6 +168,7 @@ impl Backend for Http {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let answer = self.pool.post(&path(&claim.name, "/acquire")?, &acquire(claim, Duration::ZERO)).await?;
+        self.polls.answered(&claim.id);
         reading::attempt(answer)
     }
 
@@ -209,6 +210,7 @@ impl Backend for Http {
     async fn release(&self, lease: &Release) -> Result<Released> {
         // A long poll that is still out there must not bring anything any more.
         let polled = self.polls.ttl_of_pending(&lease.id);
+        self.polls.answered(&lease.id);
         let body = wire::Release {
             lease_id: lease.id.expose().to_owned(),
             owner_id: lease.owner.as_ref().map(|owner| owner.to_string()),

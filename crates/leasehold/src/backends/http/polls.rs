@@ -1,6 +1,7 @@
 //! Long polls that outlive the calls which wait for them.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,22 @@ use crate::lease_id::LeaseId;
 
 /// The long polls of a client, by claim.
 #[derive(Debug)]
-pub(super) struct Polls(Arc<Mutex<HashMap<LeaseId, Pending>>>);
+pub(super) struct Polls(Arc<Mutex<All>>);
+
+#[derive(Debug, Default)]
+struct All {
+    pending: HashMap<LeaseId, Pending>,
+    /// Those whose server fell silent. They bring nothing any more, but their connections keep the places until the
+    /// server has answered about the claim again: one that is closed is a client that has gone.
+    silent: HashMap<LeaseId, Vec<Pending>>,
+}
+
+/// How a poll ends.
+enum Ended {
+    Answered(Result<Attempt>),
+    Silent,
+    Alone,
+}
 
 #[derive(Debug)]
 struct Pending {
@@ -55,7 +71,7 @@ impl Polls {
         W: Future<Output = Result<Attempt>> + Send + 'static,
     {
         let mut polls = lock(&self.0);
-        if let Some(pending) = polls.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
+        if let Some(pending) = polls.pending.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
             return Ok(Poll { sent: pending.sent, end: pending.end.subscribe() });
         }
         let (runtime, pulse, work) = start()?;
@@ -64,29 +80,70 @@ impl Polls {
         let (all, id, mine) = (Arc::downgrade(&self.0), claim.id, Arc::clone(&tell));
         let patience = claim.queue.unwrap_or(TICKET_TTL) / 2;
         let task = runtime.spawn(async move {
-            let answer = tokio::select! {
-                answer = work => Some(answer),
-                () = pulse.stops() => Some(Err(silent())),
+            let mut work = pin!(work);
+            let ended = tokio::select! {
+                answer = work.as_mut() => Ended::Answered(answer),
+                () = pulse.stops() => Ended::Silent,
                 // The connection closes, and the server gives up the place.
-                () = nobody_waits(&mine, patience) => None,
+                () = nobody_waits(&mine, patience) => Ended::Alone,
             };
             // Forgotten before it is told: who waits again gets a new one.
             if let Some(all) = all.upgrade() {
-                let mut polls = lock(&all);
-                if polls.get(&id).is_some_and(|pending| Arc::ptr_eq(&pending.end, &mine)) {
-                    polls.remove(&id);
+                lock(&all).ended(&id, &mine, &ended);
+            }
+            match ended {
+                Ended::Answered(answer) => drop(mine.send_replace(Some(Arc::new(answer)))),
+                Ended::Alone => drop(mine.send_replace(None)),
+                Ended::Silent => {
+                    mine.send_replace(Some(Arc::new(Err(silent()))));
+                    // Until told that it is no longer needed, and no longer than it was to take.
+                    let _ = work.await;
+                    if let Some(all) = all.upgrade() {
+                        lock(&all).silent_ended(&id, &mine);
+                    }
                 }
             }
-            mine.send_replace(answer.map(Arc::new));
         });
         let task = task.abort_handle();
-        polls.insert(claim.id, Pending { sent, end: tell, ttl: claim.ttl, task });
+        polls.pending.insert(claim.id, Pending { sent, end: tell, ttl: claim.ttl, task });
         Ok(Poll { sent, end })
     }
 
     /// The ttl of a claim whose poll has not ended.
     pub(super) fn ttl_of_pending(&self, id: &LeaseId) -> Option<Duration> {
-        lock(&self.0).get(id).map(|pending| pending.ttl)
+        let polls = lock(&self.0);
+        let silent = polls.silent.get(id).and_then(|silent| silent.first());
+        polls.pending.get(id).or(silent).map(|pending| pending.ttl)
+    }
+
+    /// The server has answered about a claim, or will not be asked any more: what kept its place is closed.
+    pub(super) fn answered(&self, id: &LeaseId) {
+        lock(&self.0).close_silent(id);
+    }
+}
+
+impl All {
+    fn ended(&mut self, id: &LeaseId, end: &Arc<End>, how: &Ended) {
+        let is_it = self.pending.get(id).is_some_and(|pending| Arc::ptr_eq(&pending.end, end));
+        let pending = if is_it { self.pending.remove(id) } else { None };
+        match how {
+            Ended::Answered(Ok(_)) => self.close_silent(id),
+            Ended::Silent => self.silent.entry(*id).or_default().extend(pending),
+            _ => {}
+        }
+    }
+
+    fn silent_ended(&mut self, id: &LeaseId, end: &Arc<End>) {
+        if let Some(silent) = self.silent.get_mut(id) {
+            silent.retain(|pending| !Arc::ptr_eq(&pending.end, end));
+            if silent.is_empty() {
+                self.silent.remove(id);
+            }
+        }
+    }
+
+    fn close_silent(&mut self, id: &LeaseId) {
+        self.silent.remove(id).into_iter().flatten().for_each(|pending| pending.task.abort());
     }
 }
 
@@ -108,7 +165,8 @@ async fn nobody_waits(end: &End, patience: Duration) {
 impl Drop for Polls {
     fn drop(&mut self) {
         // The connections close, and the server gives up the places.
-        lock(&self.0).drain().for_each(|(_, pending)| pending.task.abort());
+        let All { pending, silent } = std::mem::take(&mut *lock(&self.0));
+        pending.into_values().chain(silent.into_values().flatten()).for_each(|one| one.task.abort());
     }
 }
 

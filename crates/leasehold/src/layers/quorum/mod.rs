@@ -6,6 +6,7 @@ mod fan;
 mod findings;
 mod keep;
 mod look;
+mod tally;
 mod turns;
 
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use fan::{Call, Enough, Fan, Member};
+use tally::Tally;
 use turns::Turns;
 
 pub(crate) use connect::{Opened, open};
@@ -92,7 +94,8 @@ const LEAST_NODES: usize = 3;
 ///
 /// Revocations count when M nodes have them; a lease is then refused its renewal. A name is shown as held by
 /// whoever may hold it on M nodes; its last fence and its version are the highest that M nodes may have; the
-/// counts of a sweep or a revocation are the highest of the nodes'.
+/// counts of a sweep or a revocation are the highest of the nodes', but for leases that expired: each is counted
+/// once, when a majority has dropped it.
 ///
 /// # What is not promised
 ///
@@ -174,6 +177,7 @@ impl Quorum {
         }
         let info = info_of(&nodes)?;
         let members: Vec<_> = nodes.into_iter().map(|node| Arc::new(Member::new(node.backend))).collect();
+        let tally = Arc::new(Mutex::new(Tally::of(members.len())));
         let nodes = Nodes {
             majority: members.len() / 2 + usize::from(!bugs::on(Bug::QuorumOfAMinority)),
             members,
@@ -181,6 +185,7 @@ impl Quorum {
             node_timeout: NODE_TIMEOUT,
             burnt: Mutex::default(),
             turns: Turns::default(),
+            tally,
         };
         Ok(Quorum { nodes: Arc::new(nodes) })
     }
@@ -193,6 +198,7 @@ impl Quorum {
         let Nodes { members, majority, info, .. } = &*self.nodes;
         let members: Vec<_> =
             members.iter().map(|member| Arc::new(Member::new(Arc::clone(&member.backend)))).collect();
+        let tally = Arc::new(Mutex::new(Tally::of(members.len())));
         let nodes = Nodes {
             members,
             majority: *majority,
@@ -200,6 +206,7 @@ impl Quorum {
             node_timeout: timeout,
             burnt: Mutex::default(),
             turns: Turns::default(),
+            tally,
         };
         Quorum { nodes: Arc::new(nodes) }
     }
@@ -256,6 +263,8 @@ struct Nodes {
     /// Ids that were given back by force, until when they are refused here.
     burnt: Mutex<HashMap<LeaseId, Instant>>,
     turns: Turns,
+    /// What has expired and was not counted yet.
+    tally: Arc<Mutex<Tally>>,
 }
 
 impl Nodes {
@@ -394,11 +403,22 @@ impl Backend for Quorum {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let answers = self.nodes.ask(SCAN_TIMEOUT, |_, node| async move { node.sweep().await }).await?;
+        // Each is noted when it comes, also where no majority does: a node tells of what expired only once.
+        let found = |node: usize, backend: Arc<dyn Backend>| {
+            let tally = Arc::clone(&self.nodes.tally);
+            async move {
+                let swept = backend.sweep().await?;
+                tally.lock().unwrap_or_else(PoisonError::into_inner).add(node, swept.expired);
+                Ok(swept)
+            }
+        };
+        let answers = self.nodes.ask(SCAN_TIMEOUT, found).await?;
+        let expired =
+            self.nodes.tally.lock().unwrap_or_else(PoisonError::into_inner).count(self.nodes.majority);
         let most =
             |of: fn(&Swept) -> u64| answers.iter().map(|(_, swept)| of(swept)).max().unwrap_or_default();
         Ok(Swept {
-            expired: most(|swept| swept.expired),
+            expired,
             tickets: most(|swept| swept.tickets),
             counters: most(|swept| swept.counters),
             held: most(|swept| swept.held),

@@ -1,0 +1,236 @@
+//! Clients that go away, come back with the same lease id, and go again: nobody was told of the lease, so nobody has it.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Locks};
+use leasehold_server::Settings;
+use serde_json::{Value, json};
+use testkit::faulty::{Act, Verb};
+use testkit::proxy::{Direction, Proxy};
+
+use crate::support::{Answer, PATIENCE, Server, asked, faulty, request};
+
+const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
+
+fn body(wait_ms: u64) -> Value {
+    json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": ID, "wait_ms": wait_ms})
+}
+
+fn acquire(wait_ms: u64) -> Vec<u8> {
+    let headers = [("content-type", "application/json")];
+    request("POST", "/v1/locks/a/acquire", &headers, &body(wait_ms).to_string())
+}
+
+/// Somebody else gets the lock, long before the ttl of those who went; unless one of them was answered after all,
+/// before the server could see that it went.
+async fn is_free(server: &Server, when: &str) {
+    for _ in 0..20 {
+        let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 1000});
+        let next = server.verb("a", "acquire", next).await;
+        if next.status == 200 || server.figure("lock_acquire_total{result=\"success\"}").await > 0.0 {
+            return;
+        }
+    }
+    panic!("{when}: a lease that nobody was told of is held");
+}
+
+/// The first is giving back when the second comes, and the second goes at every moment from then on.
+#[tokio::test]
+async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
+    for went_after in (0..10).map(|tenths| Duration::from_millis(tenths * 50)) {
+        let (server, store) = faulty().await;
+        store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(100)));
+        store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(150)));
+        let first = server.raw(&acquire(0)).await;
+        asked(&store, Verb::TryAcquire, 1).await;
+        drop(first);
+        asked(&store, Verb::Release, 1).await;
+        let second = server.raw(&acquire(0)).await;
+        tokio::time::sleep(went_after).await;
+        drop(second);
+        is_free(&server, &format!("the second went after {went_after:?}")).await;
+    }
+}
+
+/// The second comes while the store has not answered the first, and so does a third; each goes before its answer.
+#[tokio::test]
+async fn of_three_that_went_one_after_the_other_nobody_holds_anything() {
+    for went_after in (0..12).map(|tenths| Duration::from_millis(tenths * 40)) {
+        let (server, store) = faulty().await;
+        store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+        let first = server.raw(&acquire(0)).await;
+        asked(&store, Verb::TryAcquire, 1).await;
+        let second = server.raw(&acquire(0)).await;
+        drop(first);
+        tokio::time::sleep(went_after / 2).await;
+        let third = server.raw(&acquire(0)).await;
+        drop(second);
+        tokio::time::sleep(went_after / 2).await;
+        drop(third);
+        is_free(&server, &format!("after {went_after:?}")).await;
+    }
+}
+
+/// The store did what the first asked and its answer got lost; the second took that over.
+#[tokio::test]
+async fn a_lease_whose_grant_got_lost_is_given_back_by_the_repeat_that_went() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::NetworkTimeout)]);
+    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(100)));
+    store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(100)));
+    let first = server.raw(&acquire(20_000)).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    let second = server.raw(&acquire(20_000)).await;
+    drop(first);
+    asked(&store, Verb::TryAcquire, 2).await;
+    drop(second);
+    is_free(&server, "the grant of the first got lost").await;
+}
+
+/// A second that stays gets the lease, whatever the first was doing, and keeps it.
+#[tokio::test]
+async fn a_repeat_that_stays_keeps_what_it_was_told() {
+    for came_after in (0..8).map(|tenths| Duration::from_millis(tenths * 50)) {
+        let (server, store) = faulty().await;
+        store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(150))]);
+        store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(100)));
+        let first = server.raw(&acquire(0)).await;
+        asked(&store, Verb::TryAcquire, 1).await;
+        drop(first);
+        tokio::time::sleep(came_after).await;
+        let second = server.verb("a", "acquire", body(0)).await;
+        assert_eq!(second.status, 200, "{second:?}");
+        // Whatever is still to be given back has been.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let renew = json!({"lease_id": ID, "extend_by_ms": 1000});
+        let renewed = server.verb("a", "renew", renew).await;
+        assert_eq!(renewed.body["fencing_token"], second.body["fencing_token"], "after {came_after:?}");
+    }
+}
+
+/// Both stay: both are told of the one lease, and when a third goes it is not taken away.
+#[tokio::test]
+async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
+    let (server, store) = faulty().await;
+    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+    let mut first = server.raw(&acquire(0)).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    let second = server.raw(&acquire(0)).await;
+    let mut answer = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut first, &mut answer);
+    tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    assert_eq!(Answer::parse(&answer).status, 200);
+    drop(second);
+    // The question whether there is something, and the attempt.
+    asked(&store, Verb::TryAcquire, 3).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(store.calls(Verb::Release).is_empty(), "a lease that was answered was given back");
+    assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
+}
+
+/// The older of two that wait is told at once, the newer has its place, and gives it up when it goes.
+#[tokio::test]
+async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
+    let server = Server::start().await;
+    server.acquire("a").await;
+    let mut older = server.raw(&acquire(50_000)).await;
+    server.until("a", |lock| lock["queue_length"] == 1).await;
+    let headers = [("content-type", "application/json")];
+    let behind = json!({"owner_id": "behind", "ttl_ms": 1000, "wait_ms": 50_000}).to_string();
+    let _behind = server.raw(&request("POST", "/v1/locks/a/acquire", &headers, &behind)).await;
+    server.until("a", |lock| lock["queue_length"] == 2).await;
+    let newer = server.raw(&acquire(50_000)).await;
+    let mut answer = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut older, &mut answer);
+    tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is told").unwrap();
+    let answer = Answer::parse(&answer);
+    assert_eq!((answer.status, &answer.body["code"]), (410, &json!("SUPERSEDED")));
+    let seen = server.get("/v1/locks/a").await.body;
+    assert_eq!((&seen["queue_length"], &seen["waiters"][0]["owner_id"]), (&json!(2), &json!("me")), "{seen}");
+    drop(newer);
+    let seen = server.until("a", |lock| lock["queue_length"] == 1).await;
+    assert_eq!(seen["waiters"][0]["owner_id"], "behind");
+}
+
+/// The repeat took over a lease that an earlier answer granted, does not know it, and goes.
+#[tokio::test]
+async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
+    let (server, store) = faulty().await;
+    assert_eq!(server.verb("a", "acquire", body(0)).await.status, 200);
+    // The question whether there is something; then the answer to the attempt gets lost, and none comes any more.
+    let lost = Act::LostAfter(ErrorKind::NetworkTimeout);
+    store.plan(Verb::TryAcquire, [Act::Pass, lost, lost, lost, lost, lost, lost]);
+    let going = server.raw(&acquire(20_000)).await;
+    asked(&store, Verb::TryAcquire, 4).await;
+    drop(going);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let renew = json!({"lease_id": ID, "extend_by_ms": 1000});
+    assert_eq!(
+        server.verb("a", "renew", renew).await.status,
+        200,
+        "a lease that was answered was given back"
+    );
+}
+
+/// A give-back is tried for ten seconds; whoever comes back does not wait for that, and it takes nothing away when it
+/// arrives in the end.
+#[tokio::test]
+async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(100))]);
+    store.always(Verb::Release, Act::Fail(ErrorKind::Unavailable));
+    let first = server.raw(&acquire(0)).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    drop(first);
+    asked(&store, Verb::Release, 1).await;
+    let began = Instant::now();
+    let second = server.verb("a", "acquire", body(0)).await;
+    assert_eq!(second.status, 200, "{second:?}");
+    assert!(began.elapsed() < Duration::from_secs(5), "it waited for {:?}", began.elapsed());
+    let tried = store.count(Verb::Release);
+    store.always(Verb::Release, Act::Pass);
+    asked(&store, Verb::Release, tried + 1).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(
+        server.get("/v1/locks/a").await.body["fencing_token"],
+        second.body["fencing_token"],
+        "it was taken away"
+    );
+    assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
+}
+
+/// The same on a real store, whose network holds up the give-back and nothing else.
+#[tokio::test]
+async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_that_went() {
+    let postgres = testkit::postgres::Postgres::start();
+    let proxy = Proxy::before(([127, 0, 0, 1], postgres.port()).into()).unwrap();
+    let through =
+        postgres.url().replacen(&postgres.port().to_string(), &proxy.address().port().to_string(), 1);
+    let mut settings = Settings::default();
+    // Nothing but what is asked for here.
+    settings.sweep_every = Duration::from_secs(3600);
+    let server = Server::on(Locks::connect(&through).await.unwrap(), settings).await;
+    let beside = Server::on(Locks::connect(&postgres.url()).await.unwrap(), Settings::default()).await;
+    // Several connections there are already, since none of these is answered before all are asked.
+    proxy.delay(Direction::ToClient, Duration::from_millis(100));
+    let warm = json!({"owner_id": "me", "ttl_ms": 1});
+    let acquire_warm = |name| server.verb(name, "acquire", warm.clone());
+    tokio::join!(acquire_warm("w1"), acquire_warm("w2"), acquire_warm("w3"), acquire_warm("w4"));
+
+    proxy.blackhole_one_way(Direction::ToClient);
+    let first = server.raw(&acquire(0)).await;
+    beside.until("a", |lock| lock["held"] == true).await;
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut give_back = proxy.hold_request(b"");
+    proxy.pass();
+    tokio::time::timeout(PATIENCE, give_back.caught()).await.expect("it is given back");
+    // Each answer takes a while: the second asks, takes over, and has gone before it is told.
+    proxy.delay(Direction::ToClient, Duration::from_millis(600));
+    let second = server.raw(&acquire(0)).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    drop(second);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    give_back.deliver();
+    is_free(&beside, "both have gone").await;
+}

@@ -1,6 +1,7 @@
 //! `postgres+advisory:` on real servers.
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+mod at_once;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod connecting;

@@ -5,9 +5,11 @@ mod at_once;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod connecting;
+mod contention;
 mod fences;
 mod keys;
 mod loss;
+mod poolers;
 mod processes;
 mod runtimes;
 mod scope;

@@ -2,20 +2,33 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{Error, Locks};
 use testkit::postgres::Postgres;
 use tokio_postgres::{Client, NoTls};
 
 /// Long enough for the slowest machine; only a test that fails waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A URL of PostgreSQL as one of the store.
+pub(crate) fn advisory(url: &str) -> String {
+    url.replacen("postgres://", "postgres+advisory://", 1)
+}
+
 /// The store's URL on a server, with these options.
 pub(crate) fn url(server: &Postgres, options: &str) -> String {
-    format!("{}?{options}", server.url().replacen("postgres://", "postgres+advisory://", 1))
+    format!("{}?{options}", advisory(&server.url()))
 }
 
 pub(crate) async fn connect(server: &Postgres) -> Locks {
     Locks::connect(&url(server, "")).await.unwrap()
+}
+
+/// Why a URL is refused.
+pub(crate) async fn refused(url: &str) -> Error {
+    match Locks::connect(url).await {
+        Ok(_) => panic!("it was let in"),
+        Err(error) => error,
+    }
 }
 
 /// A connection that has nothing to do with the store.

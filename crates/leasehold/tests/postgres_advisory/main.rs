@@ -7,6 +7,7 @@ mod conformance;
 mod connecting;
 mod contention;
 mod fences;
+mod home;
 mod keys;
 mod loss;
 mod poolers;

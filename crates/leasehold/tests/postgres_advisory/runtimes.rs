@@ -4,46 +4,17 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use leasehold::State;
-use leasehold::backends::postgres::AdvisoryKey;
 use testkit::blocked::{self, Blocked};
 use testkit::postgres::Postgres;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio_postgres::Client;
 
-use crate::support::{PATIENCE, advisory_locks, connect, stranger, until};
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
+use crate::support::{PATIENCE, advisory_locks, connect, runtime, session_of, stranger, until};
 
 /// Ends the sessions that hold a key or wait for one.
 async fn end_sessions(look: &Client) {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'";
     look.query_one(end, &[]).await.unwrap();
-}
-
-/// The server's process that holds a name.
-async fn session_of(look: &Client, name: &str) -> Option<i32> {
-    let AdvisoryKey::Pair(high, low) = AdvisoryKey::from_name(name, false).unwrap() else {
-        panic!("{name} is short")
-    };
-    let holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = $1::int8::oid AND objid = $2::int8::oid";
-    let [high, low] = [high, low].map(|half| i64::from(half.cast_unsigned()));
-    look.query_opt(holder, &[&high, &low]).await.unwrap().map(|row| row.get(0))
-}
-
-/// Whether this side of a connection between these ports of this machine is not closed yet.
-fn is_open(own: u16, server: u16) -> bool {
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ports = [own, server].map(|port| format!(":{port:04X}"));
-    // Established, or closed by the other side alone.
-    fields.any(|line| {
-        line.len() > 3
-            && line[1].ends_with(&ports[0])
-            && line[2].ends_with(&ports[1])
-            && ["01", "08"].contains(&line[3])
-    })
 }
 
 #[test]
@@ -159,49 +130,6 @@ fn a_runtime_that_ends_under_a_call_takes_no_lock_of_others_with_it() {
         assert_eq!(guard.state(), State::Held, "round {round}");
     }
     assert_eq!(own.block_on(guard.release()).unwrap(), State::Released);
-}
-
-#[test]
-fn a_session_that_ends_while_nobody_asks_is_noticed_also_if_the_last_runtime_is_gone() {
-    let server = Postgres::start();
-    let own = runtime();
-    let locks = own.block_on(connect(&server));
-    let look = own.block_on(stranger(&server));
-    for ends in [false, true] {
-        let last = runtime();
-        let guard = last.block_on(locks.mutex("x").lock()).unwrap();
-        let pid = own.block_on(session_of(&look, "x")).expect("it is held");
-        last.block_on(guard.release()).unwrap();
-        // Otherwise it is alive, and does nothing.
-        let last = (!ends).then_some(last);
-        own.block_on(async {
-            let end = "SELECT client_port, pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1";
-            let port: i32 = look.query_one(end, &[&pid]).await.unwrap().get(0);
-            let port = u16::try_from(port).unwrap();
-            until("it is closed here too", || async { !is_open(port, server.port()) }).await;
-            let one_try = locks.mutex("x").try_lock().await.unwrap();
-            one_try.expect("it is free").release().await.unwrap();
-        });
-        drop(last);
-    }
-}
-
-#[test]
-fn calls_that_come_from_another_runtime_just_when_the_connection_goes_home_are_answered() {
-    let server = Postgres::start();
-    let (one, other) = (runtime(), runtime());
-    let locks = one.block_on(connect(&server));
-    let guard = one.block_on(locks.mutex("held").lock()).unwrap();
-    for round in 0..120_u64 {
-        let calls = if round % 2 == 0 { &one } else { &other };
-        calls.block_on(async {
-            let call = async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() };
-            tokio::time::timeout(PATIENCE, call).await.expect("it is answered");
-        });
-        // Around 20 ms, by thirds of a millisecond: it has gone home, goes, or is about to.
-        std::thread::sleep(Duration::from_micros(17_500 + round % 15 * 333));
-    }
-    guard.check().unwrap();
 }
 
 #[test]

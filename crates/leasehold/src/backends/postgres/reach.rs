@@ -233,3 +233,38 @@ impl AsyncWrite for Cancelling {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt;
+
+    use super::*;
+    use crate::backends::postgres::Address;
+
+    /// A connection made to a listener of our own, with these options of a URL.
+    async fn opened(options: &str) -> std::net::TcpStream {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = Place::Tcp(listener.local_addr().unwrap());
+        let address = Address::parse(&format!("postgres://127.0.0.1/db?{options}")).unwrap();
+        match open(&place, address.config()).await.unwrap() {
+            Socket::Tcp(stream) => stream,
+            Socket::Unix(_) => panic!("that was no path"),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_system_looks_for_a_silent_server_as_the_settings_say() {
+        let seconds = Duration::from_secs;
+        let stream = opened("").await;
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 10_000);
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(5));
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), seconds(3));
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 3);
+        let stream = opened("tcp_user_timeout=7&keepalives_idle=60").await;
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 7_000);
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(60));
+        assert!(!sockopt::socket_keepalive(&opened("keepalives=0").await).unwrap());
+    }
+}

@@ -36,7 +36,8 @@ fn downgrade(claim: &Claim) -> [Renewal; 1] {
 
 /// The modes in which it is held.
 async fn modes(look: &Client) -> String {
-    let modes = "SELECT coalesce(string_agg(mode, ','), '') FROM pg_locks WHERE locktype = 'advisory' AND granted";
+    let modes =
+        "SELECT coalesce(string_agg(mode, ','), '') FROM pg_locks WHERE locktype = 'advisory' AND granted";
     look.query_one(modes, &[]).await.unwrap().get(0)
 }
 

@@ -16,7 +16,8 @@ use testkit::process::{self, Child};
 
 use crate::support::{PATIENCE, advisory_locks, stranger, until, url};
 
-const TEST: &str = "contention::sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together";
+const TEST: &str =
+    "contention::sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together";
 const PROCESSES: usize = 16;
 /// The first are killed now and then, the next stopped, and the next have their sessions ended.
 const KILLED: std::ops::Range<usize> = 0..3;
@@ -151,7 +152,10 @@ fn judge(history: &[(String, String, u64)]) -> usize {
             "in" => {
                 let before = inside.replace(this);
                 // One that was killed never says that it is out.
-                assert!(before.is_none_or(|(other, _)| killed.contains(other)), "{who} came in to {before:?}");
+                assert!(
+                    before.is_none_or(|(other, _)| killed.contains(other)),
+                    "{who} came in to {before:?}"
+                );
                 assert!(*fence > highest, "{who} was given fence {fence} after {highest}");
                 (highest, entered) = (*fence, entered + 1);
             }

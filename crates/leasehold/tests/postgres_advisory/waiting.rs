@@ -143,8 +143,13 @@ async fn race_on<F: Future<Output = Option<Guard>> + Send>(
     let (mut granted, mut given_up) = (0, 0);
     // The moment moves to where both happen about as often.
     let mut limit = Duration::from_micros(1500);
+    // A lock that was left would make this wait for ever.
+    let lock = async || {
+        let lock = tokio::time::timeout(PATIENCE, holder.mutex(&name).lock()).await;
+        lock.expect("what was given up is free again").unwrap()
+    };
     for _ in 0..tries {
-        let held = holder.mutex(&name).lock().await.unwrap();
+        let held = lock().await;
         let release = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             held.release().await.unwrap();
@@ -163,9 +168,7 @@ async fn race_on<F: Future<Output = Option<Guard>> + Send>(
                 limit += limit / 20;
             }
         }
-        // A lock that was left would make this wait for ever.
-        let next = tokio::time::timeout(PATIENCE, holder.mutex(&name).lock()).await;
-        next.expect("what was given up is free again").unwrap().release().await.unwrap();
+        lock().await.release().await.unwrap();
     }
     println!("{granted} granted, {given_up} given up");
     assert!(granted > tries / 10 && given_up > tries / 10, "it was no race: {granted} and {given_up}");

@@ -14,6 +14,10 @@ use crate::support::{PATIENCE, advisory_locks, connect, session_of, stranger, un
 /// Tries of each race: so many, on so many locks side by side.
 const TRIES: (u64, i64) = (2_000, 4);
 
+/// By then what was given up is free. Less than the half minute after which a session that nobody needs is closed: that
+/// would free what was left on it.
+const FREE_AGAIN: Duration = Duration::from_secs(20);
+
 async fn waiters(client: &Client) -> i64 {
     let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
     client.query_one(sql, &[]).await.unwrap().get(0)
@@ -143,9 +147,9 @@ async fn race_on<F: Future<Output = Option<Guard>> + Send>(
     let (mut granted, mut given_up) = (0, 0);
     // The moment moves to where both happen about as often.
     let mut limit = Duration::from_micros(1500);
-    // A lock that was left would make this wait for ever.
+    // A lock that was left would make this wait too long.
     let lock = async || {
-        let lock = tokio::time::timeout(PATIENCE, holder.mutex(&name).lock()).await;
+        let lock = tokio::time::timeout(FREE_AGAIN, holder.mutex(&name).lock()).await;
         lock.expect("what was given up is free again").unwrap()
     };
     for _ in 0..tries {

@@ -6,13 +6,12 @@ use std::time::Duration;
 use leasehold::backend::{Backend, Info, Liveness, TimeAuthority};
 use leasehold::backends::postgres::Advisory;
 use leasehold::conformance::{Harness, run_all};
-use testkit::postgres::Postgres;
+use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 
-use crate::support::{advisory_locks, stranger, until, url};
+use crate::support::{advisory, advisory_locks, stranger, until, url};
 
-async fn run(server: &Postgres, options: &str) {
-    let url = url(server, options);
-    let connect = || async { Ok(Arc::new(Advisory::connect(&url).await?) as Arc<dyn Backend>) };
+async fn run(server: &Postgres, url: &str) {
+    let connect = || async { Ok(Arc::new(Advisory::connect(url).await?) as Arc<dyn Backend>) };
     let report = run_all(&Harness::connect(connect).await.unwrap()).await;
     println!("{report}");
     report.assert_passed();
@@ -23,10 +22,17 @@ async fn run(server: &Postgres, options: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn advisory_locks_keep_every_promise_they_make() {
     let server = Postgres::start();
-    run(&server, "").await;
-    run(&server, "fences=off").await;
+    run(&server, &url(&server, "")).await;
+    run(&server, &url(&server, "fences=off")).await;
     let others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
     until("no connection is left", || async { server.sql(others) == "0" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn advisory_locks_keep_every_promise_behind_a_pooler_in_session_mode() {
+    let server = Postgres::start();
+    let pooler = PgBouncer::start(&server, PoolMode::Session, 80);
+    run(&server, &(advisory(&pooler.url()) + "?pooler=session")).await;
 }
 
 #[tokio::test]

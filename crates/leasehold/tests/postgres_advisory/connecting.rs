@@ -1,79 +1,9 @@
-//! Connecting: poolers, TLS, who is let in, and what is said about it.
+//! Connecting: TLS, who is let in, and what is said about it.
 
 use leasehold::{ErrorKind, Locks};
-use testkit::postgres::{PgBouncer, PoolMode, Postgres};
+use testkit::postgres::Postgres;
 
-use crate::support::{advisory_locks, stranger, url};
-
-fn advisory(url: &str) -> String {
-    url.replacen("postgres://", "postgres+advisory://", 1)
-}
-
-async fn refused(url: &str) -> leasehold::Error {
-    match Locks::connect(url).await {
-        Ok(_) => panic!("it was let in"),
-        Err(error) => error,
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_transaction_mode_is_refused_whatever_its_size() {
-    let server = Postgres::start();
-    for connections in [1, 2, 20] {
-        let pooler = PgBouncer::start(&server, PoolMode::Transaction, connections);
-        for _ in 0..5 {
-            // Also if somebody said that it is in session mode.
-            for options in ["", "?pooler=session"] {
-                let error = refused(&(advisory(&pooler.url()) + options)).await;
-                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-                assert!(error.message().contains("pool_mode"), "{error}");
-            }
-        }
-        assert_eq!(advisory_locks(&stranger(&server).await).await, 0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_busy_pooler_in_transaction_mode_is_refused_too() {
-    let server = Postgres::start();
-    let pooler = PgBouncer::start(&server, PoolMode::Transaction, 8);
-    let mut others = Vec::new();
-    for _ in 0..6 {
-        let (client, connection) =
-            tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        others.push(tokio::spawn(async move {
-            loop {
-                client.batch_execute("BEGIN; SELECT 1; COMMIT").await.unwrap();
-            }
-        }));
-    }
-    for _ in 0..20 {
-        for options in ["", "?pooler=session"] {
-            assert_eq!(refused(&(advisory(&pooler.url()) + options)).await.kind(), ErrorKind::Unsupported);
-        }
-    }
-    others.iter().for_each(tokio::task::JoinHandle::abort);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_session_mode_is_as_good_as_the_server_if_it_was_told_of() {
-    let server = Postgres::start();
-    let pooler = PgBouncer::start(&server, PoolMode::Session, 20);
-    let error = refused(&advisory(&pooler.url())).await;
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-    assert!(error.message().contains("pooler=session"), "{error}");
-    let locks = Locks::connect(&(advisory(&pooler.url()) + "?pooler=session")).await.unwrap();
-    let direct = Locks::connect(&url(&server, "")).await.unwrap();
-    let held = locks.mutex("x").lock().await.unwrap();
-    assert!(direct.mutex("x").try_lock().await.unwrap().is_none());
-    let waiter = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.mutex("x").lock().await.unwrap() })
-    };
-    held.release().await.unwrap();
-    waiter.await.unwrap().release().await.unwrap();
-}
+use crate::support::{advisory, refused, url};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_sslmode_checks_what_it_says() {

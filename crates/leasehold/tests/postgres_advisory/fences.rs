@@ -37,10 +37,14 @@ async fn a_new_fence_is_the_clock_of_the_server() {
         let now = server.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
         Fence::at(now.parse().unwrap())
     };
-    let locks = connect(&server).await;
-    let before = clock();
-    let fence = locks.mutex("x").lock().await.unwrap().fence();
-    assert!(before <= fence && fence <= clock(), "{before} {fence}");
+    // Whatever each session shows times in.
+    for zone in ["UTC", "Pacific/Kiritimati", "America/St_Johns"] {
+        server.sql(&format!("ALTER ROLE postgres SET TimeZone = '{zone}'"));
+        let locks = connect(&server).await;
+        let before = clock();
+        let guard = locks.mutex(format!("x {zone}")).lock().await.unwrap();
+        assert!(before <= guard.fence() && guard.fence() <= clock(), "{before} {}", guard.fence());
+    }
 }
 
 #[tokio::test]

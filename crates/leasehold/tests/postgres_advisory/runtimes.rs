@@ -6,14 +6,10 @@ use std::time::{Duration, Instant};
 use leasehold::State;
 use testkit::blocked::{self, Blocked};
 use testkit::postgres::Postgres;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio_postgres::Client;
 
-use crate::support::{PATIENCE, advisory_locks, connect, stranger, until};
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
+use crate::support::{PATIENCE, advisory_locks, connect, runtime, session_of, stranger, until};
 
 /// Ends the sessions that hold a key or wait for one.
 async fn end_sessions(look: &Client) {
@@ -106,6 +102,34 @@ fn a_call_whose_runtime_ends_under_it_leaves_nothing() {
             .await
             .unwrap();
     });
+}
+
+#[test]
+fn a_runtime_that_ends_under_a_call_takes_no_lock_of_others_with_it() {
+    let server = Postgres::start();
+    let own = runtime();
+    let locks = own.block_on(connect(&server));
+    let guard = own.block_on(locks.mutex("held").lock()).unwrap();
+    let look = own.block_on(stranger(&server));
+    let session = |name: &str| own.block_on(session_of(&look, name));
+    let before = session("held");
+    for round in 0..20 {
+        let ends = runtime();
+        // On the session of the lock that is held; it is out with this runtime when that ends.
+        let call = locks.mutex("x");
+        ends.spawn(async move { call.lock().await });
+        for _ in 0..1 + round % 3 {
+            ends.block_on(tokio::task::yield_now());
+        }
+        drop(ends);
+        own.block_on(async {
+            let free = tokio::time::timeout(PATIENCE, locks.mutex("x").lock()).await;
+            free.unwrap().unwrap().release().await.unwrap();
+        });
+        assert_eq!(session("held"), before, "round {round}");
+        assert_eq!(guard.state(), State::Held, "round {round}");
+    }
+    assert_eq!(own.block_on(guard.release()).unwrap(), State::Released);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Locks on the caller's own connections.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use leasehold::backends::postgres::AdvisoryKey;
@@ -109,6 +110,31 @@ async fn a_lock_on_the_caller_s_session_lasts_until_it_is_freed_or_the_session_e
     assert_eq!(row.get::<_, String>(0), "0");
     drop(client);
     locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_on_the_caller_s_session_that_was_dropped_leaves_its_settings_as_they_were() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    let mut client = stranger(&server).await;
+    client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
+    let key = AdvisoryKey::from_name("x", false).unwrap();
+    let held = locks.mutex("x").lock().await.unwrap();
+    {
+        let mut scope = OnClient::new(&mut client);
+        let mut wait = pin!(scope.lock_within(key, Mode::Exclusive, Duration::from_secs(3)));
+        let stands = until("it waits", || async { advisory_locks(&look).await == 2 });
+        tokio::select! {
+            biased;
+            answer = &mut wait => panic!("{answer:?}"),
+            () = stands => {}
+        }
+    }
+    // Asked behind what was dropped.
+    let row = client.query_one("SHOW lock_timeout", &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>(0), "7s");
+    assert_eq!(advisory_locks(&look).await, 1, "nobody waits any more");
+    held.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

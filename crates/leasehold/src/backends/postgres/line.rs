@@ -173,10 +173,25 @@ impl Inside {
         watch.as_mut().ok_or_else(closed)
     }
 
+    /// A watch fails when its runtime has ended, and not for anything that happened to the socket: it lives on at home.
+    fn escape(&mut self, failed: io::Error) -> io::Result<()> {
+        if !self.is_away {
+            return Err(failed);
+        }
+        self.away = None;
+        self.come_home()
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let watch = self.watch()?;
         loop {
-            let mut ready = ready!(watch.fd.poll_read_ready(cx))?;
+            let watched = ready!(self.watch()?.fd.poll_read_ready(cx));
+            let mut ready = match watched {
+                Ok(ready) => ready,
+                Err(failed) => {
+                    self.escape(failed)?;
+                    continue;
+                }
+            };
             let room = buf.initialize_unfilled();
             let asked = room.len();
             match ready.try_io(|fd| fd.get_ref().read(room)) {
@@ -209,13 +224,20 @@ impl Inside {
                 let (runtime, is_away) = (watch.runtime.clone(), self.is_away);
                 let slot = if is_away { &mut self.away } else { &mut self.at_home };
                 *slot = None;
-                *slot = Some(Watch::new(&runtime, &self.without_io, &socket, true)?);
+                match Watch::new(&runtime, &self.without_io, &socket, true) {
+                    Ok(watch) => *slot = Some(watch),
+                    Err(failed) => {
+                        self.escape(failed)?;
+                        continue;
+                    }
+                }
                 cx.waker().wake_by_ref();
             }
-            let watch = self.watch()?;
-            let mut ready = ready!(watch.fd.poll_write_ready(cx))?;
-            ready.clear_ready();
-            drop(ready);
+            let watched = ready!(self.watch()?.fd.poll_write_ready(cx));
+            match watched {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(failed) => self.escape(failed)?,
+            }
         }
     }
 }

@@ -3,9 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
@@ -182,7 +185,8 @@ fn notice_silence(stream: &TcpStream, config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks a server to cancel what one of its connections is doing. Whether it did, nobody says.
+/// Asks a server to cancel what one of its connections is doing, and waits until it has passed that on. Whether there was
+/// anything to cancel, nobody says.
 pub(crate) async fn cancel(
     token: &CancelToken,
     target: &Target,
@@ -191,6 +195,76 @@ pub(crate) async fn cancel(
 ) -> Result<()> {
     let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
     let line = Line::new(socket, WithoutIo::default()).map_err(fault::unreachable)?;
-    let handshake = handshake::<LineStream>(tls, target)?;
-    token.cancel_query_raw(LineStream(line), handshake).await.map_err(fault::connecting)
+    let handshake = handshake::<Cancelling>(tls, target)?;
+    token.cancel_query_raw(Cancelling(LineStream(line)), handshake).await.map_err(fault::connecting)
+}
+
+/// A connection for nothing but a cancel. The server closes it when it has passed the cancel on, so this side leaves that
+/// to it: earlier, nobody would know when that is, and PgBouncer may fall over (seen with 1.18).
+struct Cancelling(LineStream);
+
+impl AsyncRead for Cancelling {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Cancelling {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [0; 64];
+        loop {
+            let mut buf = ReadBuf::new(&mut bytes);
+            // However it ends, it is over.
+            if ready!(Pin::new(&mut self.0).poll_read(cx, &mut buf)).is_err() || buf.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt;
+
+    use super::*;
+    use crate::backends::postgres::Address;
+
+    /// A connection made to a listener of our own, with these options of a URL.
+    async fn opened(options: &str) -> std::net::TcpStream {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = Place::Tcp(listener.local_addr().unwrap());
+        let address = Address::parse(&format!("postgres://127.0.0.1/db?{options}")).unwrap();
+        match open(&place, address.config()).await.unwrap() {
+            Socket::Tcp(stream) => stream,
+            Socket::Unix(_) => panic!("that was no path"),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_system_looks_for_a_silent_server_as_the_settings_say() {
+        let seconds = Duration::from_secs;
+        let stream = opened("").await;
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 10_000);
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(5));
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), seconds(3));
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 3);
+        let stream = opened("tcp_user_timeout=7&keepalives_idle=60").await;
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 7_000);
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(60));
+        assert!(!sockopt::socket_keepalive(&opened("keepalives=0").await).unwrap());
+    }
 }

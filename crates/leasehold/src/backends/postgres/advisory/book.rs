@@ -48,6 +48,8 @@ pub(super) struct Lease {
     pub(super) loan: Loan,
     pub(super) held: Held,
     pub(super) metadata: Option<Arc<str>>,
+    /// A downgrade is under way: until it is over, the session may have the key once, twice or in either mode.
+    pub(super) changing: bool,
 }
 
 /// How a key is in use by this client.
@@ -55,8 +57,10 @@ pub(super) struct Lease {
 struct Use {
     /// Those who hold it; their sessions must not be asked for it again.
     holders: Vec<LeaseId>,
-    /// An attempt is under way; the bell rings when it is over.
-    attempt: Option<Arc<Notify>>,
+    /// An attempt, downgrades and releases that are under way; the bell rings whenever one is over. An attempt waits
+    /// until none is: a session that still has the key would be granted it again, before all who wait.
+    under_way: usize,
+    bell: Arc<Notify>,
 }
 
 /// What is known before asking the server.
@@ -64,7 +68,7 @@ pub(super) enum Known {
     Answer(Attempt),
     /// This client itself is in the way.
     Held,
-    /// Another attempt of this client on the key is under way: ask again when the bell rings.
+    /// Something of this client is under way on the key: ask again when the bell rings.
     Later(OwnedNotified),
     /// Ask the server, on a session other than these. The attempt is noted as under way.
     Ask(Vec<Arc<Session>>),
@@ -85,8 +89,8 @@ impl Book {
             self.drop_lost(id, now);
         }
         let used = self.keys.entry(key).or_default();
-        if let Some(bell) = &used.attempt {
-            return Ok(Known::Later(Arc::clone(bell).notified_owned()));
+        if used.under_way > 0 {
+            return Ok(Known::Later(Arc::clone(&used.bell).notified_owned()));
         }
         let leases = &self.leases;
         let held = used.holders.iter().filter_map(|id| leases.get(id));
@@ -94,16 +98,36 @@ impl Book {
         {
             return Ok(Known::Held);
         }
-        used.attempt = Some(Arc::new(Notify::new()));
+        used.under_way = 1;
         Ok(Known::Ask(held.map(|lease| Arc::clone(lease.session())).collect()))
     }
 
-    /// The attempt on a key is over.
-    pub(super) fn end(&mut self, key: AdvisoryKey) {
-        if let Some(bell) = self.keys.get_mut(&key).and_then(|used| used.attempt.take()) {
-            bell.notify_waiters();
+    /// What was under way on a key is over; with the lease that it changed, if it did.
+    pub(super) fn end(&mut self, key: AdvisoryKey, changed: Option<&LeaseId>) {
+        if let Some(lease) = changed.and_then(|id| self.leases.get_mut(id)) {
+            lease.changing = false;
+        }
+        if let Some(used) = self.keys.get_mut(&key) {
+            used.under_way -= 1;
+            used.bell.notify_waiters();
         }
         self.tidy(key);
+    }
+
+    /// A downgrade of a lease begins.
+    pub(super) fn change(&mut self, id: &LeaseId) {
+        if let Some(lease) = self.leases.get_mut(id) {
+            lease.changing = true;
+            self.keys.entry(lease.key).or_default().under_way += 1;
+        }
+    }
+
+    /// Resolves when a downgrade of a lease may be over, with its session, which may be given up before; `None` if
+    /// none is under way.
+    pub(super) fn changing(&self, id: &LeaseId) -> Option<(OwnedNotified, Arc<Session>)> {
+        let lease = self.leases.get(id).filter(|lease| lease.changing && !lease.session().is_over())?;
+        let used = self.keys.get(&lease.key)?;
+        Some((Arc::clone(&used.bell).notified_owned(), Arc::clone(lease.session())))
     }
 
     /// Keeps a new lease, unless its id was given up meanwhile: then it is handed back.
@@ -137,7 +161,7 @@ impl Book {
         self.standing.get(id).map(|(_, bell)| Arc::clone(bell).notified_owned())
     }
 
-    /// Takes a lease out to end it, or says why there is none to end.
+    /// Takes a lease out to end it, which is under way from here on; or says why there is none to end.
     pub(super) fn release(&mut self, release: &Release, now: Moment) -> (Released, Option<Lease>) {
         self.drop_lost(&release.id, now);
         let lease = self.leases.get(&release.id).filter(|lease| lease.name == release.name);
@@ -147,7 +171,14 @@ impl Book {
             Some(Ok(spends)) => (Released::Done, spends),
         };
         self.spent.add(&release.name, release.id, spends, now);
-        (answer, if answer == Released::Done { self.take(&release.id) } else { None })
+        if answer != Released::Done {
+            return (answer, None);
+        }
+        let ended = self.take(&release.id);
+        if let Some(lease) = &ended {
+            self.keys.entry(lease.key).or_default().under_way += 1;
+        }
+        (answer, ended)
     }
 
     /// A lease that is there.
@@ -188,7 +219,7 @@ impl Book {
     }
 
     fn tidy(&mut self, key: AdvisoryKey) {
-        if self.keys.get(&key).is_some_and(|used| used.holders.is_empty() && used.attempt.is_none()) {
+        if self.keys.get(&key).is_some_and(|used| used.holders.is_empty() && used.under_way == 0) {
             self.keys.remove(&key);
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct Session {
     waiting: AtomicBool,
     statements: [OnceLock<Statement>; Sql::PREPARED],
     /// It is to end, or about to: who holds a lock on it is told so.
-    doomed: AtomicBool,
+    doomed: Cancel,
     /// It no longer answered.
     silent: Cancel,
     /// Where its I/O is done.
@@ -77,7 +77,7 @@ impl Session {
             pid,
             waiting: AtomicBool::new(false),
             statements: Default::default(),
-            doomed: AtomicBool::new(false),
+            doomed: Cancel::new(),
             silent,
             home: Handle::current(),
             _room: room,
@@ -88,7 +88,7 @@ impl Session {
 
     /// Whether it is over. No I/O.
     pub(super) fn is_over(&self) -> bool {
-        self.doomed.load(Ordering::Acquire) || self.client.is_closed()
+        self.doomed.is_cancelled() || self.client.is_closed()
     }
 
     /// Ends it now, whatever it is doing; the server frees what it holds.
@@ -108,7 +108,12 @@ impl Session {
     }
 
     fn doom(&self) {
-        self.doomed.store(true, Ordering::Release);
+        self.doomed.cancel();
+    }
+
+    /// Resolves when it is to end.
+    pub(super) async fn given_up(&self) {
+        self.doomed.cancelled().await;
     }
 
     /// Sees to it that its end is noticed although a call on it may be stuck on a runtime that is blocked.

@@ -10,6 +10,7 @@ use crate::backends::held::Held;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::lease_id::LeaseId;
 use crate::name::Name;
 
 use super::book::{Book, Known, Lease};
@@ -62,7 +63,7 @@ impl Store {
                 Known::Ask(not) => break not,
             }
         };
-        let _under_way = UnderWay { store: &self, key };
+        let _attempt = UnderWay { store: &self, key, changes: None };
         let loan = self.pool.shared(&not).await?;
         match loan.session().attempt(&self.sql, key, claim.mode).await {
             Ok(None) => Ok(busy()),
@@ -94,14 +95,31 @@ impl Store {
         let held = Held::new(claim, fence, self.clock.wall_micros());
         let grant = held.grant.clone();
         let (name, metadata) = (claim.name.clone(), claim.metadata.clone());
-        let lease = Lease { name, key, loan, held, metadata };
+        let lease = Lease { name, key, loan, held, metadata, changing: false };
         let kept = self.book().keep(claim.id, lease, self.now());
         kept.map(|()| grant).map_err(|lease| lease.loan)
     }
 
+    /// The book, when no downgrade of this lease is under way, nor a session given up under one.
+    async fn settled(&self, id: &LeaseId) -> MutexGuard<'_, Book> {
+        loop {
+            let (over, session) = {
+                let book = self.book();
+                match book.changing(id) {
+                    Some(change) => change,
+                    None => return book,
+                }
+            };
+            tokio::select! {
+                () = over => {}
+                () = session.given_up() => {}
+            }
+        }
+    }
+
     pub(super) async fn renew(self: Arc<Self>, renewal: Renewal) -> Result<Renewed> {
-        let (key, mode, session) = {
-            let mut book = self.book();
+        let (key, session, downgrades) = {
+            let mut book = self.settled(&renewal.id).await;
             let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
                 return Ok(Renewed::Gone(Gone::NotFound));
             };
@@ -122,24 +140,35 @@ impl Store {
                 Some(wanted) if wanted == mode => {}
                 Some(wanted) => return Err(wanted.mismatch(mode)),
             }
-            (lease.key, mode, Arc::clone(lease.session()))
+            let (key, session) = (lease.key, Arc::clone(lease.session()));
+            let downgrades = renewal.mode == Some(Mode::Shared) && mode == Mode::Exclusive;
+            if downgrades {
+                book.change(&renewal.id);
+            }
+            (key, session, downgrades)
         };
+        // One at a time: a second one would take the key once more, and a release meanwhile would free the wrong half.
+        let _change = downgrades.then(|| UnderWay { store: &self, key, changes: Some(renewal.id) });
         session.take_home();
         if let Some(raise) = renewal.raise_fence.filter(|raise| !raise.is_unfenced()) {
             self.raise(key, raise).await?;
         }
-        if renewal.mode == Some(Mode::Shared) && mode == Mode::Exclusive {
-            // Not knowing which of the two it is would be worse than losing it.
-            if let Err(error) = session.downgrade(&self.sql, key).await {
-                session.give_up();
-                return Err(error);
+        if downgrades {
+            tokio::select! {
+                biased;
+                // It is gone, and its holder is told so before the server is.
+                () = session.given_up() => {}
+                // Not knowing which of the two it is would be worse than losing it.
+                done = session.downgrade(&self.sql, key) => done.inspect_err(|_| session.give_up())?,
             }
         }
         let mut book = self.book();
         let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
             return Ok(Renewed::Gone(Gone::NotFound));
         };
-        lease.held.grant.mode = renewal.mode.unwrap_or(mode);
+        if downgrades {
+            lease.held.grant.mode = Mode::Shared;
+        }
         Ok(Renewed::Held(lease.held.renewed(&renewal)))
     }
 
@@ -158,7 +187,7 @@ impl Store {
     }
 
     pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
-        let (released, lease) = self.book().release(&release, self.now());
+        let (released, lease) = self.settled(&release.id).await.release(&release, self.now());
         let Some(lease) = lease else {
             // One who no longer waits is out of the server's queue when this is answered.
             let leaving = self.book().leaving(&release.id);
@@ -167,6 +196,7 @@ impl Store {
             }
             return Ok(released);
         };
+        let _release = UnderWay { store: &self, key: lease.key, changes: None };
         // On any doubt the session ends with the key.
         match lease.session().free(&self.sql, lease.key, lease.held.grant.mode).await? {
             true => Ok(released),
@@ -200,15 +230,17 @@ impl Store {
     }
 }
 
-/// Notes that an attempt on a key is over when it is.
+/// Notes that what is under way on a key is over when it is.
 struct UnderWay<'a> {
     store: &'a Store,
     key: AdvisoryKey,
+    /// The lease that is downgraded.
+    changes: Option<LeaseId>,
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.store.book().end(self.key);
+        self.store.book().end(self.key, self.changes.as_ref());
     }
 }
 

@@ -19,8 +19,8 @@ use super::store::Store;
 /// Without a connection to wait on, a claim tries again after this long.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// How long the server is given to cancel a wait before it is asked again; after so many times the session ends
-/// as it is, and the server notices by itself.
+/// How long the server is given to take a cancel, and then to cancel the wait, before it is asked again; after so many
+/// times the session ends as it is, and the server notices by itself.
 const CANCEL: (Duration, u32) = (Duration::from_secs(1), 5);
 
 /// A lock on its way to the one who waited for it. Dropped before it arrives, its session ends and frees it.
@@ -136,11 +136,8 @@ impl Store {
         mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
     ) -> bool {
         for _ in 0..CANCEL.1 {
-            tokio::select! {
-                granted = &mut asked => return matches!(granted, Ok(Some(_))),
-                // That it could not be sent shows below.
-                _ = session.cancel(&self.pool.address) => {}
-            }
+            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Cancelling`.
+            let _ = tokio::time::timeout(CANCEL.0, session.cancel(&self.pool.address)).await;
             if let Ok(granted) = tokio::time::timeout(CANCEL.0, &mut asked).await {
                 return matches!(granted, Ok(Some(_)));
             }

@@ -1,0 +1,114 @@
+//! Where a connection is between calls: for a moment where the last one was made, then at home, which never sleeps.
+
+use std::fs;
+use std::time::Duration;
+
+use leasehold::Locks;
+use testkit::postgres::Postgres;
+use tokio_postgres::Client;
+
+use crate::support::{PATIENCE, connect, runtime, session_of, stranger, until, url};
+
+/// One side of a connection, as the system shows it.
+struct Socket {
+    own: u16,
+    server: u16,
+}
+
+impl Socket {
+    /// That of the session which holds a name.
+    async fn holding(look: &Client, name: &str, server: &Postgres) -> Self {
+        let pid = session_of(look, name).await.expect("it is held");
+        let port = "SELECT client_port FROM pg_stat_activity WHERE pid = $1";
+        let port: i32 = look.query_one(port, &[&pid]).await.unwrap().get(0);
+        Socket { own: u16::try_from(port).unwrap(), server: server.port() }
+    }
+
+    /// Its number, unless it is closed; also if the other side alone has closed it.
+    fn inode(&self) -> Option<String> {
+        let ports = [self.own, self.server].map(|port| format!(":{port:04X}"));
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let mine =
+            |line: &Vec<&str>| line[1].ends_with(&ports[0]) && line[2].ends_with(&ports[1]) && line[9] != "0";
+        lines.find(|line| line.len() > 9 && mine(line)).map(|line| line[9].to_owned())
+    }
+
+    /// How many descriptors there are of runtimes that watch it.
+    fn watchers(&self) -> usize {
+        let link = format!("socket:[{}]", self.inode().expect("it is open"));
+        let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let is_it = |file: &fs::DirEntry| fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == &*link);
+        let number = files.into_iter().find(is_it).expect("it is ours").file_name();
+        let line = |line: &str| {
+            line.strip_prefix("tfd:").is_some_and(|rest| rest.split_whitespace().next() == number.to_str())
+        };
+        let all = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+        // One that was closed meanwhile watches nothing.
+        all.filter(|one| fs::read_to_string(one.path()).unwrap_or_default().lines().any(line)).count()
+    }
+}
+
+/// A client that asks for no sign of life.
+async fn quiet(server: &Postgres) -> Locks {
+    Locks::connect(&url(server, "keepalive=3600")).await.unwrap()
+}
+
+#[test]
+fn it_stays_where_it_was_called_for_a_moment_and_then_goes_home() {
+    let server = Postgres::start();
+    let own = runtime();
+    let (locks, look) = own.block_on(async { (quiet(&server).await, stranger(&server).await) });
+    let guard = own.block_on(locks.mutex("x").lock()).unwrap();
+    let socket = own.block_on(Socket::holding(&look, "x", &server));
+    own.block_on(guard.release()).unwrap();
+    own.block_on(until("home watches it later, and not at once", || async {
+        locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        let soon = socket.watchers();
+        std::thread::sleep(Duration::from_millis(60));
+        // A slow machine may need more than one look.
+        soon < socket.watchers()
+    }));
+}
+
+#[test]
+fn a_session_that_ends_while_nobody_asks_is_noticed_also_if_the_last_runtime_is_gone() {
+    let server = Postgres::start();
+    let own = runtime();
+    let (locks, look) = own.block_on(async { (quiet(&server).await, stranger(&server).await) });
+    for ends in [false, true] {
+        let last = runtime();
+        let guard = last.block_on(locks.mutex("x").lock()).unwrap();
+        let socket = own.block_on(Socket::holding(&look, "x", &server));
+        let pid = own.block_on(session_of(&look, "x"));
+        last.block_on(guard.release()).unwrap();
+        // Otherwise it is alive, and does nothing.
+        let last = (!ends).then_some(last);
+        own.block_on(async {
+            look.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
+            until("it is closed here too", || async { socket.inode().is_none() }).await;
+            let one_try = locks.mutex("x").try_lock().await.unwrap();
+            one_try.expect("it is free").release().await.unwrap();
+        });
+        drop(last);
+    }
+}
+
+#[test]
+fn calls_that_come_from_another_runtime_just_when_it_goes_home_are_answered() {
+    let server = Postgres::start();
+    let (one, other) = (runtime(), runtime());
+    let locks = one.block_on(connect(&server));
+    let guard = one.block_on(locks.mutex("held").lock()).unwrap();
+    for round in 0..120_u64 {
+        let calls = if round % 2 == 0 { &one } else { &other };
+        calls.block_on(async {
+            let call = async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() };
+            tokio::time::timeout(PATIENCE, call).await.expect("it is answered");
+        });
+        // Around 20 ms, by thirds of a millisecond: it has gone home, goes, or is about to.
+        std::thread::sleep(Duration::from_micros(17_500 + round % 15 * 333));
+    }
+    guard.check().unwrap();
+}

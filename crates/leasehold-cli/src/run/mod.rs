@@ -7,6 +7,7 @@ mod plan;
 pub(crate) mod signals;
 mod standing;
 mod supervise;
+mod suspend;
 mod terminal;
 mod tree;
 mod voice;
@@ -30,7 +31,7 @@ use self::child::Start;
 use self::plan::{Plan, Why};
 use self::signals::{Arrived, Blocked, Signals};
 use self::supervise::{Ended, Supervised};
-use self::terminal::Foreground;
+use self::terminal::Terminal;
 use self::voice::{Event, Voice};
 
 /// How long a wait is not worth a word.
@@ -160,13 +161,13 @@ async fn supervise(
     tree::adopt_orphans()?;
     // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
     guard.check()?;
-    let foreground = Foreground::note();
+    let terminal = Terminal::note();
     let leader = start.spawn()?;
     voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
     let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
-    let supervised = Supervised { leader, guard, locks, plan, voice, kill_leftovers };
+    let supervised = Supervised { leader, guard, locks, plan, voice, terminal, kill_leftovers };
     let ended = supervised.until_gone(signals, &alarm).await;
-    foreground.give_back();
+    supervised.terminal.give_back();
     Ok(ended)
 }
 

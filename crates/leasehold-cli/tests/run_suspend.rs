@@ -18,7 +18,7 @@ const SLOW: &str = "import os, signal, sys, time
 def stop(number, frame):
     if sys.argv[1] == 'never':
         return print('heard-' + str(1 + 1), flush=True)
-    until = time.time() + 0.5
+    until = time.time() + float(sys.argv[2])
     while time.time() < until:
         time.sleep(0.01)
     print('tidy', file=open('tidy', 'w'), flush=True)
@@ -40,7 +40,7 @@ fn suspended(terminal: &mut Terminal, command: Pid, suspend: impl FnOnce(&mut Te
     suspend(terminal);
     terminal.sees("Stopped");
     terminal.sees("ready> ");
-    assert!(is_stopped(command), "the shell has its prompt while the command runs");
+    assert!(is_stopped(command), "the shell has its prompt while the command runs: {}", terminal.shown());
     terminal.type_in("echo mine-$((1+1))\n");
     terminal.sees("mine-2");
     terminal.sees("ready> ");
@@ -64,17 +64,19 @@ fn the_shell_has_its_prompt_only_when_a_command_that_takes_its_time_has_stopped(
     for store in [file(), sqlite()] {
         std::fs::write(store.path("slow.py"), SLOW).unwrap();
         // The last one is not our child but its: it is given its time too.
-        for start in
-            ["slow.py itself", "slow.py as-usual", "slow.py group", "-c 'python3 slow.py itself; true'"]
-        {
+        for start in [
+            "-- python3 slow.py itself 0.5",
+            "-- python3 slow.py as-usual 0.5",
+            "-- python3 slow.py group 0.5",
+            "-c 'python3 slow.py itself 0.2; true'",
+        ] {
             let _ = std::fs::remove_file(store.path("pid"));
             let mut terminal = shell(&store);
-            let line = if start.starts_with('-') { start.into() } else { format!("-- python3 {start}") };
-            terminal.type_in(&format!("lh x {line}\n"));
+            terminal.type_in(&format!("lh x {start}\n"));
             let command = pid_in(&store.path("pid"));
             for word in ["one", "two"] {
                 suspended(&mut terminal, command, ctrl_z);
-                assert_eq!(line_in(&store.path("tidy")), "tidy", "it was stopped before it was in order");
+                assert_eq!(line_in(&store.path("tidy")), "tidy", "stopped too early: {start}");
                 std::fs::remove_file(store.path("tidy")).unwrap();
                 brought_back(&mut terminal, word);
             }
@@ -113,6 +115,28 @@ fn one_quick_suspend_after_the_other_never_lets_the_command_read_what_is_typed_t
 }
 
 #[test]
+fn a_shell_that_is_just_about_to_start_something_is_suspended_too() {
+    for store in [file(), sqlite()] {
+        let mut terminal = shell(&store);
+        // While it starts a program it shares its memory, and cannot stop before that one goes on.
+        terminal.type_in("lh x -- sh -c 'echo $$ >pid; while :; do /bin/true; done'\n");
+        pid_in(&store.path("pid"));
+        for _ in 0..20 {
+            ctrl_z(&mut terminal);
+            terminal.sees("Stopped");
+            terminal.sees("ready> ");
+            terminal.type_in("fg\n");
+            terminal.sees("leasehold run");
+        }
+        // A shell that is about to start something may forget a Ctrl-C.
+        terminal.type_in("\x1a");
+        terminal.sees("ready> ");
+        terminal.type_in("kill %%; fg\n");
+        terminal.sees("ready> ");
+    }
+}
+
+#[test]
 fn a_command_that_does_not_stop_keeps_the_terminal_and_its_lock() {
     let store = sqlite();
     std::fs::write(store.path("slow.py"), SLOW).unwrap();
@@ -147,7 +171,7 @@ fn nothing_of_the_command_runs_while_nothing_renews_its_lock() {
         // A daemon that the terminal does not reach, and a child that does not care.
         let script = "setsid sh -c 'while :; do echo >>daemon; sleep 0.01; done' &
             (trap '' TSTP; while :; do echo >>deaf; sleep 0.01; done) &
-            echo $$ >pid; while :; do sleep 0.01; done";
+            echo $$ >pid; exec sleep 600";
         std::fs::write(store.path("script"), script).unwrap();
         let mut terminal = shell(&store);
         terminal.type_in("lh --ttl 60s --kill-leftovers x -- sh script\n");

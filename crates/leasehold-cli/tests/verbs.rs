@@ -276,34 +276,3 @@ fn revoke_asks_first_and_takes_the_lock_away() {
         assert_eq!(call(&store, &["revoke", "nobody", "-y"]).out, "nobody held it\n");
     }
 }
-
-#[test]
-fn completions_and_manual_pages_know_every_command() {
-    for shell in ["bash", "zsh", "fish"] {
-        let outcome = ended(support::leasehold(&["completions", shell]));
-        assert_eq!(outcome.code(), 0);
-        assert!(
-            outcome.out.contains("acquire")
-                && outcome.out.contains("max-hold")
-                && !outcome.out.contains("__become"),
-            "{shell}"
-        );
-    }
-    let mut bash = Command::new("bash");
-    let script = "set -eu; source <($LH completions bash); complete -p leasehold
-        COMP_WORDS=(leasehold ac) COMP_CWORD=1; _leasehold leasehold ac leasehold; echo \"${COMPREPLY[@]}\"";
-    bash.args(["--norc", "-c", script]).env("LH", env!("CARGO_BIN_EXE_leasehold"));
-    let outcome = ended(bash);
-    assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""), "{outcome:?}");
-    assert!(
-        outcome.out.contains("-F _leasehold leasehold") && outcome.out.ends_with("acquire\n"),
-        "{outcome:?}"
-    );
-    let dir = tempfile::tempdir().unwrap();
-    let pages = dir.path().join("man1");
-    assert_eq!(ended(support::leasehold(&["man", "--dir", pages.to_str().unwrap()])).code(), 0);
-    ended(support::leasehold(&["man", "--dir", "/dev/null/x"])).says(74, "/dev/null/x");
-    let page = std::fs::read_to_string(pages.join("leasehold-run.1")).unwrap();
-    assert!(page.contains("kill\\-after") && page.contains("Examples"), "{page}");
-    assert!(ended(support::leasehold(&["man"])).out.contains("leasehold"));
-}

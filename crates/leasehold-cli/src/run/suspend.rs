@@ -14,12 +14,12 @@ use rustix::process::{Signal as Sent, WaitStatus, getpgid, getpgrp};
 use super::alarm::now;
 use super::signals;
 use super::supervise::{Course, Supervised};
-use super::tree;
+use super::tree::{self, State};
 use super::voice::Event;
 
 /// How long those beside the command that were told to stop may take once it has: they may have a terminal to put in
 /// order. A person waits for a prompt meanwhile.
-const OTHERS: Duration = Duration::from_secs(1);
+const OTHERS: Duration = Duration::from_secs(2);
 
 /// How often they are looked at: only of its children is a process told that they are stopped.
 const LOOK: Duration = Duration::from_millis(5);
@@ -30,7 +30,8 @@ const MEANT: Duration = Duration::from_secs(10);
 /// After having let something go on, a stop may be missed for this long: who had it before was let go on with it.
 const MISSED: Duration = Duration::from_secs(1);
 
-/// How long who may have missed it has to show that it has not.
+/// How long who may have missed it has to show that it has not; and how often a command that has not stopped is looked
+/// at, whether it is stuck.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What a terminal, or somebody in its place, sends to those that are to stop.
@@ -45,8 +46,18 @@ pub(crate) struct Stop {
     told: bool,
     /// When the command itself was seen to be stopped.
     stopped: Option<Moment>,
-    /// When to tell those who may have missed it.
-    again: Option<Moment>,
+    /// When to look at a command that has not stopped.
+    again: Moment,
+    /// Whether those who may have missed it are still to be told.
+    missed: bool,
+    /// Whether the command was stuck when it was looked at.
+    stuck: bool,
+}
+
+impl Stop {
+    fn new(signal: Signal, told: bool, since: Moment) -> Self {
+        Stop { signal, since, told, stopped: None, again: since + AGAIN, missed: false, stuck: false }
+    }
 }
 
 impl Supervised<'_> {
@@ -57,7 +68,7 @@ impl Supervised<'_> {
         }
         let (since, stopped) = (now(), course.stop.and_then(|stop| stop.stopped));
         let missed = course.resumed.is_some_and(|at| since.since(at) < MISSED);
-        course.stop = Some(Stop { signal, since, told: true, stopped, again: missed.then(|| since + AGAIN) });
+        course.stop = Some(Stop { stopped, missed, ..Stop::new(signal, true, since) });
     }
 
     /// The command was stopped. If it was from the terminal so are we, or whoever started us would never know.
@@ -72,29 +83,40 @@ impl Supervised<'_> {
         course.took_terminal = took.or(course.took_terminal);
         let signal = signal.or(took.map(|_| Signal::SIGTSTP)).filter(|_| self.terminal.is_there());
         let now = now();
-        course.stop = course
-            .stop
-            .filter(|stop| now.since(stop.since) < MEANT)
-            .or(signal.map(|signal| Stop { signal, since: now, told: false, stopped: None, again: None }));
+        let meant = course.stop.filter(|stop| now.since(stop.since) < MEANT);
+        course.stop = meant.or(signal.map(|signal| Stop::new(signal, false, now)));
     }
 
-    /// The command goes on.
+    /// The command goes on, so that what it did alone is over.
     pub(super) fn goes_on(&self, course: &mut Course<'_>) {
         course.stopped = false;
         course.heard = true;
+        course.stop = course.stop.filter(|stop| stop.told);
     }
 
     /// Stops us if that was asked for and the command is stopped. When to look again, if not for a signal.
     pub(super) fn stop_if_stopped(&self, course: &mut Course<'_>) -> Option<Moment> {
         let stop = course.stop.as_mut()?;
         let (now, ours) = (now(), getpgrp().as_raw_nonzero().get());
-        if stop.again.is_some_and(|at| now >= at) {
-            stop.again = None;
+        if stop.missed && now.since(stop.since) >= AGAIN {
+            stop.missed = false;
             tell_again(stop, ours);
         }
+        if course.status.is_none() && !course.stopped && now.since(stop.since) < MEANT {
+            if now < stop.again {
+                return Some(stop.again);
+            }
+            stop.again = now + AGAIN;
+            // It takes its time or does not want to: who has started it directly would not stop either. Unless it
+            // cannot: while it waits for a child that shares its memory and was stopped itself, it does nothing.
+            let stuck = tree::Process::look(self.leader).is_some_and(|it| it.state == State::Stuck);
+            course.stopped = stop.stuck && stuck;
+            stop.stuck = stuck;
+            return Some(stop.again);
+        }
         if course.status.is_none() && !course.stopped {
-            // It takes its time or does not want to: who has started it directly would not stop either.
-            return stop.again;
+            course.stop = None;
+            return None;
         }
         let Some(since) = stop.stopped else {
             // What the others were told, we were told too, and hear of it before that.
@@ -103,14 +125,17 @@ impl Supervised<'_> {
         };
         let running = tree::running();
         let late = now.since(since);
-        let stopping = |it: &tree::Process| it.group == ours && !it.ignores(stop.signal);
-        if stop.told && late < OTHERS && running.iter().any(stopping) {
+        let stopping = |it: &&tree::Process| it.state == State::Running && it.group == ours;
+        let stopping = running.iter().filter(stopping).any(|it| !it.ignores(stop.signal));
+        if stop.told && late < OTHERS && stopping {
             return Some(now + LOOK);
         }
         // Nothing may run while nothing renews the lock, whatever it was told; nor what is started meanwhile.
-        if self.plan.ttl().is_some() && late < 2 * OTHERS && !running.is_empty() {
+        if self.plan.ttl().is_some() {
             tree::send(&running, Sent::STOP);
-            return Some(now + LOOK);
+            if late < 2 * OTHERS && running.iter().any(|it| it.state == State::Running) {
+                return Some(now + LOOK);
+            }
         }
         let signal = stop.signal;
         self.suspend(signal, course);
@@ -121,23 +146,26 @@ impl Supervised<'_> {
     fn suspend(&self, signal: Signal, course: &mut Course<'_>) {
         let left = self.guard.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
-        (course.stop, course.heard) = (None, false);
+        (course.stop, course.stopped, course.heard) = (None, false, false);
         signals::take(signal);
         course.going_on = signals::is_pending(Signal::SIGCONT);
-        // Somebody let us go on, and the command too if he meant all of the group.
-        self.resume(course);
+        // Somebody let us go on, and the command too if all of the group was meant. Then what it has done since is
+        // news: if it has stopped again it means it.
+        self.note_children(course);
+        let went_on = course.heard;
+        self.resume(went_on, course);
     }
 
-    /// We were let go on: by whoever let us go on just now, or once more.
+    /// We were told to go on: by what has let us go on just now, or by somebody who means the command.
     pub(super) fn told_to_go_on(&self, course: &mut Course<'_>) {
         if !std::mem::take(&mut course.going_on) {
-            (course.stop, course.heard) = (None, false);
-            self.resume(course);
+            course.stop = None;
+            self.resume(false, course);
         }
     }
 
-    /// Lets the command go on, unless its time is over: then it is killed where it stands.
-    fn resume(&self, course: &mut Course<'_>) {
+    /// Lets everything go on, with or without the command, unless its time is over: then it is killed where it stands.
+    fn resume(&self, went_on: bool, course: &mut Course<'_>) {
         self.keep_to_plan(course);
         if course.is_killing() {
             return;
@@ -146,12 +174,8 @@ impl Supervised<'_> {
             // Who has brought us to the foreground means the command, and knows only of our group.
             self.terminal.hand_over(group);
         }
-        // What the command has done since is news: it went on by itself, and if it has stopped again it means it.
-        self.note_children(course);
         let mut stopped = tree::stopped();
-        if course.heard {
-            stopped.retain(|process| process.pid != self.leader);
-        }
+        stopped.retain(|process| !(went_on && process.pid == self.leader));
         if !stopped.is_empty() {
             tree::send(&stopped, Sent::CONT);
             course.resumed = Some(now());

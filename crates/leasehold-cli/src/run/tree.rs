@@ -53,12 +53,21 @@ pub(crate) struct Process {
     pub(crate) group: i32,
     /// Tells it from another that got its number later.
     started: u64,
-    stopped: bool,
-    ended: bool,
+    pub(crate) state: State,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Running,
+    /// In the kernel, out of reach of signals: for a disk, or until a child that shares its memory has started.
+    Stuck,
+    Stopped,
+    Ended,
 }
 
 impl Process {
-    fn look(pid: Pid) -> Option<Self> {
+    pub(crate) fn look(pid: Pid) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         Process::parse(pid, &stat)
     }
@@ -66,12 +75,16 @@ impl Process {
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         // `pid (name) state parent group …`, where the name may hold anything; 22 is when it was started.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = fields.next()?;
+        let state = match fields.next()? {
+            "D" => State::Stuck,
+            "T" | "t" => State::Stopped,
+            "Z" | "X" => State::Ended,
+            _ => State::Running,
+        };
         let parent = fields.next()?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
         let started = fields.nth(16)?.parse().ok()?;
-        let (stopped, ended) = (matches!(state, "T" | "t"), matches!(state, "Z" | "X"));
-        Some(Process { pid, parent, group, started, stopped, ended })
+        Some(Process { pid, parent, group, started, state })
     }
 
     /// Whether it was there before this moment: surely so, for the system counts in hundredths of a second.
@@ -114,7 +127,7 @@ fn below() -> Vec<Process> {
             found.push(process);
         }
     }
-    found.retain(|process| !process.ended);
+    found.retain(|process| process.state != State::Ended);
     found
 }
 
@@ -131,12 +144,12 @@ pub(crate) fn signal(signal: Signal) {
 
 /// Everything below this process that is not stopped.
 pub(crate) fn running() -> Vec<Process> {
-    below().into_iter().filter(|process| !process.stopped).collect()
+    below().into_iter().filter(|process| process.state != State::Stopped).collect()
 }
 
-/// Everything below this process that is.
+/// Everything below this process that is, or will be if it was told to.
 pub(crate) fn stopped() -> Vec<Process> {
-    below().into_iter().filter(|process| process.stopped).collect()
+    below().into_iter().filter(|process| process.state != State::Running).collect()
 }
 
 /// Sends a signal to these.
@@ -167,10 +180,7 @@ mod tests {
         let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 777 0 0";
         let pid = Pid::from_raw(42).unwrap();
         let read = Process::parse(pid, &format!("42 (a) S 9 (x) Z 7 {rest}"));
-        assert_eq!(
-            read,
-            Some(Process { pid, parent: 7, group: 1, started: 777, stopped: false, ended: true })
-        );
+        assert_eq!(read, Some(Process { pid, parent: 7, group: 1, started: 777, state: State::Ended }));
         assert_eq!(Process::parse(pid, "42 (a"), None);
         assert_eq!(Process::parse(pid, ""), None);
     }

@@ -77,10 +77,8 @@ fn a_lease_can_be_in_a_file_or_come_by_pipe_but_not_be_an_argument() {
 #[test]
 fn leases_that_end_with_the_process_are_not_for_scripts() {
     let store = file();
-    for args in [&["acquire", "x"][..], &["revoke", "x", "--yes"]] {
-        let outcome = call(&store, args);
-        outcome.says(64, "use `leasehold run`, or a store with a ttl");
-    }
+    call(&store, &["acquire", "x"]).says(64, "use `leasehold run`, or a store with a ttl");
+    call(&store, &["revoke", "x", "--yes"]).says(64, "and in no other way; `leasehold show` says which");
 }
 
 #[test]
@@ -158,6 +156,8 @@ fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
             assert_eq!(names.as_array().unwrap().len(), 1);
             assert_eq!(names[0]["name"], "jobs/a");
             assert_eq!(names[0]["holders"][0]["mode"], "exclusive");
+            let nothing = call(&store, &["list", "jobs/b"]).out;
+            assert!(nothing.starts_with("nothing that begins with \"jobs/b\" is locked"), "{nothing}");
             let table = call(&store, &["list"]).out;
             let lines: Vec<&str> = table.lines().collect();
             assert!(lines[0].starts_with("NAME ") && lines.len() == 3, "{table}");
@@ -181,6 +181,11 @@ fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
         assert!(!raw.contains(info.holders[0].id.expose()) && !shown.contains(info.holders[0].id.expose()));
         assert_eq!(json(&store, &["show", "free"])["held"], false);
         drop(waiter);
+        if store.permits {
+            let _permit = store.hold("pool", &["--limit", "3"]);
+            let holder = &json(&store, &["show", "pool"])["holders"][0];
+            assert_eq!((&holder["mode"], &holder["limit"]), (&"permit".into(), &3.into()), "{holder}");
+        }
     }
 }
 
@@ -214,7 +219,8 @@ fn wait_ends_when_nobody_holds_it_or_its_time_is_over() {
         assert!(free["free"] == true && free["waited_ms"].is_u64(), "{free}");
         let holder = store.hold("x", &[]);
         let start = Instant::now();
-        call(&store, &["wait", "-w", "0.3", "x"]).says(75, "still held");
+        let says = format!("\"x\" on {} is still held by ", store.shown());
+        call(&store, &["wait", "-w", "0.3", "x"]).says(75, &says);
         assert!(start.elapsed() >= Duration::from_millis(300));
         let held = call(&store, &["wait", "-w", "0", "x", "--output", "json"]);
         held.says(75, "still held");

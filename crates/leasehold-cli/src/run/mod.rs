@@ -78,7 +78,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
         guard = acquire(&args, &opened, &shown, voice) => guard?,
     };
     let Some(guard) = guard else {
-        let owner = lock::holder(&opened.locks, &args.name).await.ok().flatten();
+        let owner = lock::keeper(&opened, &args.name).await?;
         let code = if args.skip_ok { 0 } else { args.conflict_code };
         voice.tell(&Event::Busy {
             name: &args.name,
@@ -87,7 +87,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
             owner: owner.as_deref(),
             quiet: args.skip_ok,
         });
-        opened.locks.close().await;
+        interrupt::part(&opened.locks).await;
         return Ok(code.into());
     };
     let since = now();

@@ -64,6 +64,7 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
             });
             // The one that is inside and does not end by itself.
             let text = log();
+            assert!(!text.contains("overlap"), "{text}");
             let last = text.lines().next_back().unwrap_or_default();
             if last.starts_with("begin") {
                 let before = text.clone();

@@ -199,6 +199,10 @@ fn a_shell_inside_has_jobs_of_its_own_and_gives_the_terminal_back() {
         terminal.sees("inner> ");
         terminal.type_in("fg\n");
         terminal.sees("cat");
+        // The shell says so before it gives the terminal away.
+        terminal.type_in("typed\n");
+        terminal.sees("typed");
+        terminal.sees("typed");
         terminal.type_in("\x03");
         terminal.sees("inner> ");
         assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);

@@ -98,8 +98,8 @@ impl Supervised<'_> {
     pub(super) fn stop_if_stopped(&self, course: &mut Course<'_>) -> Option<Moment> {
         let stop = course.stop.as_mut()?;
         let (now, ours) = (now(), getpgrp().as_raw_nonzero().get());
-        if stop.missed && now.since(stop.since) >= AGAIN {
-            stop.missed = false;
+        if stop.missed && now >= stop.again {
+            stop.missed = now.since(stop.since) < MISSED;
             tell_again(stop, ours);
         }
         if course.status.is_none() && !course.stopped && now.since(stop.since) < MEANT {
@@ -109,7 +109,7 @@ impl Supervised<'_> {
             stop.again = now + AGAIN;
             // It takes its time or does not want to: who has started it directly would not stop either. Unless it
             // cannot: while it waits for a child that shares its memory and was stopped itself, it does nothing.
-            let stuck = tree::Process::look(self.leader).is_some_and(|it| it.state == State::Stuck);
+            let stuck = tree::is_stuck(self.leader);
             course.stopped = stop.stuck && stuck;
             stop.stuck = stuck;
             return Some(stop.again);
@@ -125,7 +125,7 @@ impl Supervised<'_> {
         };
         let running = tree::running();
         let late = now.since(since);
-        let stopping = |it: &&tree::Process| it.state == State::Running && it.group == ours;
+        let stopping = |it: &&tree::Process| it.pid != self.leader && it.group == ours;
         let stopping = running.iter().filter(stopping).any(|it| !it.ignores(stop.signal));
         if stop.told && late < OTHERS && stopping {
             return Some(now + LOOK);

@@ -67,7 +67,7 @@ pub(crate) enum State {
 }
 
 impl Process {
-    pub(crate) fn look(pid: Pid) -> Option<Self> {
+    fn look(pid: Pid) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         Process::parse(pid, &stat)
     }
@@ -99,7 +99,7 @@ impl Process {
 
     /// Whether this signal does to it what it does to everybody who has made no provision.
     pub(crate) fn does_as_usual_on(&self, signal: Named) -> bool {
-        !self.has_in(&["SigIgn:", "SigCgt:", "SigBlk:"], signal)
+        !self.has_in(&["SigIgn:", "SigCgt:"], signal)
     }
 
     fn has_in(&self, sets: &[&str], signal: Named) -> bool {
@@ -150,6 +150,14 @@ pub(crate) fn running() -> Vec<Process> {
 /// Everything below this process that is, or will be if it was told to.
 pub(crate) fn stopped() -> Vec<Process> {
     below().into_iter().filter(|process| process.state != State::Running).collect()
+}
+
+/// Whether this process cannot do anything before a child of its goes on that is stopped.
+pub(crate) fn is_stuck(pid: Pid) -> bool {
+    let below = below();
+    let waits = below.iter().any(|process| process.pid == pid && process.state == State::Stuck);
+    let parent = pid.as_raw_nonzero().get();
+    waits && below.iter().any(|process| process.parent == parent && process.state == State::Stopped)
 }
 
 /// Sends a signal to these.

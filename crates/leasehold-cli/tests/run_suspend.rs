@@ -266,3 +266,32 @@ fn a_shell_inside_that_suspends_itself_gives_the_terminal_up_and_has_it_again() 
     terminal.type_in("echo code=$?.\n");
     terminal.sees("code=3.");
 }
+
+/// A command that takes the terminal for a group of its own, once, and reads from it.
+const TAKER: &str = "import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+os.setpgid(0, 0)
+os.tcsetpgrp(0, os.getpid())
+print(os.getpid(), file=open('pid', 'w'), flush=True)
+for line in sys.stdin:
+    print('got-' + line.strip() + '.', flush=True)
+";
+
+#[test]
+fn a_command_that_has_taken_the_terminal_has_it_again_when_it_is_brought_back() {
+    for store in [file(), sqlite()] {
+        std::fs::write(store.path("taker.py"), TAKER).unwrap();
+        let mut terminal = shell(&store);
+        terminal.type_in("lh x -- python3 taker.py\n");
+        let command = pid_in(&store.path("pid"));
+        for word in ["one", "two"] {
+            // This reaches only the command.
+            suspended(&mut terminal, command, ctrl_z);
+            brought_back(&mut terminal, word);
+        }
+        terminal.type_in("\x04");
+        terminal.sees("ready> ");
+        terminal.type_in("echo code=$?.\n");
+        terminal.sees("code=0.");
+    }
+}

@@ -79,6 +79,10 @@ command -v redis-sentinel >/dev/null || packages+=(redis-sentinel)
 for tool in openssl curl python3; do
   command -v "$tool" >/dev/null || packages+=("$tool")
 done
+# The shells whose completions are tried out.
+for tool in zsh fish; do
+  command -v "$tool" >/dev/null || packages+=("$tool")
+done
 has_postgres || packages+=(postgresql)
 # The dashboard is tested in a real browser.
 command -v chromium >/dev/null || packages+=(chromium)

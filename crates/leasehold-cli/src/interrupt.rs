@@ -17,7 +17,7 @@ pub(crate) async fn leaving(signals: &Signals) -> Arrived {
         let arrived = signals.next().await;
         match arrived.signal {
             Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => return arrived,
-            Signal::SIGTSTP => signals::take(arrived.signal),
+            Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => signals::take(arrived.signal),
             _ => {}
         }
     }

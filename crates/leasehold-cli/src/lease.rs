@@ -89,13 +89,18 @@ impl LeaseArgs {
                 .map(Known::Lease)
                 .map_err(|error| Failure::Usage(format!("that is no lease: {error}")));
         }
-        Ok(Known::Id(LeaseId::parse(text)?))
+        LeaseId::parse(text).map(Known::Id).map_err(|_| {
+            Failure::Usage(
+                "that is no lease: neither what `leasehold acquire` prints nor a lease id of 22 characters"
+                    .into(),
+            )
+        })
     }
 }
 
 pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
     let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store).await?;
+    let opened = store::open_ttl(&args.lease.store, store::ENDS_AT_ONCE).await?;
     let renewed = match known {
         Known::Lease(mut lease) => {
             lease.ttl = args.ttl.unwrap_or(lease.ttl);
@@ -121,7 +126,7 @@ pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
 
 pub(crate) async fn release(args: Release) -> Result<ExitCode, Failure> {
     let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store).await?;
+    let opened = store::open_ttl(&args.lease.store, store::ENDS_AT_ONCE).await?;
     let released = match known {
         Known::Lease(lease) => opened.locks.release(&lease).await?,
         Known::Id(id) => opened.locks.release_by_id(id).await?,

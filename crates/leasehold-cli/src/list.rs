@@ -75,7 +75,9 @@ pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
     answer(&match args.output {
         Output::Json => view::json(&names)?,
         Output::Table if names.is_empty() => {
-            format!("nothing is locked or waited for on {}\n", opened.url.shown())
+            let which = Some(&args.prefix).filter(|prefix| !prefix.is_empty());
+            let which = which.map(|prefix| format!(" that begins with {prefix:?}")).unwrap_or_default();
+            format!("nothing{which} is locked or waited for on {}\n", opened.url.shown())
         }
         Output::Table => rows(&names),
     })?;

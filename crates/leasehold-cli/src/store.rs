@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::backend::Liveness;
 use leasehold::backends::file::Directory;
@@ -12,6 +13,10 @@ use crate::access::Access;
 use crate::exit::Exit;
 use crate::report::Failure;
 use crate::url::{StoreArgs, Url};
+
+/// How long a store may take to answer for the first time: somebody waits, or the next run of a timer comes. Calls
+/// of a server may take longer later, because it is the server that waits then.
+const OPENING: Duration = Duration::from_secs(10);
 
 /// An open store.
 #[derive(Debug)]
@@ -40,14 +45,18 @@ pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, l
     }
 }
 
-/// Opens a store whose leases outlive the process that took them.
-pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
+/// Why a command that ends at once has no use for a lock that ends with its process.
+pub(crate) const ENDS_AT_ONCE: &str =
+    "which this command does at once; use `leasehold run`, or a store with a ttl such as sqlite:";
+
+/// Opens a store whose leases outlive the process that took them. What it means that another's do not is for the
+/// caller to say.
+pub(crate) async fn open_ttl(args: &StoreArgs, otherwise: &str) -> Result<Store, Failure> {
     let store = open(args).await?;
     if store.locks.info().liveness != Liveness::Ttl {
+        let scheme = store.locks.info().scheme;
         return Err(Failure::Usage(format!(
-            "{}: frees a lock when the process that took it ends, which this command does at once; \
-             use `leasehold run`, or a store with a ttl such as sqlite:",
-            store.locks.info().scheme
+            "{scheme}: frees a lock when the process that took it ends, {otherwise}"
         )));
     }
     Ok(store)
@@ -56,7 +65,11 @@ pub(crate) async fn open_ttl(args: &StoreArgs) -> Result<Store, Failure> {
 impl Store {
     async fn open(url: Url, access: Access) -> Result<Self, Failure> {
         let shown = url.shown();
-        Store::connect(url, access).await.map_err(|failure| match failure {
+        let Ok(opened) = tokio::time::timeout(OPENING, Store::connect(url, access)).await else {
+            let line = format!("{shown}: it has not answered for {} s", OPENING.as_secs());
+            return Err(Failure::Ended(Exit::Store, line));
+        };
+        opened.map_err(|failure| match failure {
             // Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
             Failure::Lock(error) if matches!(error.kind().into(), Exit::Store | Exit::NotAllowed) => {
                 Failure::Store(shown, error)

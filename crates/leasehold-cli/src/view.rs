@@ -21,6 +21,7 @@ pub(crate) struct Name {
 #[derive(Debug, Serialize)]
 pub(crate) struct Holder {
     pub(crate) owner: String,
+    #[serde(flatten, serialize_with = "mode")]
     pub(crate) mode: Mode,
     pub(crate) fence: Fence,
     /// `None`: the store does not know.
@@ -37,8 +38,21 @@ pub(crate) struct Holder {
 #[derive(Debug, Serialize)]
 pub(crate) struct Waiter {
     pub(crate) owner: String,
+    #[serde(flatten, serialize_with = "mode")]
     pub(crate) mode: Mode,
     pub(crate) waited_ms: u128,
+}
+
+/// A mode in the two fields that it has on the wire too.
+fn mode<S: serde::Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeMap as _;
+    let (mode, limit) = leasehold::wire::mode_fields(*mode);
+    let mut fields = to.serialize_map(None)?;
+    fields.serialize_entry("mode", &mode)?;
+    if let Some(limit) = limit {
+        fields.serialize_entry("limit", &limit)?;
+    }
+    fields.end()
 }
 
 impl From<&NameInfo> for Name {

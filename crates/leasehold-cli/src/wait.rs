@@ -12,7 +12,7 @@ use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
 use crate::url::StoreArgs;
-use crate::{duration, list, store, table, view};
+use crate::{duration, list, lock, store, table, view};
 
 /// How often `wait` looks: soon at first, then so rarely that it costs next to nothing.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -71,7 +71,8 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
         let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
         if left.is_zero() {
             tell(&args, false, start)?;
-            return Err(Failure::Ended(Exit::Busy, format!("{:?} is still held", args.name)));
+            let holder = lock::keeper(&opened, &args.name).await?;
+            return Err(lock::held(&opened, &args.name, "still ", holder.as_deref()));
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(LOOK.1);

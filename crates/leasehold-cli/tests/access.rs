@@ -114,6 +114,22 @@ fn every_command_gets_into_a_server_that_wants_a_token_and_a_certificate() {
 }
 
 #[test]
+fn a_token_that_may_take_locks_and_not_look_at_them_is_told_that_one_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let (token, tokens) = tokens(dir.path(), "acquire");
+    let served = Served::start(dir.path(), &["--tokens", tokens.to_str().unwrap()]);
+    let call = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_URL", &served.url).env("LEASEHOLD_TOKEN", &token);
+        ended(command)
+    };
+    assert_eq!(call(&["acquire", "x"]).code(), 0);
+    call(&["show", "x"]).says(77, "token");
+    call(&["acquire", "-n", "x"]).says(75, "is held");
+    call(&["run", "-n", "x", "true"]).says(75, "is held; the command was not run");
+}
+
+#[test]
 fn a_token_can_be_in_a_file_and_a_leasehold_inside_gets_in_too_without_its_being_an_argument() {
     let fortress = Fortress::new("127.0.0.1");
     write(fortress.dir.path().join("token"), &format!("{}\n", fortress.token));

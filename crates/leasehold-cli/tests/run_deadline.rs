@@ -62,6 +62,35 @@ fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
 }
 
 #[test]
+fn if_the_files_go_away_the_command_is_dead_and_while_they_hang_nobody_else_starts() {
+    let store = support::file();
+    let run = store.start(&["x", "--", "sh", "-c", STUBBORN]);
+    let (pid, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
+    // Somebody sits on the file without which nothing is done: the lock itself needs it not.
+    let locks: Vec<_> = std::fs::read_dir(store.path("locks")).unwrap().flatten().collect();
+    let meta = locks.iter().find(|entry| entry.path().extension().is_some_and(|end| end == "meta")).unwrap();
+    let hang = std::fs::File::open(meta.path()).unwrap();
+    hang.lock().unwrap();
+    store.run(&["-w", "1", "x", "--", "touch", "began"]).says(69, "did not answer");
+    drop(hang);
+    assert_eq!(store.run(&["-n", "x", "--", "touch", "began"]).code(), 75);
+    assert!(!store.path("began").exists() && lives(pid) && lives(daemon));
+    // Whoever comes now finds another directory, and the lock free.
+    let waiter = store.start(&["x", "--", "sh", "-c", "date +%s%N >began"]);
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::rename(store.path("locks"), store.path("elsewhere")).unwrap();
+    let ended = run.ended();
+    assert_eq!(ended.code(), 79, "{ended:?}");
+    assert!(!lives(pid) && !lives(daemon));
+    let waited = waiter.ended();
+    assert_eq!(waited.code(), 69, "{waited:?}");
+    assert!(waited.err.contains("the directory of the lock files has gone"), "{waited:?}");
+    assert_eq!(store.run(&["-n", "x", "--", "sh", "-c", "date +%s%N >began"]).code(), 0);
+    let began: u128 = line_in(&store.path("began")).parse().unwrap();
+    assert!(last_sign_of_life(&store) < began);
+}
+
+#[test]
 fn the_command_is_asked_before_it_is_killed_and_may_end_by_itself() {
     let store = sqlite();
     let script = "trap 'echo bye >bye; exit 0' TERM; echo $$ >pid; while :; do sleep 0.02; done";

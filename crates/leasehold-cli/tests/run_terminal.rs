@@ -7,26 +7,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use support::shell::{is_stopped, shell};
 use support::{Store, line_in, pid_in, stores};
 use testkit::pty::Terminal;
-
-/// An interactive shell in which `lh` is `leasehold run`.
-fn shell(store: &Store) -> Terminal {
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "--noprofile", "-i"]).current_dir(store.dir.path());
-    bash.env("LEASEHOLD_URL", &store.url)
-        .env("PS1", "ready> ")
-        .env_remove("PROMPT_COMMAND")
-        .env("TERM", "dumb");
-    let mut terminal = Terminal::start(&bash, 200);
-    terminal.sees("ready> ");
-    terminal.type_in(&format!(
-        "bind 'set enable-bracketed-paste off'; lh() {{ {} run \"$@\"; }}\n",
-        env!("CARGO_BIN_EXE_leasehold")
-    ));
-    terminal.sees("ready> ");
-    terminal
-}
 
 #[test]
 fn the_command_has_the_terminal_and_ctrl_c_ends_it() {
@@ -180,17 +163,12 @@ fn what_reads_from_the_terminal_is_suspended_brought_back_and_interrupted_as_wit
     for store in stores() {
         let mut terminal = shell(&store);
         terminal.type_in("lh x -- sh -c 'echo $$ >pid; exec cat'\n");
-        let cat = pid_in(&store.path("pid")).as_raw_nonzero();
-        let is_stopped = || {
-            let stat = std::fs::read_to_string(format!("/proc/{cat}/stat")).unwrap();
-            stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
-        };
+        let cat = pid_in(&store.path("pid"));
         for word in ["one", "two"] {
             terminal.type_in("\x1a");
             terminal.sees("Stopped");
             terminal.sees("ready> ");
-            // On a busy machine the shell may know that we are before the command is, which then still reads.
-            support::until("the command is stopped", is_stopped);
+            assert!(is_stopped(cat), "it could read what is typed to the shell");
             terminal.type_in("fg\n");
             terminal.sees("leasehold run");
             terminal.type_in(&format!("{word}\n"));
@@ -221,6 +199,10 @@ fn a_shell_inside_has_jobs_of_its_own_and_gives_the_terminal_back() {
         terminal.sees("inner> ");
         terminal.type_in("fg\n");
         terminal.sees("cat");
+        // The shell says so before it gives the terminal away.
+        terminal.type_in("typed\n");
+        terminal.sees("typed");
+        terminal.sees("typed");
         terminal.type_in("\x03");
         terminal.sees("inner> ");
         assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);

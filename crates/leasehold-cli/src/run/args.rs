@@ -87,7 +87,12 @@ pub(crate) struct Run {
     /// The name of the lock.
     pub(crate) name: String,
     /// The command and its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 }
 

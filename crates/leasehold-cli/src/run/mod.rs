@@ -7,6 +7,7 @@ mod plan;
 pub(crate) mod signals;
 mod standing;
 mod supervise;
+mod suspend;
 mod terminal;
 mod tree;
 mod voice;
@@ -30,7 +31,7 @@ use self::child::Start;
 use self::plan::{Plan, Why};
 use self::signals::{Arrived, Blocked, Signals};
 use self::supervise::{Ended, Supervised};
-use self::terminal::Foreground;
+use self::terminal::Terminal;
 use self::voice::{Event, Voice};
 
 /// How long a wait is not worth a word.
@@ -77,7 +78,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
         guard = acquire(&args, &opened, &shown, voice) => guard?,
     };
     let Some(guard) = guard else {
-        let owner = lock::holder(&opened.locks, &args.name).await.ok().flatten();
+        let owner = lock::keeper(&opened, &args.name).await?;
         let code = if args.skip_ok { 0 } else { args.conflict_code };
         voice.tell(&Event::Busy {
             name: &args.name,
@@ -86,7 +87,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
             owner: owner.as_deref(),
             quiet: args.skip_ok,
         });
-        opened.locks.close().await;
+        interrupt::part(&opened.locks).await;
         return Ok(code.into());
     };
     let since = now();
@@ -160,13 +161,13 @@ async fn supervise(
     tree::adopt_orphans()?;
     // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
     guard.check()?;
-    let foreground = Foreground::note();
+    let terminal = Terminal::note();
     let leader = start.spawn()?;
     voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
     let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
-    let supervised = Supervised { leader, guard, locks, plan, voice, kill_leftovers };
+    let supervised = Supervised { leader, guard, locks, plan, voice, terminal, kill_leftovers };
     let ended = supervised.until_gone(signals, &alarm).await;
-    foreground.give_back();
+    supervised.terminal.give_back();
     Ok(ended)
 }
 

@@ -8,7 +8,7 @@ use tokio::io::unix::AsyncFd;
 use crate::report::Failure;
 
 /// What is read instead of being delivered.
-const HANDLED: [Signal; 10] = [
+const HANDLED: [Signal; 12] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -17,6 +17,8 @@ const HANDLED: [Signal; 10] = [
     Signal::SIGUSR2,
     Signal::SIGWINCH,
     Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
     Signal::SIGCONT,
     Signal::SIGCHLD,
 ];
@@ -94,8 +96,21 @@ impl Signals {
 
 /// What was ignored when this process started, as a set of bits.
 fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set_in(&status(), "SigIgn:")
+}
+
+/// Whether this signal waits to be read.
+pub(crate) fn is_pending(signal: Signal) -> bool {
+    set_in(&status(), "ShdPnd:") & (1 << (signal as u32 - 1)) != 0
+}
+
+fn status() -> String {
+    std::fs::read_to_string("/proc/self/status").unwrap_or_default()
+}
+
+/// A set of signals in a `/proc/…/status`, as bits.
+pub(crate) fn set_in(status: &str, which: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(which));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 

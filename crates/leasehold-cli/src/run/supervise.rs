@@ -5,12 +5,14 @@ use std::time::Duration;
 use leasehold::clock::Moment;
 use leasehold::{Gone, Guard, Locks, LostReason, State};
 use nix::sys::signal::Signal;
-use rustix::process::{Pid, Signal as Sent, WaitStatus, getpgid, getpgrp};
+use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
 use super::alarm::{Alarm, now};
 use super::plan::{Plan, Step, Why};
-use super::signals::{self, Arrived, Signals};
+use super::signals::{Arrived, Signals};
 use super::standing::{Change, Standing};
+use super::suspend::Stop;
+use super::terminal::Terminal;
 use super::tree::{self, Reaped};
 use super::voice::{Event, Voice};
 
@@ -23,10 +25,6 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// What is left over is told of only if it is not gone in a moment: it usually is.
 const MOMENT: Duration = Duration::from_millis(250);
-
-/// After having let the command go on, a stop that everybody has from the terminal is passed on for this long: the
-/// command may have had it before it was let go on, and would run while nothing renews its lock.
-const RESUMED: Duration = Duration::from_secs(1);
 
 /// How it all ended.
 #[derive(Debug)]
@@ -47,6 +45,7 @@ pub(crate) struct Supervised<'a> {
     pub(crate) locks: &'a Locks,
     pub(crate) plan: Plan,
     pub(crate) voice: Voice,
+    pub(crate) terminal: Terminal,
     pub(crate) kill_leftovers: bool,
 }
 
@@ -58,17 +57,34 @@ enum Phase {
     Killing,
 }
 
-struct Course<'a> {
+pub(super) struct Course<'a> {
     standing: Standing<'a>,
     phase: Phase,
-    status: Option<WaitStatus>,
+    /// How the command itself ended, once it has.
+    pub(super) status: Option<WaitStatus>,
     why: Option<Why>,
     interrupted: bool,
     first_term: Option<Moment>,
-    /// When the command was last let go on.
-    resumed: Option<Moment>,
+    /// Whether the command itself is stopped.
+    pub(super) stopped: bool,
+    /// A stop that we are to follow.
+    pub(super) stop: Option<Stop>,
+    /// The group for which the command has taken the terminal.
+    pub(super) took_terminal: Option<Pid>,
+    /// Whether the command itself has stopped or gone on since we last stopped.
+    pub(super) heard: bool,
+    /// When something of the command was last let go on.
+    pub(super) resumed: Option<Moment>,
+    /// Whether we have just gone on, and the signal for it is still to be read.
+    pub(super) going_on: bool,
     /// When to tell of what is left over.
     leftovers: Option<Moment>,
+}
+
+impl Course<'_> {
+    pub(super) fn is_killing(&self) -> bool {
+        matches!(self.phase, Phase::Killing)
+    }
 }
 
 impl Supervised<'_> {
@@ -81,7 +97,12 @@ impl Supervised<'_> {
             why: None,
             interrupted: false,
             first_term: None,
+            stopped: false,
+            stop: None,
+            took_terminal: None,
+            heard: false,
             resumed: None,
+            going_on: false,
             leftovers: None,
         };
         let mut lost = std::pin::pin!(self.guard.lost());
@@ -89,9 +110,10 @@ impl Supervised<'_> {
         loop {
             // The deadline first: after a pause nothing else may come before it.
             let wake = self.keep_to_plan(&mut course);
-            if let Some(ended) = self.reap(&mut course) {
+            if let Some(ended) = self.note_children(&mut course) {
                 return ended;
             }
+            let wake = [wake, self.stop_if_stopped(&mut course)].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 _ = &mut lost, if !known_lost => known_lost = true,
@@ -103,7 +125,7 @@ impl Supervised<'_> {
     }
 
     /// Ends the command if it is time to. When to look again.
-    fn keep_to_plan(&self, course: &mut Course<'_>) -> Option<Moment> {
+    pub(super) fn keep_to_plan(&self, course: &mut Course<'_>) -> Option<Moment> {
         // A lock without ttl shows a loss only by its state.
         let now = now();
         let valid_for = course.standing.valid_for();
@@ -200,7 +222,7 @@ impl Supervised<'_> {
     }
 
     /// Takes note of what children have done; how it ended, if nothing is left.
-    fn reap(&self, course: &mut Course<'_>) -> Option<Ended> {
+    pub(super) fn note_children(&self, course: &mut Course<'_>) -> Option<Ended> {
         loop {
             match tree::reap() {
                 Reaped::AllGone => {
@@ -209,7 +231,8 @@ impl Supervised<'_> {
                 }
                 Reaped::Nothing => return None,
                 Reaped::Child(pid, _) if pid != self.leader => {}
-                Reaped::Child(_, status) if status.stopped() => self.follow(status, course),
+                Reaped::Child(_, status) if status.stopped() => self.has_stopped(status, course),
+                Reaped::Child(_, status) if status.continued() => self.goes_on(course),
                 Reaped::Child(_, status) => {
                     course.status = Some(status);
                     course.leftovers = Some(now() + MOMENT);
@@ -225,48 +248,17 @@ impl Supervised<'_> {
         }
     }
 
-    /// The command was stopped from the terminal: so are we, or whoever started us would never know.
-    fn follow(&self, status: WaitStatus, course: &mut Course<'_>) {
-        let by_terminal = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
-        let stopped = status.stopping_signal().and_then(|number| Signal::try_from(number).ok());
-        if stopped.is_some_and(|signal| by_terminal.contains(&signal))
-            && getpgid(Some(self.leader)).is_ok_and(|group| group == getpgrp())
-            && has_terminal()
-        {
-            self.suspend(course);
-        }
-    }
-
-    /// Stops this process, and with it the renewals.
-    fn suspend(&self, course: &mut Course<'_>) {
-        let left = self.guard.valid_for();
-        self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
-        signals::take(Signal::SIGTSTP);
-        // Somebody let us go on. The command too, but perhaps not yet: without this it would look stopped.
-        self.resume(course);
-    }
-
-    /// Lets the command go on, unless its time is over: then it is killed where it stands.
-    fn resume(&self, course: &mut Course<'_>) {
-        self.keep_to_plan(course);
-        if !matches!(course.phase, Phase::Killing) {
-            tree::signal(Sent::CONT);
-            course.resumed = Some(now());
-        }
-    }
-
     fn handle(&self, arrived: Arrived, course: &mut Course<'_>) {
         let Arrived { signal, by_terminal } = arrived;
         match signal {
             // Whoever waits for children looks after every signal.
             Signal::SIGCHLD => {}
-            Signal::SIGTSTP => {
-                if !by_terminal || course.resumed.is_some_and(|at| now().since(at) < RESUMED) {
-                    forward(signal);
-                }
-                self.suspend(course);
+            Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
+                // It has taken the place of one to go on, if that was still to be read.
+                course.going_on = false;
+                self.asked_to_stop(signal, by_terminal, course);
             }
-            Signal::SIGCONT => self.resume(course),
+            Signal::SIGCONT => self.told_to_go_on(course),
             Signal::SIGTERM => {
                 let now = now();
                 match course.first_term {
@@ -287,12 +279,8 @@ impl Supervised<'_> {
 }
 
 /// Passes a signal on to everything the command has started.
-fn forward(signal: Signal) {
+pub(super) fn forward(signal: Signal) {
     if let Some(signal) = Sent::from_named_raw(signal as i32) {
         tree::signal(signal);
     }
-}
-
-fn has_terminal() -> bool {
-    std::fs::File::open("/dev/tty").is_ok()
 }

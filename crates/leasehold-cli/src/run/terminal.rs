@@ -1,36 +1,53 @@
 //! The terminal's foreground, which a command may take for itself, as shells do, and leave to nobody when it is killed.
+//!
+//! Who gives it away from the background is stopped for that, unless SIGTTOU is blocked, as it is here, or ignored.
 
 use std::fs::File;
 
-use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Pid, getpgrp, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-/// A terminal in whose foreground we are, if there is one.
+/// The terminal that controls us, if there is one.
 #[derive(Debug)]
-pub(crate) struct Foreground(Option<(File, Pid)>);
+pub(crate) struct Terminal {
+    file: Option<File>,
+    /// Whether we were in its foreground from the first.
+    ours: bool,
+}
 
-impl Foreground {
-    /// Notes whether we are in the foreground of a terminal.
+impl Terminal {
+    /// Notes whether there is one, and whether we are in its foreground.
     pub(crate) fn note() -> Self {
-        let terminal = File::options().read(true).write(true).open("/dev/tty").ok();
-        let ours = getpgrp();
-        Foreground(terminal.filter(|it| tcgetpgrp(it).is_ok_and(|group| group == ours)).map(|it| (it, ours)))
+        let mut terminal =
+            Terminal { file: File::options().read(true).write(true).open("/dev/tty").ok(), ours: false };
+        terminal.ours = terminal.foreground() == Some(getpgrp());
+        terminal
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The group in its foreground.
+    pub(crate) fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(self.file.as_ref()?).ok()
+    }
+
+    /// Lets this group have the foreground in our place, if we have it.
+    pub(crate) fn hand_over(&self, group: Pid) {
+        if let Some(terminal) = self.file.as_ref().filter(|_| self.foreground() == Some(getpgrp())) {
+            let _ = tcsetpgrp(terminal, group);
+        }
     }
 
     /// Gives it back to our group, for whoever started us, if those who had it last are all gone. While there is
     /// somebody, it is a shell that has put us into the background.
     pub(crate) fn give_back(self) {
-        let Some((terminal, ours)) = self.0 else { return };
-        let left_to_nobody =
-            tcgetpgrp(&terminal).is_ok_and(|group| group != ours && test_kill_process_group(group).is_err());
-        if left_to_nobody {
-            // Who asks for it from the background is stopped unless this is blocked.
-            let mut set = SigSet::empty();
-            set.add(Signal::SIGTTOU);
-            let _ = set.thread_block();
-            let _ = tcsetpgrp(&terminal, ours);
-            let _ = set.thread_unblock();
+        let left_to_nobody = self
+            .foreground()
+            .is_some_and(|group| group != getpgrp() && test_kill_process_group(group).is_err());
+        if let Some(terminal) = self.file.filter(|_| self.ours && left_to_nobody) {
+            let _ = tcsetpgrp(terminal, getpgrp());
         }
     }
 }

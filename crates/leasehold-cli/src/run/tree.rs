@@ -5,11 +5,15 @@
 
 use std::collections::HashMap;
 
+use leasehold::clock::Moment;
+use nix::sys::signal::Signal as Named;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, pidfd_send_signal,
 };
 
 use crate::report::Failure;
+
+use super::signals;
 
 /// From here on, what loses its parent below this process becomes its child.
 pub(crate) fn adopt_orphans() -> Result<(), Failure> {
@@ -20,7 +24,7 @@ pub(crate) fn adopt_orphans() -> Result<(), Failure> {
 /// What waiting without blocking has found.
 #[derive(Debug)]
 pub(crate) enum Reaped {
-    /// A child has ended or was stopped.
+    /// A child has ended, was stopped or goes on.
     Child(Pid, WaitStatus),
     /// Nothing new; there are children.
     Nothing,
@@ -30,8 +34,9 @@ pub(crate) enum Reaped {
 
 /// One change of one child, if there is any.
 pub(crate) fn reap() -> Reaped {
+    let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     loop {
-        return match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        return match rustix::process::wait(changes) {
             Ok(Some((pid, status))) => Reaped::Child(pid, status),
             Ok(None) => Reaped::Nothing,
             Err(rustix::io::Errno::INTR) => continue,
@@ -42,12 +47,23 @@ pub(crate) fn reap() -> Reaped {
 
 /// A process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
-    pid: Pid,
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
     parent: i32,
+    pub(crate) group: i32,
     /// Tells it from another that got its number later.
     started: u64,
-    ended: bool,
+    pub(crate) state: State,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Running,
+    /// In the kernel, out of reach of signals: for a disk, or until a child that shares its memory has started.
+    Stuck,
+    Stopped,
+    Ended,
 }
 
 impl Process {
@@ -57,12 +73,39 @@ impl Process {
     }
 
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
-        // `pid (name) state parent …`, where the name may hold anything; 22 is when it was started.
+        // `pid (name) state parent group …`, where the name may hold anything; 22 is when it was started.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let ended = matches!(fields.next()?, "Z" | "X");
+        let state = match fields.next()? {
+            "D" => State::Stuck,
+            "T" | "t" => State::Stopped,
+            "Z" | "X" => State::Ended,
+            _ => State::Running,
+        };
         let parent = fields.next()?.parse().ok()?;
-        let started = fields.nth(17)?.parse().ok()?;
-        Some(Process { pid, parent, started, ended })
+        let group = fields.next()?.parse().ok()?;
+        let started = fields.nth(16)?.parse().ok()?;
+        Some(Process { pid, parent, group, started, state })
+    }
+
+    /// Whether it was there before this moment: surely so, for the system counts in hundredths of a second.
+    pub(crate) fn is_older_than(&self, moment: Moment) -> bool {
+        self.started.saturating_add(1) < moment.as_nanos() / 10_000_000
+    }
+
+    /// Whether it ignores this signal.
+    pub(crate) fn ignores(&self, signal: Named) -> bool {
+        self.has_in(&["SigIgn:"], signal)
+    }
+
+    /// Whether this signal does to it what it does to everybody who has made no provision.
+    pub(crate) fn does_as_usual_on(&self, signal: Named) -> bool {
+        !self.has_in(&["SigIgn:", "SigCgt:"], signal)
+    }
+
+    fn has_in(&self, sets: &[&str], signal: Named) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid.as_raw_nonzero()));
+        let status = status.unwrap_or_default();
+        sets.iter().any(|set| signals::set_in(&status, set) & (1 << (signal as u32 - 1)) != 0)
     }
 }
 
@@ -84,7 +127,7 @@ fn below() -> Vec<Process> {
             found.push(process);
         }
     }
-    found.retain(|process| !process.ended);
+    found.retain(|process| process.state != State::Ended);
     found
 }
 
@@ -96,7 +139,30 @@ pub(crate) fn count() -> usize {
 /// Sends a signal to everything below this process. What is started meanwhile may not get it: whoever
 /// means to kill does it again until nothing is left.
 pub(crate) fn signal(signal: Signal) {
-    for process in below() {
+    send(&below(), signal);
+}
+
+/// Everything below this process that is not stopped.
+pub(crate) fn running() -> Vec<Process> {
+    below().into_iter().filter(|process| process.state != State::Stopped).collect()
+}
+
+/// Everything below this process that is, or will be if it was told to.
+pub(crate) fn stopped() -> Vec<Process> {
+    below().into_iter().filter(|process| process.state != State::Running).collect()
+}
+
+/// Whether this process cannot do anything before a child of its goes on that is stopped.
+pub(crate) fn is_stuck(pid: Pid) -> bool {
+    let below = below();
+    let waits = below.iter().any(|process| process.pid == pid && process.state == State::Stuck);
+    let parent = pid.as_raw_nonzero().get();
+    waits && below.iter().any(|process| process.parent == parent && process.state == State::Stopped)
+}
+
+/// Sends a signal to these.
+pub(crate) fn send(processes: &[Process], signal: Signal) {
+    for process in processes {
         match pidfd_open(process.pid, PidfdFlags::empty()) {
             // Its number may have passed to a stranger since it was looked at; after this it cannot.
             Ok(fd) => {
@@ -122,7 +188,7 @@ mod tests {
         let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 777 0 0";
         let pid = Pid::from_raw(42).unwrap();
         let read = Process::parse(pid, &format!("42 (a) S 9 (x) Z 7 {rest}"));
-        assert_eq!(read, Some(Process { pid, parent: 7, started: 777, ended: true }));
+        assert_eq!(read, Some(Process { pid, parent: 7, group: 1, started: 777, state: State::Ended }));
         assert_eq!(Process::parse(pid, "42 (a"), None);
         assert_eq!(Process::parse(pid, ""), None);
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 pub(crate) mod authority;
+pub(crate) mod shell;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

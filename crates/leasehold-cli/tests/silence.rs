@@ -1,0 +1,44 @@
+//! A store that does not answer is a broken store: given up in time, and never taken for a lock that is held.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use support::{ended, fallible_stores, leasehold};
+
+#[test]
+fn who_is_never_answered_gives_up_and_exits_69() {
+    // It takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    for scheme in ["http", "redis", "postgres", "postgres+advisory"] {
+        let url = format!("{scheme}://{address}");
+        for args in [&["run", "-n", "x", "true"][..], &["list"], &["show", "x"], &["acquire", "x"]] {
+            if scheme != "http" && args[0] != "run" {
+                continue;
+            }
+            let start = Instant::now();
+            let outcome = ended(leasehold(&[&args[..1], &["--url", &url], &args[1..]].concat()));
+            outcome.says(69, &format!("{scheme}://{address}"));
+            assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
+            assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
+        }
+    }
+}
+
+#[test]
+fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
+    for store in fallible_stores() {
+        let _holder = store.hold("x", &["--ttl", "60s"]);
+        // A lock that is held would be success.
+        let waiter = store.start(&["-w", "4", "--skip-ok", "x", "--", "touch", "ran"]);
+        store.until_waited_for("x", &waiter);
+        let _away = store.away();
+        let outcome = waiter.ended();
+        assert_eq!(outcome.code(), 69, "{}: {outcome:?}", store.url);
+        assert!(!store.path("ran").exists());
+    }
+}

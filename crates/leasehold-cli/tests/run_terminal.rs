@@ -100,8 +100,9 @@ fn a_script_ends_on_ctrl_c_and_a_pager_beside_it_keeps_the_terminal() {
     let store = support::file();
     let mut terminal = shell(&store);
     let binary = env!("CARGO_BIN_EXE_leasehold");
-    // Not a shell: one that is just about to start something forgets a Ctrl-C.
-    let sleeper = "import time\nprint('go', file=open('go', 'w'), flush=True)\ntime.sleep(600)\n";
+    // Not a shell: one that is just about to start something forgets a Ctrl-C. Nor may a file be closed in passing: what
+    // interrupts that is forgotten too.
+    let sleeper = "import time\nout = open('go', 'w')\nprint('go', file=out, flush=True)\ntime.sleep(600)\n";
     std::fs::write(store.path("sleeper.py"), sleeper).unwrap();
     terminal.type_in(&format!("bash -c '{binary} run x -- python3 sleeper.py; echo went-$((1+1))'\n"));
     line_in(&store.path("go"));

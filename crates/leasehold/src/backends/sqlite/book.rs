@@ -68,11 +68,16 @@ impl Entry {
             }
             return answer;
         };
-        let before = self.state.row(&id);
+        // A place that is kept has a later end, and nothing else of it is new: there may be thousands.
+        let before = if matches!(op, Op::Keep(_)) { None } else { self.state.row(&id) };
         let woken = wake.len();
         let answer = self.state.apply(now, op, wake);
-        if before != self.state.row(&id) {
-            self.changed.entry(id).or_insert(before.as_ref().map(Table::of));
+        let changed = match answer {
+            Ok(Answer::Kept(kept)) => kept.then_some(Some(Table::Tickets)),
+            _ => (before != self.state.row(&id)).then(|| before.as_ref().map(Table::of)),
+        };
+        if let Some(stored_in) = changed {
+            self.changed.entry(id).or_insert(stored_in);
         }
         for id in &wake[woken..] {
             // It was a ticket before, unless the verb made it one, and is now marked as woken.

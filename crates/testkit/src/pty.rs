@@ -35,7 +35,8 @@ impl Terminal {
         let other = || File::from(slave.try_clone().expect("a descriptor"));
         // Making it the controlling terminal takes a call that only the new process can make.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "setsid", "--ctty", "--wait"]);
+        // And whatever the test was told to ignore, nobody at a terminal ignores from the first.
+        command.args(["--pdeathsig", "KILL", "--", "setsid", "--ctty", "--wait", "env", "--default-signal"]);
         command.arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {
             match value {

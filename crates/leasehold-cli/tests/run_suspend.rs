@@ -79,6 +79,9 @@ fn the_shell_has_its_prompt_only_when_a_command_that_takes_its_time_has_stopped(
                 assert_eq!(line_in(&store.path("tidy")), "tidy", "stopped too early: {start}");
                 std::fs::remove_file(store.path("tidy")).unwrap();
                 brought_back(&mut terminal, word);
+                // No person is quicker. Who catches a stop may miss one that comes as it is let go on, and is not told
+                // again, because nobody can see whether it has heard it.
+                std::thread::sleep(Duration::from_secs(1));
             }
             terminal.type_in("\x04");
             terminal.sees("ready> ");

@@ -1,7 +1,7 @@
 //! Sweeping away what has expired, and counting it. Nothing depends on it but the figures.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold::backend::Swept;
 
@@ -13,18 +13,21 @@ pub(crate) async fn once(app: &App) -> leasehold::Result<Swept> {
     Ok(swept)
 }
 
+/// A sweep may walk through all names of a store. However many there are, the pause after it is so many times as long.
+const PAUSE: u32 = 19;
+
 /// Sweeps until the server ends: at once, and then every so often.
 pub(crate) async fn run(app: Arc<App>) {
-    let mut ticks = tokio::time::interval(app.settings.sweep_every);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut pause = Duration::ZERO;
     loop {
         tokio::select! {
-            _ = ticks.tick() => {}
+            () = tokio::time::sleep(pause) => {}
             () = app.draining.cancelled() => return,
         }
         let began = Instant::now();
         let answer = once(&app).await;
         let took = began.elapsed();
+        pause = app.settings.sweep_every.max(took * PAUSE);
         // A line for each sweep that found something or failed; two a second of nothing help nobody.
         if !matches!(&answer, Ok(swept) if swept.expired == 0) {
             app.settings.log.line(|line| {

@@ -65,14 +65,14 @@ const EDITS: &[Edit] = &[
     edit(
         Bug::PostgresReleasesWithoutId,
         POSTGRES,
-        "WHERE name = p_name AND id = p_id AND NOT repeated\n",
-        "WHERE name = p_name AND NOT repeated\n",
+        "WHERE name = p_name AND id = p_id AND fence = p_fence AND owner = coalesce(p_owner, owner)\n",
+        "WHERE name = p_name\n",
     ),
     edit(
         Bug::PostgresReleasesWithoutId,
         POSTGRES,
-        "DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id\n                AND (p_nonce",
-        "DELETE FROM leasehold.leases WHERE name = p_name\n                AND (p_nonce",
+        "            IF n.id = p_id THEN\n                -- 1. and 2.",
+        "            IF true THEN\n                -- 1. and 2.",
     ),
     edit(
         Bug::PostgresLocksNoRow,

@@ -170,11 +170,16 @@ async fn a_sweep_drops_any_number_of_expired_rows_and_old_counters_and_nothing_e
     let before = "now() - interval '1 hour'";
     let old = Fence::at(1_600_000_000_000_000).get();
     place.sql(&format!(
-        "INSERT INTO leasehold.names (name, fence, version, holders, next_expiry)
-            SELECT '/old ' || n, {old}, 1, 1, {before} FROM generate_series(1, 3000) AS n;
-         INSERT INTO leasehold.leases (name, id, mode, fence, granted, owner, ttl, granted_at, expires, nonce, repeated)
-            SELECT '/old ' || n, lpad(n::text, 22, '0'), 'exclusive', {old}, {old}, 'o', 1, {before}, {before}, 0, false
-            FROM generate_series(1, 3000) AS n;
+        "INSERT INTO leasehold.names (name, fence, version, holders, next_expiry, id, owner, ttl, granted_at, renewals,
+                nonce, repeated, revoked)
+            SELECT '/old ' || n, {old}, 1, 1, {before}, lpad(n::text, 22, '0'), 'o', 1, {before}, 0, 0, false, false
+            FROM generate_series(1, 2000) AS n;
+         INSERT INTO leasehold.names (name, fence, version, mode, holders, next_expiry)
+            SELECT '/shared ' || n, {old}, 1, 'shared', 1, {before} FROM generate_series(1, 1000) AS n;
+         INSERT INTO leasehold.shares
+            SELECT '/shared ' || n, lpad(n::text, 22, '0'), 'shared', NULL, {old}, {old}, 'o', NULL, 1, {before}, {before},
+                0, 0, false, false
+            FROM generate_series(1, 1000) AS n;
          INSERT INTO leasehold.names (name, fence) SELECT '/idle ' || n, {old} FROM generate_series(1, 1500) AS n"
     ));
     tokio::time::sleep(Duration::from_millis(2)).await;

@@ -357,28 +357,23 @@ impl Backend for Postgres {
 
     async fn sweep(&self) -> Result<Swept> {
         let mut swept = Swept::default();
-        let mut more = true;
-        while more {
-            let row = self.call_one(Verb::Sweep, &[(&SWEPT_AT_ONCE, Type::INT4)]).await?;
-            self.read_clock(&row, 3)?;
-            self.count_expired(&row, 1)?;
-            swept.tickets += answers::number(&row, 2)?;
-            more = answers::get(&row, 0)?;
-        }
-        // Counters below this are no longer needed: the clock alone has given a higher one for the retention.
+        // Counters below this are no longer needed: the clock alone has given a higher one for the retention. A clock
+        // that was never read forgets nothing.
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
-        let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
         let mut after = Some(String::new());
         while let Some(last) = after {
+            let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
             let params: [Param<'_>; 3] =
                 [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4), (&forgettable, Type::INT8)];
-            let row = self.call_one(Verb::Forget, &params).await?;
-            swept.counters += answers::number(&row, 1)?;
-            after = answers::get(&row, 0)?;
+            let row = self.call_one(Verb::Sweep, &params).await?;
+            self.read_clock(&row, 0)?;
+            after = answers::get(&row, 1)?;
+            self.count_expired(&row, 2)?;
+            swept.tickets += answers::number(&row, 3)?;
+            swept.counters += answers::number(&row, 4)?;
+            swept.held += answers::number(&row, 5)?;
+            swept.waiting += answers::number(&row, 6)?;
         }
-        let row = self.call_one(Verb::Counts, &[]).await?;
-        swept.held = answers::number(&row, 0)?;
-        swept.waiting = answers::number(&row, 1)?;
         // At the end: what a sweep that failed has counted is told by the next one.
         swept.expired = self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)

@@ -11,7 +11,7 @@ use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The version that this build works with: of the tables, and of how the functions are called.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// How the functions of this build work. Older ones are replaced, newer ones are as good: with either, every client
 /// of this version keeps every promise.

@@ -15,22 +15,18 @@ pub(super) enum Verb {
     Renew,
     Revoke,
     Sweep,
-    Forget,
-    Counts,
     LookName,
     LookId,
     LookPrefix,
 }
 
 impl Verb {
-    pub(super) const ALL: [Verb; 10] = [
+    pub(super) const ALL: [Verb; 8] = [
         Verb::Acquire,
         Verb::Release,
         Verb::Renew,
         Verb::Revoke,
         Verb::Sweep,
-        Verb::Forget,
-        Verb::Counts,
         Verb::LookName,
         Verb::LookId,
         Verb::LookPrefix,
@@ -51,9 +47,7 @@ impl Verb {
             Verb::Release => value("leasehold.release($1, $2, $3, $4, $5, $6)"),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
-            Verb::Sweep => "SELECT * FROM leasehold.sweep($1)".into(),
-            Verb::Forget => "SELECT * FROM leasehold.forget($1, $2, $3)".into(),
-            Verb::Counts => include_str!("sql/counts.sql").into(),
+            Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2, $3)".into(),
             Verb::LookName => look(include_str!("sql/look_name.sql")),
             Verb::LookId => look(include_str!("sql/look_id.sql")),
             Verb::LookPrefix => look(include_str!("sql/look_prefix.sql")),

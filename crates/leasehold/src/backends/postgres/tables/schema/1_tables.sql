@@ -1,4 +1,4 @@
--- The tables of version 2. docs/postgres.md explains each column.
+-- The tables of version 3. docs/postgres.md explains each column.
 --
 -- Names, owners and metadata are text, which holds no NUL in PostgreSQL: U+0000 is written U+0001 U+0001, and
 -- U+0001 is written U+0001 U+0002. That is one-to-one and keeps the order. COLLATE "C": names compare as bytes.
@@ -14,10 +14,10 @@ CREATE TABLE leasehold.about (
     installed timestamptz NOT NULL DEFAULT now(),
     revision  integer NOT NULL
 );
-INSERT INTO leasehold.about (version, revision) VALUES (2, 1);
+INSERT INTO leasehold.about (version, revision) VALUES (3, 1);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
--- name first. It has no index but its key, so that updates stay on their page (HOT), for which room is left.
+-- name first. Half of each page is left free, so that updates stay on their page (HOT) unless the id is new.
 CREATE TABLE leasehold.names (
     name        text COLLATE "C" PRIMARY KEY,
     fence       bigint NOT NULL DEFAULT 0,
@@ -32,10 +32,23 @@ CREATE TABLE leasehold.names (
     -- Nothing of the name expires, lapses or is forgotten before these. May be too early, never too late.
     next_expiry timestamptz NOT NULL DEFAULT 'infinity',
     next_lapse  timestamptz NOT NULL DEFAULT 'infinity',
-    next_forget timestamptz NOT NULL DEFAULT 'infinity'
+    next_forget timestamptz NOT NULL DEFAULT 'infinity',
+    -- An exclusive lease is here, because it is alone: while `mode` is exclusive and `holders` is 1. Its fence is
+    -- `fence`, and it expires at `next_expiry`. At other times this is what is left of the last one.
+    id          text COLLATE "C",
+    owner       text,
+    metadata    text,
+    ttl         bigint,
+    granted_at  timestamptz,
+    renewals    bigint,
+    nonce       bigint,
+    repeated    boolean,
+    revoked     boolean
 ) WITH (fillfactor = 50);
+CREATE INDEX names_by_id ON leasehold.names (id);
 
-CREATE TABLE leasehold.leases (
+-- The leases that are shared, and the permits.
+CREATE TABLE leasehold.shares (
     name       text COLLATE "C" NOT NULL,
     id         text COLLATE "C" NOT NULL,
     mode       text NOT NULL,
@@ -48,14 +61,23 @@ CREATE TABLE leasehold.leases (
     ttl        bigint NOT NULL,
     granted_at timestamptz NOT NULL,
     expires    timestamptz NOT NULL,
-    renewals   bigint NOT NULL DEFAULT 0,
+    renewals   bigint NOT NULL,
     nonce      bigint NOT NULL,
     repeated   boolean NOT NULL,
-    revoked    boolean NOT NULL DEFAULT false,
+    revoked    boolean NOT NULL,
     PRIMARY KEY (name, id)
 );
-CREATE INDEX leases_by_id ON leasehold.leases (id);
-CREATE INDEX leases_by_expiry ON leasehold.leases (expires);
+CREATE INDEX shares_by_id ON leasehold.shares (id);
+
+-- All leases, wherever they are.
+CREATE VIEW leasehold.leases AS
+SELECT name, id, mode, permits, fence, fence AS granted, owner, metadata, ttl, granted_at, next_expiry AS expires,
+    renewals, nonce, repeated, revoked
+FROM leasehold.names WHERE mode = 'exclusive' AND holders = 1
+UNION ALL
+SELECT name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires,
+    renewals, nonce, repeated, revoked
+FROM leasehold.shares;
 
 CREATE TABLE leasehold.tickets (
     name     text COLLATE "C" NOT NULL,
@@ -77,7 +99,6 @@ CREATE TABLE leasehold.tickets (
     PRIMARY KEY (name, arrival)
 );
 CREATE UNIQUE INDEX tickets_by_id ON leasehold.tickets (id, name);
-CREATE INDEX tickets_by_lapse ON leasehold.tickets (lapses);
 
 -- Ids that are refused from here on, although they have neither lease nor ticket.
 CREATE TABLE leasehold.spent (
@@ -87,7 +108,6 @@ CREATE TABLE leasehold.spent (
     why   text NOT NULL,
     PRIMARY KEY (name, id)
 );
-CREATE INDEX spent_by_until ON leasehold.spent (until);
 
 -- What acquire answers. A type, because the server would make one anew for every call that has results of its own.
 -- `granted` says no more than the fence: the rest is as it was asked for.

@@ -1,9 +1,5 @@
 -- What the verbs share. A verb locks the row of its name and reads the clock after that, once: `p_now`. It works on
 -- its copy of that row, `n`, and writes it back at the end.
---
--- A statement about one name finds its rows by the name. Its plan is kept, and may have been made when the table was
--- empty: then an index on times looks as good, and it holds the rows of all names, and those deleted since the last
--- vacuum. So that none is used, conditions on times are written `(…) IS TRUE`, and their order `ROW(…)`.
 
 -- Refuses isolation levels under which a statement does not see what was committed before it. And sets, for this
 -- transaction, what sessions of ours have set for good: plans are kept, also those made while a table was empty, and
@@ -67,23 +63,35 @@ BEGIN
     p_tickets := 0;
     p_had := false;
     IF n.next_forget <= p_now THEN
-        DELETE FROM leasehold.spent WHERE name = n.name AND (until <= p_now) IS TRUE;
+        DELETE FROM leasehold.spent WHERE name = n.name AND until <= p_now;
     END IF;
     IF n.next_expiry <= p_now THEN
-        WITH gone AS (
-            DELETE FROM leasehold.leases WHERE name = n.name AND (expires <= p_now) IS TRUE
-            RETURNING id, ttl, repeated
-        ), refused AS (
-            SELECT leasehold.spend(n.name, id, ttl, 'expired', p_now) FROM gone WHERE repeated
-        )
-        SELECT count(*), coalesce(bool_or(id = p_id), false), (SELECT count(*) FROM refused)
-        INTO p_leases, p_had FROM gone;
-        SELECT count(*), coalesce(min(expires), 'infinity') INTO n.holders, n.next_expiry
-        FROM leasehold.leases WHERE name = n.name;
+        IF n.mode = 'exclusive' THEN
+            IF n.holders = 1 THEN
+                p_leases := 1;
+                p_had := n.id = p_id;
+                IF n.repeated THEN
+                    PERFORM leasehold.spend(n.name, n.id, n.ttl, 'expired', p_now);
+                END IF;
+            END IF;
+            n.holders := 0;
+            n.next_expiry := 'infinity';
+        ELSE
+            WITH gone AS (
+                DELETE FROM leasehold.shares WHERE name = n.name AND expires <= p_now
+                RETURNING id, ttl, repeated
+            ), refused AS (
+                SELECT leasehold.spend(n.name, id, ttl, 'expired', p_now) FROM gone WHERE repeated
+            )
+            SELECT count(*), coalesce(bool_or(id = p_id), false), (SELECT count(*) FROM refused)
+            INTO p_leases, p_had FROM gone;
+            SELECT count(*), coalesce(min(expires), 'infinity') INTO n.holders, n.next_expiry
+            FROM leasehold.shares WHERE name = n.name;
+        END IF;
     END IF;
     IF n.next_lapse <= p_now THEN
         WITH gone AS (
-            DELETE FROM leasehold.tickets WHERE name = n.name AND (lapses <= p_now) IS TRUE
+            DELETE FROM leasehold.tickets WHERE name = n.name AND lapses <= p_now
             RETURNING id, ttl, repeated
         ), refused AS (
             SELECT leasehold.spend(n.name, id, ttl, 'not_found', p_now) FROM gone WHERE repeated
@@ -102,6 +110,8 @@ BEGIN
     UPDATE leasehold.names SET
         fence = n.fence, version = n.version, arrivals = n.arrivals, mode = n.mode, permits = n.permits,
         holders = n.holders, waiters = n.waiters,
-        next_expiry = n.next_expiry, next_lapse = n.next_lapse, next_forget = n.next_forget
+        next_expiry = n.next_expiry, next_lapse = n.next_lapse, next_forget = n.next_forget,
+        id = n.id, owner = n.owner, metadata = n.metadata, ttl = n.ttl, granted_at = n.granted_at,
+        renewals = n.renewals, nonce = n.nonce, repeated = n.repeated, revoked = n.revoked
     WHERE name = n.name;
 END $$;

@@ -55,7 +55,7 @@ BEGIN
             EXIT act;
         END IF;
         -- 3. The id has a lease.
-        IF n.holders > 0 THEN
+        IF n.holders > 0 AND (n.mode <> 'exclusive' OR n.id = p_id) THEN
             SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
             IF FOUND THEN
                 IF NOT p_first AND l.nonce <> p_nonce THEN
@@ -63,8 +63,14 @@ BEGIN
                     EXIT act;
                 END IF;
                 IF l.nonce <> p_nonce OR (p_repeat AND NOT l.repeated) THEN
-                    UPDATE leasehold.leases SET nonce = p_nonce, repeated = repeated OR p_repeat
-                    WHERE name = p_name AND id = p_id;
+                    IF n.mode = 'exclusive' THEN
+                        n.nonce := p_nonce;
+                        n.repeated := n.repeated OR p_repeat;
+                        changed := true;
+                    ELSE
+                        UPDATE leasehold.shares SET nonce = p_nonce, repeated = repeated OR p_repeat
+                        WHERE name = p_name AND id = p_id;
+                    END IF;
                 END IF;
                 a.answer := 'held';
                 a.mode := l.mode;
@@ -122,12 +128,22 @@ BEGIN
             END IF;
             a.answer := 'granted';
             a.expires := o_now + p_ttl * interval '1 microsecond';
-            INSERT INTO leasehold.leases (
-                name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
-            ) VALUES (
-                p_name, p_id, p_mode, p_permits, a.fence, a.fence, p_owner, p_metadata, p_ttl, o_now, a.expires,
-                p_nonce, p_repeat OR coalesce(t.repeated, false)
-            );
+            IF p_mode = 'exclusive' THEN
+                n.id := p_id;
+                n.owner := p_owner;
+                n.metadata := p_metadata;
+                n.ttl := p_ttl;
+                n.granted_at := o_now;
+                n.renewals := 0;
+                n.nonce := p_nonce;
+                n.repeated := p_repeat OR coalesce(t.repeated, false);
+                n.revoked := false;
+            ELSE
+                INSERT INTO leasehold.shares VALUES (
+                    p_name, p_id, p_mode, p_permits, a.fence, a.fence, p_owner, p_metadata, p_ttl, o_now, a.expires,
+                    0, p_nonce, p_repeat OR coalesce(t.repeated, false), false
+                );
+            END IF;
             IF t.id IS NOT NULL THEN
                 DELETE FROM leasehold.tickets WHERE name = p_name AND arrival = t.arrival;
                 n.waiters := n.waiters - 1;
@@ -140,7 +156,7 @@ BEGIN
             n.mode := p_mode;
             n.permits := p_permits;
             n.holders := n.holders + 1;
-            n.next_expiry := least(n.next_expiry, a.expires);
+            n.next_expiry := CASE WHEN n.holders = 1 THEN a.expires ELSE least(n.next_expiry, a.expires) END;
             dropped := false; -- counted with the grant
             changed := true;
             EXIT act;
@@ -190,12 +206,18 @@ BEGIN
         a.waiters := n.waiters;
         a.next_lapse := nullif(n.next_lapse, 'infinity');
         -- Blocked permits wait for the first to go, others for the last.
-        IF p_permits IS NOT NULL THEN
+        IF n.holders = 0 THEN
+            NULL; -- a semaphore without any permits, or the turn of somebody else
+        ELSIF n.mode = 'exclusive' THEN
+            a.owner := n.owner;
+            a.expires := n.next_expiry;
+            a.ttl := n.ttl;
+        ELSIF n.mode = 'shared' THEN
             SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) LIMIT 1;
-        ELSIF n.holders > 0 THEN
+            FROM leasehold.shares WHERE name = p_name ORDER BY expires DESC LIMIT 1;
+        ELSE
             SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
-            FROM leasehold.leases WHERE name = p_name ORDER BY ROW(expires) DESC LIMIT 1;
+            FROM leasehold.shares WHERE name = p_name ORDER BY expires LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
         IF NOT p_repeat AND NOT settled THEN
@@ -207,11 +229,7 @@ BEGIN
         n.version := n.version + 1;
     END IF;
     IF changed THEN
-        UPDATE leasehold.names SET
-            fence = n.fence, version = n.version, arrivals = n.arrivals, mode = n.mode, permits = n.permits,
-            holders = n.holders, waiters = n.waiters,
-            next_expiry = n.next_expiry, next_lapse = n.next_lapse, next_forget = n.next_forget
-        WHERE name = p_name;
+        PERFORM leasehold.close_name(n);
     END IF;
     IF n.waiters > 0 AND NOT (n.holders = 1 AND n.mode = 'exclusive')
         AND (n.permits IS NULL OR n.holders < n.permits)
@@ -221,10 +239,10 @@ BEGIN
     RETURN a;
 END $$;
 
--- What happens most: nobody holds it or waits, no id is refused, and fences are far from their limit, which the
--- clock reaches in 2081. The same in two statements, of which the first locks the row: what it decides does not
--- depend on the clock. Whoever comes again has most likely waited. A function of its own, because it takes time to
--- set up what the other one needs.
+-- What happens most: an exclusive lease of a name that nobody holds or waits for, no id is refused, and fences are far
+-- from their limit, which the clock reaches in 2081. The same in one statement, which locks the row: what it decides
+-- does not depend on the clock. Whoever comes again has most likely waited. A function of its own, because it takes
+-- time to set up what the other one needs.
 CREATE OR REPLACE FUNCTION leasehold.acquire(
     p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
     p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint
@@ -232,36 +250,27 @@ CREATE OR REPLACE FUNCTION leasehold.acquire(
 DECLARE
     a leasehold.attempt;
     o_now timestamptz := clock_timestamp();
-    o_fence bigint;
-    o_expires timestamptz;
-    late boolean;
 BEGIN
-    IF p_first AND o_now < '2080-01-01 00:00+00' AND (p_permits IS NULL OR p_permits > 0) THEN
+    IF p_first AND p_mode = 'exclusive' AND o_now < '2080-01-01 00:00+00' THEN
         UPDATE leasehold.names SET
-            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = p_mode,
-            permits = p_permits, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond'
+            fence = greatest(fence + 1, leasehold.clock_fence(o_now)), version = version + 1, mode = 'exclusive',
+            permits = NULL, holders = 1, next_expiry = o_now + p_ttl * interval '1 microsecond',
+            id = p_id, owner = p_owner, metadata = p_metadata, ttl = p_ttl, granted_at = o_now, renewals = 0,
+            nonce = p_nonce, repeated = p_repeat, revoked = false
         WHERE name = p_name AND holders = 0 AND waiters = 0 AND next_forget = 'infinity'
             AND fence < 899999999999999
-        RETURNING fence, next_expiry, clock_timestamp() > o_now + interval '1 millisecond'
-        INTO o_fence, o_expires, late;
-        IF FOUND THEN
+        RETURNING CASE WHEN clock_timestamp() > o_now + interval '1 millisecond' THEN 'late' ELSE 'granted' END, fence
+        INTO a.answer, a.fence;
+        IF a.answer = 'late' THEN
             -- It had to wait for the row: then the clock of after that counts, as everywhere.
-            IF late THEN
-                o_now := clock_timestamp();
-                UPDATE leasehold.names SET
-                    fence = greatest(fence, leasehold.clock_fence(o_now)),
-                    next_expiry = o_now + p_ttl * interval '1 microsecond'
-                WHERE name = p_name RETURNING fence, next_expiry INTO o_fence, o_expires;
-            END IF;
-            INSERT INTO leasehold.leases (
-                name, id, mode, permits, fence, granted, owner, metadata, ttl, granted_at, expires, nonce, repeated
-            ) VALUES (
-                p_name, p_id, p_mode, p_permits, o_fence, o_fence, p_owner, p_metadata, p_ttl, o_now, o_expires,
-                p_nonce, p_repeat
-            );
-            a.answer := 'granted';
+            o_now := clock_timestamp();
+            UPDATE leasehold.names SET
+                fence = greatest(fence, leasehold.clock_fence(o_now)), granted_at = o_now,
+                next_expiry = o_now + p_ttl * interval '1 microsecond'
+            WHERE name = p_name RETURNING 'granted', fence INTO a.answer, a.fence;
+        END IF;
+        IF a.answer = 'granted' THEN
             a.now := o_now;
-            a.fence := o_fence;
             RETURN a;
         END IF;
     END IF;

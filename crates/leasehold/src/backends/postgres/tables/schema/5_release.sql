@@ -10,7 +10,9 @@ DECLARE
     had boolean := false;     -- settling ended the lease of this id
     dropped boolean := false; -- settling ended a lease
     changed boolean := false;
-    ends record;
+    was_ttl bigint;
+    was_repeated boolean;
+    was_nonce bigint;
 BEGIN
     -- What check_session does, if it has something to do.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
@@ -38,35 +40,51 @@ BEGIN
 
     <<act>>
     BEGIN
-        IF n.holders > 0 THEN
-            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id
+        IF n.holders > 0 AND n.mode = 'exclusive' THEN
+            IF n.id = p_id THEN
+                -- 1. and 2. It has one, which is not meant.
+                IF n.nonce <> p_nonce THEN
+                    o_answer := 'superseded';
+                    EXIT act;
+                END IF;
+                IF n.fence <> p_fence OR n.owner <> p_owner THEN
+                    o_answer := 'not_found';
+                    EXIT act;
+                END IF;
+                o_answer := 'done';
+                was_ttl := n.ttl;
+                was_repeated := n.repeated;
+            END IF;
+        ELSIF n.holders > 0 THEN
+            DELETE FROM leasehold.shares WHERE name = p_name AND id = p_id
                 AND (p_nonce IS NULL OR nonce = p_nonce) AND (p_fence IS NULL OR fence = p_fence)
                 AND (p_owner IS NULL OR owner = p_owner)
-            RETURNING ttl, repeated INTO ends;
+            RETURNING ttl, repeated INTO was_ttl, was_repeated;
             IF FOUND THEN
-                -- 2. Its lease ends.
                 o_answer := 'done';
-                n.version := n.version + 1;
-                n.holders := n.holders - 1;
-                IF n.holders = 0 THEN
-                    n.next_expiry := 'infinity';
-                END IF;
-                dropped := false; -- counted with the release
-                changed := true;
             ELSE
-                SELECT nonce INTO ends FROM leasehold.leases WHERE name = p_name AND id = p_id;
+                SELECT nonce INTO was_nonce FROM leasehold.shares WHERE name = p_name AND id = p_id;
                 IF FOUND THEN
-                    -- 1. and 2. It has one, which is not meant.
-                    o_answer := CASE WHEN ends.nonce <> p_nonce THEN 'superseded' ELSE 'not_found' END;
+                    o_answer := CASE WHEN was_nonce <> p_nonce THEN 'superseded' ELSE 'not_found' END;
                     EXIT act;
                 END IF;
             END IF;
+        END IF;
+        IF o_answer = 'done' THEN
+            -- 2. Its lease ends.
+            n.version := n.version + 1;
+            n.holders := n.holders - 1;
+            IF n.holders = 0 THEN
+                n.next_expiry := 'infinity';
+            END IF;
+            dropped := false; -- counted with the release
+            changed := true;
         END IF;
         IF o_answer IS NULL AND n.waiters > 0 THEN
             DELETE FROM leasehold.tickets WHERE id = p_id AND name = p_name
                 AND (p_nonce IS NULL OR nonce = p_nonce) AND p_fence IS NULL
                 AND (p_owner IS NULL OR owner = p_owner)
-            RETURNING ttl, repeated INTO ends;
+            RETURNING ttl, repeated INTO was_ttl, was_repeated;
             IF FOUND THEN
                 -- 3. Its place is given up.
                 o_answer := 'done';
@@ -76,17 +94,17 @@ BEGIN
                 END IF;
                 changed := true;
             ELSE
-                SELECT nonce INTO ends FROM leasehold.tickets WHERE id = p_id AND name = p_name;
+                SELECT nonce INTO was_nonce FROM leasehold.tickets WHERE id = p_id AND name = p_name;
                 IF FOUND THEN
-                    o_answer := CASE WHEN ends.nonce <> p_nonce THEN 'superseded' ELSE 'not_found' END;
+                    o_answer := CASE WHEN was_nonce <> p_nonce THEN 'superseded' ELSE 'not_found' END;
                     EXIT act;
                 END IF;
             END IF;
         END IF;
         IF o_answer = 'done' THEN
-            IF ends.repeated OR p_unanswered IS NOT NULL THEN
+            IF was_repeated OR p_unanswered IS NOT NULL THEN
                 n.next_forget := least(n.next_forget, leasehold.spend(
-                    p_name, p_id, greatest(ends.ttl, coalesce(p_unanswered, 0)), 'not_found', o_now));
+                    p_name, p_id, greatest(was_ttl, coalesce(p_unanswered, 0)), 'not_found', o_now));
             END IF;
             EXIT act;
         END IF;
@@ -116,27 +134,25 @@ BEGIN
     END IF;
 END $$;
 
--- What happens most: its lease is the only one, nobody waits, and no id is refused or has to be. The same in two
--- statements, of which the first locks the row. If the lease turns out not to be the one that is meant, the row is
--- set back; that something may have ended by now is always right.
+-- What happens most: an exclusive lease, told with its fence, that nobody waits for, and no id is refused or has to be.
+-- The same in one statement, which locks the row. If the lease turns out to have ended, the row is set back.
 CREATE OR REPLACE FUNCTION leasehold.release(
     p_name text, p_id text, p_fence bigint, p_owner text, p_unanswered bigint, p_nonce bigint,
     OUT o_answer text, OUT o_now timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF p_unanswered IS NULL THEN
-        UPDATE leasehold.names SET version = version + 1, holders = 0, next_expiry = 'infinity'
-        WHERE name = p_name AND holders = 1 AND waiters = 0 AND next_forget = 'infinity'
-        RETURNING clock_timestamp() INTO o_now;
-        IF FOUND THEN
-            DELETE FROM leasehold.leases WHERE name = p_name AND id = p_id AND NOT repeated
-                AND (expires > o_now) IS TRUE AND nonce = coalesce(p_nonce, nonce)
-                AND fence = coalesce(p_fence, fence) AND owner = coalesce(p_owner, owner);
-            IF FOUND THEN
-                o_answer := 'done';
-                RETURN;
-            END IF;
-            UPDATE leasehold.names SET version = version - 1, holders = 1, next_expiry = o_now WHERE name = p_name;
+    IF p_unanswered IS NULL AND p_nonce IS NULL THEN
+        -- The time of its end stays: nothing ends before it, as it should be.
+        UPDATE leasehold.names SET version = version + 1, holders = 0
+        WHERE name = p_name AND id = p_id AND fence = p_fence AND owner = coalesce(p_owner, owner)
+            AND holders = 1 AND mode = 'exclusive' AND waiters = 0 AND next_forget = 'infinity' AND NOT repeated
+        RETURNING CASE WHEN next_expiry > clock_timestamp() THEN 'done' ELSE 'expired' END, clock_timestamp()
+        INTO o_answer, o_now;
+        IF o_answer = 'done' THEN
+            RETURN;
+        END IF;
+        IF o_answer = 'expired' THEN
+            UPDATE leasehold.names SET version = version - 1, holders = 1 WHERE name = p_name;
         END IF;
     END IF;
     SELECT * INTO o_answer, o_now, o_expired

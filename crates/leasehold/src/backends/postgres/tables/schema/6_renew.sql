@@ -30,9 +30,11 @@ BEGIN
 
     <<act>>
     BEGIN
-        SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
+        IF n.holders > 0 AND (n.mode <> 'exclusive' OR n.id = p_id) THEN
+            SELECT * INTO l FROM leasehold.leases WHERE name = p_name AND id = p_id;
+        END IF;
         -- 1. No such lease.
-        IF NOT FOUND THEN
+        IF l.id IS NULL THEN
             SELECT why INTO o_answer FROM leasehold.spent WHERE name = p_name AND id = p_id;
             o_answer := coalesce(o_answer, CASE WHEN had THEN 'expired' ELSE 'not_found' END);
             EXIT act;
@@ -75,15 +77,23 @@ BEGIN
                     p_now + l.ttl * interval '1 microsecond')
                 ELSE p_now + p_ttl * interval '1 microsecond' END;
             l.renewals := l.renewals + 1;
-            UPDATE leasehold.leases SET
-                mode = l.mode, fence = l.fence, expires = l.expires, ttl = l.ttl, renewals = l.renewals
-            WHERE name = p_name AND id = p_id;
-            n.fence := greatest(n.fence, p_raise);
-            IF p_mode IS NOT NULL THEN
-                n.mode := p_mode;
+            IF n.mode <> 'exclusive' THEN
+                UPDATE leasehold.shares SET
+                    fence = l.fence, expires = l.expires, ttl = l.ttl, renewals = l.renewals
+                WHERE name = p_name AND id = p_id;
+                n.next_expiry := least(n.next_expiry, l.expires);
+            ELSE
+                -- One that becomes shared does not stay here.
+                IF l.mode <> 'exclusive' THEN
+                    INSERT INTO leasehold.shares SELECT l.*;
+                END IF;
+                n.ttl := l.ttl;
+                n.renewals := l.renewals;
+                n.next_expiry := l.expires;
             END IF;
+            n.mode := l.mode;
+            n.fence := greatest(n.fence, p_raise);
             n.version := n.version + 1;
-            n.next_expiry := least(n.next_expiry, l.expires);
             dropped := false; -- counted with the renewal
             changed := true;
         END IF;

@@ -17,13 +17,15 @@ BEGIN
     END IF;
     o_leases := n.holders;
     IF p_at_once THEN
-        FOR s IN DELETE FROM leasehold.leases WHERE name = p_name RETURNING id, ttl LOOP
+        FOR s IN SELECT id, ttl FROM leasehold.leases WHERE name = p_name AND n.holders > 0 LOOP
             n.next_forget := least(n.next_forget, leasehold.spend(p_name, s.id, s.ttl, 'revoked', o_now));
         END LOOP;
+        DELETE FROM leasehold.shares WHERE name = p_name;
         n.holders := 0;
         n.next_expiry := 'infinity';
     ELSE
-        UPDATE leasehold.leases SET revoked = true WHERE name = p_name AND NOT revoked;
+        n.revoked := true;
+        UPDATE leasehold.shares SET revoked = true WHERE name = p_name AND NOT revoked;
     END IF;
     IF o_leases > 0 OR dropped THEN
         n.version := n.version + 1;

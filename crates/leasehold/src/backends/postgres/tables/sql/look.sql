@@ -8,11 +8,11 @@ LEFT JOIN leasehold.names AS n ON n.name = wanted.name
 LEFT JOIN LATERAL (
     SELECT false AS waits, l.granted AS place, l.id, l.owner, l.metadata, l.mode, l.permits, l.fence, l.renewals,
         l.granted_at AS since, l.expires AS ends, l.revoked, 0::bigint AS length
-    FROM leasehold.leases AS l WHERE l.name = wanted.name AND (l.expires > clock.now) IS TRUE
+    FROM leasehold.leases AS l WHERE l.name = wanted.name AND l.expires > clock.now
     UNION ALL (
         SELECT true, t.arrival, t.id, t.owner, NULL, t.mode, t.permits, 0, 0, t.joined, t.lapses, false,
             count(*) OVER ()
-        FROM leasehold.tickets AS t WHERE t.name = wanted.name AND (t.lapses > clock.now) IS TRUE
+        FROM leasehold.tickets AS t WHERE t.name = wanted.name AND t.lapses > clock.now
         ORDER BY t.arrival LIMIT 100
     )
 ) AS x ON true

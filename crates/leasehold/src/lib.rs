@@ -31,6 +31,7 @@ mod options;
 mod plain;
 mod renew;
 mod rwlock;
+mod schemes;
 mod semaphore;
 pub mod state;
 mod telemetry;

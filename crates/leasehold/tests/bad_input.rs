@@ -210,6 +210,15 @@ async fn a_bad_url_is_refused_without_repeating_what_could_be_a_password() {
     expect(connect("memory").await, ErrorKind::InvalidArgument, "scheme");
     expect(connect("memory:x").await, ErrorKind::InvalidArgument, "nothing after the colon");
     expect(connect("gopher://h/").await, ErrorKind::InvalidArgument, "\"gopher\"; this build knows memory:");
+    #[cfg(feature = "http")]
+    {
+        expect(connect("gopher://h/").await, ErrorKind::InvalidArgument, "http:, https:");
+        // Three servers that are away; their scheme is known.
+        let quorum = "quorum:https://127.0.0.1:1,HTTPS://127.0.0.1:2,https://127.0.0.1:3";
+        expect(connect(quorum).await, ErrorKind::Unavailable, "3 of 3 nodes");
+    }
+    let quorum = "quorum:gopher://a,gopher://b,gopher://c";
+    expect(connect(quorum).await, ErrorKind::InvalidArgument, "node 1 of the quorum: unknown store scheme");
     for url in [
         "redis://user:hunter2@127.0.0.1:1",
         "postgres://user:hunter2@127.0.0.1:1/db",

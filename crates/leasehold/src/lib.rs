@@ -33,6 +33,7 @@ mod renew;
 mod rwlock;
 mod schemes;
 mod semaphore;
+mod span;
 pub mod state;
 mod telemetry;
 #[cfg(feature = "wire")]

@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::{stores, until};
+use support::{PATIENCE, each, stores, until_within};
 
 /// Each says when it begins and when it ends, in one write each; the fence tells them apart. It looks whether the one
 /// before it, which may have been killed, is still alive.
@@ -24,7 +24,7 @@ const WORK: &str = "mkdir inside || echo overlap $LEASEHOLD_FENCE >>log
 
 #[test]
 fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
-    for store in stores() {
+    each(&stores(), |store| {
         let mut runs: Vec<_> = (0..20)
             .map(|number| {
                 // Those that are killed must not leave the directory behind: they work without it.
@@ -43,7 +43,8 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
         // Whoever sleeps for ever is killed when its turn has come; every third is stopped for a while.
         let mut stopped: Vec<(usize, Instant)> = Vec::new();
         let mut round = 0;
-        until("all have ended", || {
+        // Twenty turns, and of those who are killed a ttl each, on all stores at once.
+        until_within(4 * PATIENCE, "all have ended", || {
             round += 1;
             for (number, run) in runs.iter_mut().enumerate() {
                 if run.has_ended() {
@@ -92,7 +93,7 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
             last = line;
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("end")).count(), 16, "{text}");
-    }
+    });
 }
 
 /// The one that sleeps for ever and has begun: it has a child.

@@ -7,31 +7,33 @@ mod support;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use support::{ended, fallible_stores, leasehold};
+use support::{each, ended, fallible_stores, leasehold};
 
 #[test]
 fn who_is_never_answered_gives_up_and_exits_69() {
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
+    let mut calls = Vec::new();
     for scheme in ["http", "redis", "postgres", "postgres+advisory"] {
-        let url = format!("{scheme}://{address}");
         for args in [&["run", "-n", "x", "true"][..], &["list"], &["show", "x"], &["acquire", "x"]] {
-            if scheme != "http" && args[0] != "run" {
-                continue;
+            if scheme == "http" || args[0] == "run" {
+                calls.push((format!("{scheme}://{address}"), args));
             }
-            let start = Instant::now();
-            let outcome = ended(leasehold(&[&args[..1], &["--url", &url], &args[1..]].concat()));
-            outcome.says(69, &format!("{scheme}://{address}"));
-            assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
-            assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
         }
     }
+    each(&calls, |(url, args)| {
+        let start = Instant::now();
+        let outcome = ended(leasehold(&[&args[..1], &["--url", url], &args[1..]].concat()));
+        outcome.says(69, url);
+        assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
+    });
 }
 
 #[test]
 fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
-    for store in fallible_stores() {
+    each(&fallible_stores(), |store| {
         let _holder = store.hold("x", &["--ttl", "60s"]);
         // A lock that is held would be success.
         let waiter = store.start(&["-w", "4", "--skip-ok", "x", "--", "touch", "ran"]);
@@ -40,5 +42,5 @@ fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
         let outcome = waiter.ended();
         assert_eq!(outcome.code(), 69, "{}: {outcome:?}", store.url);
         assert!(!store.path("ran").exists());
-    }
+    });
 }

@@ -71,7 +71,7 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
         let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
         if left.is_zero() {
             tell(&args, false, start)?;
-            let holder = lock::keeper(&opened, &args.name).await?;
+            let holder = lock::keeper(&opened.locks, &args.name).await;
             return Err(lock::held(&opened, &args.name, "still ", holder.as_deref()));
         }
         tokio::time::sleep(pause.min(left)).await;

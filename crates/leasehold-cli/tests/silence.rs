@@ -7,6 +7,7 @@ mod support;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use leasehold::ErrorKind;
 use support::{each, ended, fallible_stores, leasehold};
 
 #[test]
@@ -42,5 +43,31 @@ fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
         let outcome = waiter.ended();
         assert_eq!(outcome.code(), 69, "{}: {outcome:?}", store.url);
         assert!(!store.path("ran").exists());
+    });
+}
+
+/// The same without the command line between.
+#[test]
+fn the_library_too_tells_a_store_that_fell_silent_from_a_lock_that_is_held() {
+    each(&fallible_stores(), |store| {
+        let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
+        let _held = locks.mutex("x").ttl(Duration::from_secs(60)).lock().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let other = leasehold::blocking::Locks::connect(&store.url).unwrap();
+                other.mutex("x").try_lock_for(Duration::from_secs(4))
+            });
+            if store.shows_waiters {
+                support::until("it is in the queue", || store.inspect("x").queue_length == 1);
+            } else {
+                support::until("it is in the queue", || {
+                    store.session_locks().is_some_and(|locks| locks.lines().count() == 2)
+                });
+            }
+            let _away = store.away();
+            let error = waiting.join().unwrap().expect_err("nobody has said that it is still held");
+            let broken = [ErrorKind::Unavailable, ErrorKind::NetworkTimeout, ErrorKind::Busy];
+            assert!(broken.contains(&error.kind()), "{}: {error:?}", store.url);
+        });
     });
 }

@@ -36,7 +36,9 @@ pub struct Options {
     pub owner: Arc<str>,
     /// Whatever shall be seen with the lease, at most 4 KiB.
     pub metadata: Option<Arc<str>>,
-    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set.
+    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set. If the store has said
+    /// nothing for a second by then, up to 2 s more are spent on finding out whether it is there: if not, that is the
+    /// error, and not [`Timeout`](ErrorKind::Timeout).
     pub max_wait: Option<Duration>,
     /// How many attempts an acquire makes at most: n retries are n + 1 attempts. No bound unless set.
     pub max_attempts: Option<u32>,

@@ -70,7 +70,7 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
     let opened = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => return Ok(interrupt::end(arrived)),
-        opened = store::open_ttl(&args.store, store::ENDS_AT_ONCE) => opened?,
+        opened = store::open_ttl(&args.store, args.wait, store::ENDS_AT_ONCE) => opened?,
     };
     let lease = tokio::select! {
         biased;

@@ -8,28 +8,41 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use leasehold::ErrorKind;
-use support::{each, ended, fallible_stores, leasehold};
+use support::{Running, each, ended, fallible_stores, leasehold, postgres, server};
 
 #[test]
-fn who_is_never_answered_gives_up_and_exits_69() {
+fn who_is_never_answered_gives_up_and_exits_69_and_sooner_if_it_waits_no_longer() {
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let mut calls = Vec::new();
-    for scheme in ["http", "redis", "postgres", "postgres+advisory"] {
-        for args in [&["run", "-n", "x", "true"][..], &["list"], &["show", "x"], &["acquire", "x"]] {
-            if scheme == "http" || args[0] == "run" {
-                calls.push((format!("{scheme}://{address}"), args));
-            }
-        }
+    let http = format!("http://{address}");
+    let patient: &[&[&str]] = &[
+        &["run", "x", "true"],
+        &["run", "-n", "x", "true"],
+        &["list"],
+        &["show", "x"],
+        &["acquire", "x"],
+        &["wait", "x"],
+    ];
+    let limited: &[&[&str]] =
+        &[&["run", "-w", "1", "x", "true"], &["acquire", "-w", "1", "x"], &["wait", "-w", "1", "x"]];
+    let mut calls: Vec<(String, &[&str])> =
+        patient.iter().chain(limited).map(|args| (http.clone(), *args)).collect();
+    for scheme in ["redis", "postgres", "postgres+advisory"] {
+        calls.push((format!("{scheme}://{address}"), patient[1]));
     }
-    each(&calls, |(url, args)| {
+    let took = each(&calls, |(url, args)| {
         let start = Instant::now();
         let outcome = ended(leasehold(&[&args[..1], &["--url", url], &args[1..]].concat()));
         outcome.says(69, url);
         assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
         assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
+        start.elapsed()
     });
+    let (patient, limited) = (&took[..patient.len()], &took[patient.len()..][..limited.len()]);
+    // Half as long, and all began at once.
+    let (patient, limited) = (patient.iter().min().unwrap(), limited.iter().max().unwrap());
+    assert!(*limited + Duration::from_secs(1) < *patient, "{limited:?}, and without a limit {patient:?}");
 }
 
 #[test]
@@ -69,5 +82,27 @@ fn the_library_too_tells_a_store_that_fell_silent_from_a_lock_that_is_held() {
             let broken = [ErrorKind::Unavailable, ErrorKind::NetworkTimeout, ErrorKind::Busy];
             assert!(broken.contains(&error.kind()), "{}: {error:?}", store.url);
         });
+    });
+}
+
+/// On stores where a look that gets no answer lasts longest.
+#[test]
+fn a_bounded_wait_is_kept_when_the_store_falls_silent() {
+    each(&[server(), postgres()], |store| {
+        let _holder = store.hold("x", &["--ttl", "60s"]);
+        let wait = |args: &[&str]| Running::start(store.leasehold(&[&["wait", "x"], args].concat()));
+        let (mut bounded, mut endless) = (wait(&["-w", "1"]), wait(&[]));
+        // Not longer than the wait, and long enough for a first look. Without one, opening has a limit too.
+        std::thread::sleep(Duration::from_millis(700));
+        let _away = store.away();
+        let since = Instant::now();
+        support::until("the one with a limit has ended", || bounded.has_ended());
+        let took = since.elapsed();
+        assert!(!endless.has_ended(), "{}: no sooner than without a limit, after {took:?}", store.url);
+        for ended in [bounded.ended(), endless.ended()] {
+            assert_eq!(ended.code(), 69, "{}: {ended:?}", store.url);
+        }
+        let more = since.elapsed() - took;
+        assert!(more > Duration::from_secs(1), "{}: {took:?}, and without a limit {more:?} more", store.url);
     });
 }

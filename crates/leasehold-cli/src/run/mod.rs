@@ -57,7 +57,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
     let opened = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => return Ok(interrupted(arrived, voice)),
-        opened = store::open(&args.store) => opened?,
+        opened = store::open_within(&args.store, args.wait) => opened?,
     };
     let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
     args.check(ttl)?;

@@ -23,7 +23,7 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 Looks up to twice a second; another may take the lock right after. To do
 something under the lock use `leasehold run`.
 
-Exit status: 0 free, 75 still held after --wait.
+Exit status: 0 free, 75 still held after --wait, 69 the store does not answer.
 
 Example:
   leasehold wait -w 60 deploy && echo free")]

@@ -197,7 +197,7 @@ pub(crate) fn check_ttl(ttl: Duration, least: Duration, most: Duration) -> Resul
         let (what, hint) = if ttl < least {
             ("short", "")
         } else {
-            ("long", "; it need not outlast the work, because a lease is renewed")
+            ("long", "; it need not outlast the work, because leases can be renewed")
         };
         let (ttl, least, most) = (span::show(ttl), span::show(least), span::show(most));
         let message = format!("a ttl of {ttl} is too {what}: choose one from {least} to {most}{hint}");

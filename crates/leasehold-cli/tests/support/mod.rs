@@ -325,6 +325,12 @@ impl Running {
         Running { process: Some(command.spawn().expect("the binary starts")) }
     }
 
+    /// What it says on stderr is in this file, while it runs.
+    pub(crate) fn telling(mut command: Command, file: &Path) -> Self {
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(file).unwrap());
+        Running { process: Some(command.spawn().expect("the binary starts")) }
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         pid(self.process.as_ref().unwrap().id())
     }

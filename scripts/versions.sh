@@ -56,7 +56,7 @@ postgres() {
   done
   "$programs/postgres" --version
   LEASEHOLD_POSTGRES_PROGRAMS=$programs cargo test --locked -p leasehold --all-features --no-fail-fast \
-    --test postgres_tables --test postgres_advisory
+    --test postgres_tables --test postgres_advisory --test postgres_warnings
 }
 
 # redis RELEASE NAME: `redis`, or what calls itself otherwise and is one.
@@ -68,7 +68,8 @@ redis() {
     wrap "$package" "$base/$package/root/usr/bin/$2-$program" "$programs/redis-$program"
   done
   "$programs/redis-server" --version
-  PATH=$programs:$PATH cargo test --locked -p leasehold --all-features --no-fail-fast --test redis --test quorum
+  PATH=$programs:$PATH cargo test --locked -p leasehold --all-features --no-fail-fast \
+    --test redis --test redis_warnings --test quorum
 }
 
 command -v apt-get >/dev/null || { echo 'make versions needs a Debian system' >&2; exit 1; }

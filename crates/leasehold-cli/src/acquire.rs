@@ -70,7 +70,7 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
     let opened = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => return Ok(interrupt::end(arrived)),
-        opened = store::open_ttl(&args.store, store::ENDS_AT_ONCE) => opened?,
+        opened = store::open_ttl(&args.store, args.wait, store::ENDS_AT_ONCE) => opened?,
     };
     let lease = tokio::select! {
         biased;
@@ -82,9 +82,9 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
         lease = lease(&args, &opened.locks) => lease?,
     };
     let Some(lease) = lease else {
-        let holder = lock::keeper(&opened, &args.name).await;
+        let holder = lock::keeper(&opened.locks, &args.name).await;
         interrupt::part(&opened.locks).await;
-        return Err(lock::held(&opened, &args.name, "", holder?.as_deref()));
+        return Err(lock::held(&opened, &args.name, "", holder.as_deref()));
     };
     let printed = if args.export { export(&lease) } else { print(&lease, args.output)? };
     if let Err(failure) = answer(&printed) {

@@ -16,8 +16,8 @@ use crate::access::AccessArgs;
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::Failure;
-use crate::store;
 use crate::url::Url;
+use crate::{duration, store};
 
 use resource::Resource;
 use summary::{Seen, Summary};
@@ -46,14 +46,14 @@ pub(crate) struct Bench {
     /// How many locks they share
     #[arg(long, default_value_t = 4, value_name = "N")]
     locks: usize,
-    /// For how long, in seconds
-    #[arg(long, default_value = "10", value_parser = seconds, value_name = "SECONDS")]
+    /// For how long
+    #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "TIME")]
     duration: Duration,
-    /// The ttl of the leases, in seconds
-    #[arg(long, default_value = "2", value_parser = seconds, value_name = "SECONDS")]
+    /// The ttl of the leases
+    #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "TIME")]
     ttl: Duration,
-    /// How long each holds its lock, in seconds
-    #[arg(long, default_value = "0.01", value_parser = seconds, value_name = "SECONDS")]
+    /// How long each holds its lock
+    #[arg(long, default_value = "10ms", value_parser = duration::parse, value_name = "TIME")]
     hold: Duration,
     /// How much longer or shorter, as a part of it
     #[arg(long, default_value_t = 0.2, value_name = "PART")]
@@ -64,12 +64,6 @@ pub(crate) struct Bench {
     /// How to print the figures
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
-}
-
-/// Seconds, with or without an `s`.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
 /// Runs the load; violations make it fail.
@@ -90,6 +84,9 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     if args.clients == 0 || args.locks == 0 {
         return Err(Error::invalid("there must be at least one client and one lock").into());
     }
+    if args.duration.is_zero() {
+        return Err(Error::invalid("--duration must be above zero").into());
+    }
     let url = Url::new(&args.url, None)?;
     let access = args.access.resolve(&url)?;
     let locks = store::client(&url, &access).await?.build();
@@ -97,6 +94,10 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     let resources: Arc<Vec<Resource>> = Arc::new((0..args.locks).map(|_| Resource::default()).collect());
     let names: Arc<Vec<String>> =
         Arc::new((0..args.locks).map(|n| format!("bench/{}/{n}", run.expose())).collect());
+    // A ttl that the store does not take is a wrong call, and no error of the store's to be counted.
+    if let Some(lease) = locks.leasing(&names[0]).ttl(args.ttl).try_acquire().await? {
+        locks.release(&lease).await?;
+    }
     let ended = Arc::new(AtomicBool::new(false));
     let began = Instant::now();
     let mut clients = tokio::task::JoinSet::new();

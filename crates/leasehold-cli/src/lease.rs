@@ -100,7 +100,7 @@ impl LeaseArgs {
 
 pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
     let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store, store::ENDS_AT_ONCE).await?;
+    let opened = store::open_ttl(&args.lease.store, None, store::ENDS_AT_ONCE).await?;
     let renewed = match known {
         Known::Lease(mut lease) => {
             lease.ttl = args.ttl.unwrap_or(lease.ttl);
@@ -126,7 +126,7 @@ pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
 
 pub(crate) async fn release(args: Release) -> Result<ExitCode, Failure> {
     let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store, store::ENDS_AT_ONCE).await?;
+    let opened = store::open_ttl(&args.lease.store, None, store::ENDS_AT_ONCE).await?;
     let released = match known {
         Known::Lease(lease) => opened.locks.release(&lease).await?,
         Known::Id(id) => opened.locks.release_by_id(id).await?,

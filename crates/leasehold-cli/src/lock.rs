@@ -13,8 +13,8 @@ use crate::table;
 /// How long a lease lasts unless renewed or told otherwise.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// How long the store may take to say who holds what was not had.
-const ANSWER: Duration = Duration::from_secs(2);
+/// How long the store may take to say who holds what was not had, and how much longer than a limit it may keep us.
+pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 /// How a lock is shared.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -63,21 +63,10 @@ pub(crate) async fn holder(locks: &Locks, name: &str) -> Result<Option<Arc<str>>
     Ok(info.holders.first().map(|holder| Arc::clone(&holder.owner)))
 }
 
-/// Who holds what was not had in time, if that may be known. A store that does not answer any more has kept us waiting
-/// by that, and not because somebody else holds the lock.
-pub(crate) async fn keeper(opened: &Store, name: &str) -> std::result::Result<Option<Arc<str>>, Failure> {
-    match tokio::time::timeout(ANSWER, holder(&opened.locks, name)).await {
-        Ok(Ok(owner)) => Ok(owner),
-        Ok(Err(error)) if Exit::from(error.kind()) == Exit::Store => {
-            Err(Failure::Store(opened.url.shown(), error))
-        }
-        // A token may let its owner take locks and not look at them.
-        Ok(Err(_)) => Ok(None),
-        Err(_) => {
-            let line = format!("{}: it does not answer any more", opened.url.shown());
-            Err(Failure::Ended(Exit::Store, line))
-        }
-    }
+/// Who holds what was not had in time, if that can be known: a token may let its owner take locks and not look at them.
+/// That somebody does has been said by the store itself.
+pub(crate) async fn keeper(locks: &Locks, name: &str) -> Option<Arc<str>> {
+    tokio::time::timeout(ANSWER, holder(locks, name)).await.ok()?.ok()?
 }
 
 /// That somebody holds it, in words.

@@ -40,7 +40,7 @@ pub(crate) struct Revoke {
 
 pub(crate) async fn run(args: Revoke) -> Result<ExitCode, Failure> {
     let otherwise = "and in no other way; `leasehold show` says which one that is";
-    let opened = store::open_ttl(&args.store, otherwise).await?;
+    let opened = store::open_ttl(&args.store, None, otherwise).await?;
     if !args.yes {
         let owner = lock::holder(&opened.locks, &args.name).await?;
         ask(&args, owner.as_deref())?;

@@ -159,6 +159,9 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     if let Some(namespace) = &args.namespace {
         settings.namespace.clone_from(namespace);
     }
+    if args.max_ttl_ms == Some(0) {
+        return Err(Failure::Usage("max-ttl-ms must be above zero, or nobody could have a lease".into()));
+    }
     if let Some(ms) = args.max_ttl_ms {
         settings.max_ttl = Duration::from_millis(ms);
     }

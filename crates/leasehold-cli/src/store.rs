@@ -13,10 +13,14 @@ use crate::access::Access;
 use crate::exit::Exit;
 use crate::report::Failure;
 use crate::url::{StoreArgs, Url};
+use crate::{duration, lock};
 
 /// How long a store may take to answer for the first time: somebody waits, or the next run of a timer comes. Calls
 /// of a server may take longer later, because it is the server that waits then.
 const OPENING: Duration = Duration::from_secs(10);
+
+/// The least of it where the lock is waited for no longer than a limit: a network may be slow and a machine busy.
+const QUICK_OPENING: Duration = Duration::from_secs(5);
 
 /// An open store.
 #[derive(Debug)]
@@ -30,9 +34,15 @@ pub(crate) struct Store {
 
 /// Opens the store that the arguments or the environment name.
 pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
+    open_within(args, None).await
+}
+
+/// As [`open`], for one who waits no longer than this for a lock, and so not much longer for its store.
+pub(crate) async fn open_within(args: &StoreArgs, wait: Option<Duration>) -> Result<Store, Failure> {
     let url = args.resolve()?;
     let access = args.access.resolve(&url)?;
-    Store::open(url, access).await
+    let limited = |wait: Duration| wait.saturating_add(lock::ANSWER).clamp(QUICK_OPENING, OPENING);
+    Store::open(url, access, wait.map_or(OPENING, limited)).await
 }
 
 /// A client of any store.
@@ -45,14 +55,26 @@ pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, l
     }
 }
 
+/// Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
+fn failed(store: String, error: leasehold::Error) -> Failure {
+    match error.kind().into() {
+        Exit::Store | Exit::NotAllowed => Failure::Store(store, error),
+        _ => Failure::Lock(error),
+    }
+}
+
 /// Why a command that ends at once has no use for a lock that ends with its process.
 pub(crate) const ENDS_AT_ONCE: &str =
     "which this command does at once; use `leasehold run`, or a store with a ttl such as sqlite:";
 
 /// Opens a store whose leases outlive the process that took them. What it means that another's do not is for the
 /// caller to say.
-pub(crate) async fn open_ttl(args: &StoreArgs, otherwise: &str) -> Result<Store, Failure> {
-    let store = open(args).await?;
+pub(crate) async fn open_ttl(
+    args: &StoreArgs,
+    wait: Option<Duration>,
+    otherwise: &str,
+) -> Result<Store, Failure> {
+    let store = open_within(args, wait).await?;
     if store.locks.info().liveness != Liveness::Ttl {
         let scheme = store.locks.info().scheme;
         return Err(Failure::Usage(format!(
@@ -63,19 +85,21 @@ pub(crate) async fn open_ttl(args: &StoreArgs, otherwise: &str) -> Result<Store,
 }
 
 impl Store {
-    async fn open(url: Url, access: Access) -> Result<Self, Failure> {
+    async fn open(url: Url, access: Access, time: Duration) -> Result<Self, Failure> {
         let shown = url.shown();
-        let Ok(opened) = tokio::time::timeout(OPENING, Store::connect(url, access)).await else {
-            let line = format!("{shown}: it has not answered for {} s", OPENING.as_secs());
+        let Ok(opened) = tokio::time::timeout(time, Store::connect(url, access)).await else {
+            let line = format!("{shown}: it has not answered for {}", duration::show(time));
             return Err(Failure::Ended(Exit::Store, line));
         };
         opened.map_err(|failure| match failure {
-            // Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
-            Failure::Lock(error) if matches!(error.kind().into(), Exit::Store | Exit::NotAllowed) => {
-                Failure::Store(shown, error)
-            }
+            Failure::Lock(error) => failed(shown, error),
             failure => failure,
         })
+    }
+
+    /// What the store said of a call that failed.
+    pub(crate) fn failed(&self, error: leasehold::Error) -> Failure {
+        failed(self.url.shown(), error)
     }
 
     async fn connect(url: Url, access: Access) -> Result<Self, Failure> {
@@ -98,7 +122,7 @@ impl Store {
 
     /// The same store once more, as another process has it.
     pub(crate) async fn again(&self) -> Result<Self, Failure> {
-        Store::open(self.url.clone(), self.access.clone()).await
+        Store::open(self.url.clone(), self.access.clone(), OPENING).await
     }
 
     /// What keeps the lock for as long as a child has it open, where the store has such a thing.

@@ -23,7 +23,7 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 Looks up to twice a second; another may take the lock right after. To do
 something under the lock use `leasehold run`.
 
-Exit status: 0 free, 75 still held after --wait.
+Exit status: 0 free, 75 still held after --wait, 69 the store does not answer.
 
 Example:
   leasehold wait -w 60 deploy && echo free")]
@@ -64,14 +64,15 @@ pub(crate) struct Watch {
 }
 
 pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
-    let opened = store::open(&args.store).await?;
+    let opened = store::open_within(&args.store, args.wait).await?;
     let start = Instant::now();
+    let left = || args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
     let mut pause = LOOK.0;
-    while opened.locks.is_locked(&args.name).await? {
-        let left = args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
+    while is_held(&opened, &args.name, left()).await? {
+        let left = left();
         if left.is_zero() {
             tell(&args, false, start)?;
-            let holder = lock::keeper(&opened, &args.name).await?;
+            let holder = lock::keeper(&opened.locks, &args.name).await;
             return Err(lock::held(&opened, &args.name, "still ", holder.as_deref()));
         }
         tokio::time::sleep(pause.min(left)).await;
@@ -79,6 +80,19 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
     }
     tell(&args, true, start)?;
     Ok(Exit::Success.into())
+}
+
+/// Looks once. A store that does not answer is not waited for much longer than there is time left: it is broken, and
+/// says nothing about the lock.
+async fn is_held(opened: &store::Store, name: &str, left: Duration) -> Result<bool, Failure> {
+    let look = opened.locks.is_locked(name);
+    match tokio::time::timeout(left.saturating_add(lock::ANSWER), look).await {
+        Ok(held) => held.map_err(|error| opened.failed(error)),
+        Err(_) => {
+            let line = format!("{}: it does not answer any more", opened.url.shown());
+            Err(Failure::Ended(Exit::Store, line))
+        }
+    }
 }
 
 /// Says how it is, to programs; to people the exit code and, if there is something to say, a line on stderr do.

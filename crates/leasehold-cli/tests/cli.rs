@@ -92,6 +92,29 @@ fn a_wrong_call_exits_64_and_says_what_is_wrong() {
 }
 
 #[test]
+fn a_wrong_time_exits_64_with_what_is_wrong_and_what_is_allowed() {
+    let store = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", store.path().join("locks.db").display());
+    for (args, says) in [
+        (&["run", "--ttl", "0", "x", "true"][..], "a ttl of 0 s is too short: choose one from 50 ms to 24 h"),
+        (&["run", "--ttl", "2d", "x", "true"], "a ttl of 48 h is too long: choose one from 50 ms to 24 h"),
+        (&["run", "--ttl", "1h30m", "x", "true"], "a number with ms, s, m, h or d, for example 1.5 or 10m"),
+        (&["run", "-w", "soon", "x", "true"], "a number with ms, s, m, h or d, for example 1.5 or 10m"),
+        (&["run", "--max-hold", "0", "x", "true"], "--max-hold must be above zero"),
+        (&["run", "--kill-after", "20s", "x", "true"], "use --ttl 60s or more"),
+        (&["acquire", "--ttl", "0", "x"], "a ttl of 0 s is too short: choose one from 1 ms to 24 h"),
+        (&["acquire", "--ttl", "2d", "x"], "it need not outlast the work, because leases can be renewed"),
+        (&["bench", "--ttl", "0"], "a ttl of 0 s is too short: choose one from 1 ms to 24 h"),
+        (&["bench", "--duration", "0"], "--duration must be above zero"),
+        (&["bench", "--duration", "soon"], "a number with ms, s, m, h or d, for example 1.5 or 10m"),
+    ] {
+        let (code, out, err) = run(&[&args[..1], &["--url", &url], &args[1..]].concat());
+        assert_eq!((code, out.as_str()), (64, ""), "{args:?} says:\n{err}");
+        assert!(err.contains(says), "{args:?} says:\n{err}");
+    }
+}
+
+#[test]
 fn no_command_exits_64_with_help_on_stderr() {
     let (code, out, err) = run(&[]);
     assert_eq!((code, out.as_str()), (64, ""));

@@ -187,7 +187,9 @@ fn wrong_calls_exit_64_before_anything_is_run() {
         }
     }
     sqlite().run(&["--kill-after", "11", "x", "true"]).says(64, "at most a third of the ttl");
-    sqlite().run(&["--ttl", "1ms", "x", "true"]).says(64, "ttl is 1ms");
+    sqlite()
+        .run(&["--ttl", "1ms", "x", "true"])
+        .says(64, "a ttl of 1 ms is too short: choose one from 50 ms to 24 h");
     for (url, says) in [
         ("memory:", "private to one process"),
         ("nosuch:x", "unknown store scheme"),

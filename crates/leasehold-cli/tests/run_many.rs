@@ -4,10 +4,11 @@
 
 mod support;
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::{stores, until};
+use support::{PATIENCE, Running, each, stores, until, until_within};
 
 /// Each says when it begins and when it ends, in one write each; the fence tells them apart. It looks whether the one
 /// before it, which may have been killed, is still alive.
@@ -24,26 +25,36 @@ const WORK: &str = "mkdir inside || echo overlap $LEASEHOLD_FENCE >>log
 
 #[test]
 fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
-    for store in stores() {
+    let starting = Mutex::new(());
+    each(&stores(), |store| {
+        let told = |number| store.path(&format!("told-{number}"));
+        // Those of one store after those of another: a hundred programs that start at once would be too slow for each.
+        let turn = starting.lock();
         let mut runs: Vec<_> = (0..20)
             .map(|number| {
                 // Those that are killed must not leave the directory behind: they work without it.
                 let work = if number % 5 == 0 { "exec sleep 600" } else { WORK };
                 let script = format!("{BEGIN}\n{work}");
-                let mut run = store.leasehold(&["run", "--ttl", "4s", "x", "--", "sh", "-c", &script]);
+                let mut run =
+                    store.leasehold(&["run", "--json", "--ttl", "4s", "x", "--", "sh", "-c", &script]);
                 if !store.ttl && !store.url.starts_with("file:") {
                     // A server frees the lock of a killed process when its connection ends, and that is a moment
                     // before the system kills the command.
                     run.env("LATE", "yes");
                 }
-                support::Running::start(run)
+                Running::telling(run, &told(number))
             })
             .collect();
+        until("all wait or have the lock", || {
+            (0..20).all(|number| std::fs::metadata(told(number)).is_ok_and(|file| file.len() > 0))
+        });
+        drop(turn);
         let log = || std::fs::read_to_string(store.path("log")).unwrap_or_default();
         // Whoever sleeps for ever is killed when its turn has come; every third is stopped for a while.
         let mut stopped: Vec<(usize, Instant)> = Vec::new();
         let mut round = 0;
-        until("all have ended", || {
+        // Twenty turns, and of those who are killed a ttl each, on all stores at once.
+        until_within(4 * PATIENCE, "all have ended", || {
             round += 1;
             for (number, run) in runs.iter_mut().enumerate() {
                 if run.has_ended() {
@@ -77,6 +88,11 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
             }
             runs.iter_mut().all(|run| run.has_ended())
         });
+        for (number, run) in runs.into_iter().enumerate().filter(|(number, _)| number % 5 != 0) {
+            let ended = run.ended();
+            let told = std::fs::read_to_string(told(number)).unwrap();
+            assert_eq!(ended.status.code(), Some(0), "{}: {number} says {told}", store.url);
+        }
         let text = log();
         assert!(!text.contains("overlap"), "{text}");
         let begins: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("begin ")).collect();
@@ -92,11 +108,11 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
             last = line;
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("end")).count(), 16, "{text}");
-    }
+    });
 }
 
 /// The one that sleeps for ever and has begun: it has a child.
-fn inside(runs: &mut [support::Running]) -> Option<&support::Running> {
+fn inside(runs: &mut [Running]) -> Option<&Running> {
     let mut found = None;
     for (number, run) in runs.iter_mut().enumerate() {
         if number % 5 == 0 && !run.has_ended() {

@@ -187,15 +187,24 @@ fn settings_come_from_flags_then_the_environment_then_a_file() {
     let info = Locks::connect(&server.url).unwrap().info();
     assert_eq!(info.max_ttl, Duration::from_secs(7));
     assert!(server.greeting.contains("in memory only"));
-    for (file, says) in
-        [("lissen = 1", "line 1"), ("listen", "line 1"), ("log-names = maybe", "true or false")]
-    {
+    for (file, says) in [
+        ("lissen = 1", "line 1"),
+        ("listen", "line 1"),
+        ("log-names = maybe", "true or false"),
+        ("max-ttl-ms = 0", "max-ttl-ms must be above zero"),
+    ] {
         std::fs::write(&config, file).unwrap();
         let answer = refused(&["--config", "config", "--check"], directory.path());
         assert_eq!(answer.status.code(), Some(64));
         assert!(String::from_utf8(answer.stderr).unwrap().contains(says), "{file}");
     }
-    for wrong in [["--store", "file:x"], ["--listen", "nowhere"], ["--log", "loud"], ["--store", "odd:"]] {
+    for wrong in [
+        ["--store", "file:x"],
+        ["--listen", "nowhere"],
+        ["--log", "loud"],
+        ["--store", "odd:"],
+        ["--max-ttl-ms", "0"],
+    ] {
         let mut arguments = wrong.to_vec();
         // Where a server of somebody else's may listen is not what is wrong.
         if wrong[0] != "--listen" {

@@ -7,31 +7,47 @@ mod support;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use support::{ended, fallible_stores, leasehold};
+use leasehold::ErrorKind;
+use support::{Running, each, ended, fallible_stores, leasehold, postgres, server};
 
 #[test]
-fn who_is_never_answered_gives_up_and_exits_69() {
+fn who_is_never_answered_gives_up_and_exits_69_and_sooner_if_it_waits_no_longer() {
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    for scheme in ["http", "redis", "postgres", "postgres+advisory"] {
-        let url = format!("{scheme}://{address}");
-        for args in [&["run", "-n", "x", "true"][..], &["list"], &["show", "x"], &["acquire", "x"]] {
-            if scheme != "http" && args[0] != "run" {
-                continue;
-            }
-            let start = Instant::now();
-            let outcome = ended(leasehold(&[&args[..1], &["--url", &url], &args[1..]].concat()));
-            outcome.says(69, &format!("{scheme}://{address}"));
-            assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
-            assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
-        }
+    let http = format!("http://{address}");
+    let patient: &[&[&str]] = &[
+        &["run", "x", "true"],
+        &["run", "-n", "x", "true"],
+        &["list"],
+        &["show", "x"],
+        &["acquire", "x"],
+        &["wait", "x"],
+    ];
+    let limited: &[&[&str]] =
+        &[&["run", "-w", "1", "x", "true"], &["acquire", "-w", "1", "x"], &["wait", "-w", "1", "x"]];
+    let mut calls: Vec<(String, &[&str])> =
+        patient.iter().chain(limited).map(|args| (http.clone(), *args)).collect();
+    for scheme in ["redis", "postgres", "postgres+advisory"] {
+        calls.push((format!("{scheme}://{address}"), patient[1]));
     }
+    let took = each(&calls, |(url, args)| {
+        let start = Instant::now();
+        let outcome = ended(leasehold(&[&args[..1], &["--url", url], &args[1..]].concat()));
+        outcome.says(69, url);
+        assert!(outcome.err.contains("answer") || outcome.err.contains("in time"), "{outcome:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{url} {:?}", start.elapsed());
+        start.elapsed()
+    });
+    let (patient, limited) = (&took[..patient.len()], &took[patient.len()..][..limited.len()]);
+    // Half as long, and all began at once.
+    let (patient, limited) = (patient.iter().min().unwrap(), limited.iter().max().unwrap());
+    assert!(*limited + Duration::from_secs(1) < *patient, "{limited:?}, and without a limit {patient:?}");
 }
 
 #[test]
 fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
-    for store in fallible_stores() {
+    each(&fallible_stores(), |store| {
         let _holder = store.hold("x", &["--ttl", "60s"]);
         // A lock that is held would be success.
         let waiter = store.start(&["-w", "4", "--skip-ok", "x", "--", "touch", "ran"]);
@@ -40,5 +56,53 @@ fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
         let outcome = waiter.ended();
         assert_eq!(outcome.code(), 69, "{}: {outcome:?}", store.url);
         assert!(!store.path("ran").exists());
-    }
+    });
+}
+
+/// The same without the command line between.
+#[test]
+fn the_library_too_tells_a_store_that_fell_silent_from_a_lock_that_is_held() {
+    each(&fallible_stores(), |store| {
+        let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
+        let _held = locks.mutex("x").ttl(Duration::from_secs(60)).lock().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let other = leasehold::blocking::Locks::connect(&store.url).unwrap();
+                other.mutex("x").try_lock_for(Duration::from_secs(4))
+            });
+            if store.shows_waiters {
+                support::until("it is in the queue", || store.inspect("x").queue_length == 1);
+            } else {
+                support::until("it is in the queue", || {
+                    store.session_locks().is_some_and(|locks| locks.lines().count() == 2)
+                });
+            }
+            let _away = store.away();
+            let error = waiting.join().unwrap().expect_err("nobody has said that it is still held");
+            let broken = [ErrorKind::Unavailable, ErrorKind::NetworkTimeout, ErrorKind::Busy];
+            assert!(broken.contains(&error.kind()), "{}: {error:?}", store.url);
+        });
+    });
+}
+
+/// On stores where a look that gets no answer lasts longest.
+#[test]
+fn a_bounded_wait_is_kept_when_the_store_falls_silent() {
+    each(&[server(), postgres()], |store| {
+        let _holder = store.hold("x", &["--ttl", "60s"]);
+        let wait = |args: &[&str]| Running::start(store.leasehold(&[&["wait", "x"], args].concat()));
+        let (mut bounded, mut endless) = (wait(&["-w", "1"]), wait(&[]));
+        // Not longer than the wait, and long enough for a first look. Without one, opening has a limit too.
+        std::thread::sleep(Duration::from_millis(700));
+        let _away = store.away();
+        let since = Instant::now();
+        support::until("the one with a limit has ended", || bounded.has_ended());
+        let took = since.elapsed();
+        assert!(!endless.has_ended(), "{}: no sooner than without a limit, after {took:?}", store.url);
+        for ended in [bounded.ended(), endless.ended()] {
+            assert_eq!(ended.code(), 69, "{}: {ended:?}", store.url);
+        }
+        let more = since.elapsed() - took;
+        assert!(more > Duration::from_secs(1), "{}: {took:?}, and without a limit {more:?} more", store.url);
+    });
 }

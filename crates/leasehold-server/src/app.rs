@@ -102,7 +102,10 @@ impl App {
     pub(crate) fn ttl(&self, field: &str, ms: u64) -> Result<Duration, Refusal> {
         let most = leasehold::wire::floor_ms(self.max_ttl());
         if ms == 0 || ms > most {
-            return Err(Refusal::bad(format!("{field} must be in (0, {most}]")));
+            let given = if ms == 0 { "0 or missing".to_owned() } else { ms.to_string() };
+            return Err(Refusal::bad(format!(
+                "{field} must be in (0, {most}], in milliseconds; it is {given}"
+            )));
         }
         Ok(Duration::from_millis(ms))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use crate::backend::{Attempt, Claim, Grant, Liveness, Mode, Release, Wake};
+use crate::backend::{Attempt, Claim, Grant, Liveness, Mode, Query, Release, Wake};
 use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::cell;
@@ -30,6 +30,14 @@ const KEPT_LOOK: Duration = Duration::from_secs(60);
 
 /// How long a waiting acquire puts up with a store that does not answer: as long as its place is kept.
 const PATIENCE: Duration = TICKET_TTL;
+
+/// For how long it is believed at the limit that somebody else is in the way: a store that has said so within the last
+/// second works. One that has said nothing since may have fallen silent, and that is no contention.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// How long such a store may then take to say anything: as much time as a lost packet costs, and not so much that it
+/// would no longer be the limit that was asked for.
+const LAST_LOOK: Duration = Duration::from_secs(2);
 
 /// How faults are spaced out.
 const FAULT_PAUSE: Duration = Duration::from_millis(20);
@@ -162,6 +170,8 @@ struct Loop<'a> {
     early: u32,
     failing_since: Option<Moment>,
     last: Last,
+    /// When the store last said that somebody else is in the way.
+    heard: Moment,
     /// A grant that came too late was already measured again.
     measured_again: bool,
 }
@@ -210,6 +220,7 @@ impl<'a> Loop<'a> {
             early: 0,
             failing_since: None,
             last: Last::Nothing,
+            heard: started,
             measured_again: false,
         }
     }
@@ -254,7 +265,7 @@ impl<'a> Loop<'a> {
             Ok(answer) => answer,
             // The limit came first, and the last word of the store was contention.
             Err(_) if matches!(self.last, Last::Busy) && self.client.clock.now() >= self.end => {
-                return Ok(self.busy());
+                return self.out_of_time().await;
             }
             Err(_) => {
                 Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer the attempt in time"))
@@ -271,7 +282,7 @@ impl<'a> Loop<'a> {
                         self.granted(sent, Grant::new(Fence::new(1), mode, Some(ttl)))
                     }
                     Attempt::Busy(busy) => {
-                        self.last = Last::Busy;
+                        (self.last, self.heard) = (Last::Busy, self.client.clock.now());
                         self.failing_since = None;
                         self.faults = 0;
                         self.back.pending = self.back.claim.queue.is_some() || self.back.claim.repeat;
@@ -378,14 +389,14 @@ impl<'a> Loop<'a> {
         // After a fault there is nothing to be woken by.
         if !matches!(self.last, Last::Busy) || !self.client.info.push {
             sleep.await;
-            return self.woken();
+            return self.woken().await;
         }
         // A session leaves the store's queue in the background; the answer to a release says that it has.
         self.back.pending |= self.client.info.liveness == Liveness::Session;
         let wake = tokio::select! {
             biased;
             wake = self.client.backend.wait(&self.back.claim) => wake,
-            () = sleep.as_mut() => return self.woken(),
+            () = sleep.as_mut() => return self.woken().await,
         };
         match wake {
             Ok(Wake::Granted(grant)) => {
@@ -400,27 +411,46 @@ impl<'a> Loop<'a> {
                 if self.early > 1 {
                     let _ = tokio::time::timeout(pauses.delay(self.early - 2), sleep).await;
                 }
-                self.woken()
+                self.woken().await
             }
             Err(error) if error.is_retryable() => {
                 // Nothing will be pushed: poll until it is.
                 let pause = self.poll.delay(self.polls);
                 self.polls = self.polls.saturating_add(1);
                 let _ = tokio::time::timeout(pause, sleep).await;
-                self.woken()
+                self.woken().await
             }
             Err(error) => self.failed(sent, error),
         }
     }
 
     /// No attempt is made after the limit.
-    fn woken(&mut self) -> Result<Next> {
+    async fn woken(&mut self) -> Result<Next> {
         if self.client.clock.now() < self.end {
             return Ok(Next::Attempt);
         }
         match std::mem::replace(&mut self.last, Last::Nothing) {
             Last::Fault(error) => Err(error),
-            Last::Busy | Last::Nothing => Ok(self.busy()),
+            Last::Busy | Last::Nothing => self.out_of_time().await,
+        }
+    }
+
+    /// The limit has come, and the last word of the store was contention. Nobody waits for that word: if it is old, the
+    /// store has to show that it is still there.
+    async fn out_of_time(&mut self) -> Result<Next> {
+        if self.client.clock.now().since(self.heard) < BELIEVED {
+            return Ok(self.busy());
+        }
+        let query = Query::Name(self.back.claim.name.clone());
+        let look = self.client.backend.inspect(&query);
+        match tokio::time::timeout(LAST_LOOK.min(self.options.request_timeout), look).await {
+            Ok(Err(error)) if is_broken(error.kind()) => Err(error),
+            // Whatever it says, it is there.
+            Ok(_) => Ok(self.busy()),
+            Err(_) => Err(Error::new(
+                ErrorKind::NetworkTimeout,
+                "the store has fallen silent while its lock was waited for; whether that is still held is unknown",
+            )),
         }
     }
 
@@ -431,6 +461,11 @@ impl<'a> Loop<'a> {
     fn busy(&self) -> Next {
         Next::Done(Outcome::Busy { waited: self.client.clock.now().since(self.started) })
     }
+}
+
+/// Whether a store that says so does not work; to be refused, or asked too often, is an answer.
+fn is_broken(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::NetworkTimeout)
 }
 
 fn closed() -> Error {

@@ -74,7 +74,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// expire; with `now` frees it at once and relies on fences to stop the old holders.
     async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked>;
 
-    /// Looks without changing anything.
+    /// Looks without changing anything. By this a wait that has come to its limit also learns whether a store that
+    /// has said nothing for a while is still there: it asks the store, and does not answer from memory.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
     /// Drops what has expired. Never needed for correctness.

@@ -16,19 +16,11 @@ use crate::backends::postgres::{Advisory, Postgres};
 use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::layers::quorum;
 use crate::locks::{Locks, LocksBuilder};
-
-/// Schemes by the feature that brings them: what to say where a build does not have it.
-const FEATURES: &[(&str, &[&str])] = &[
-    ("file", &["file"]),
-    ("http", &["http", "https"]),
-    ("postgres", &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"]),
-    ("redis", &["redis", "rediss", "redis-sentinel", "redis-cluster"]),
-    ("sqlite", &["sqlite"]),
-];
+use crate::schemes;
 
 /// What each store that this build can open is and can do.
 pub fn stores() -> Vec<Info> {
@@ -181,27 +173,20 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
         "http" | "https" => Ok(Arc::new(Http::connect(&url).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Ok(Arc::new(Redis::connect(&url).await?)),
-        "quorum" => {
-            let info_of = |scheme: &str| stores().into_iter().find(|info| info.scheme == scheme);
-            Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?))
-        }
+        "quorum" => Ok(Arc::new(quorum::open(&url["quorum:".len()..], info_of, open_node).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(Postgres::connect(&url).await?)),
         #[cfg(feature = "postgres")]
         "postgres+advisory" | "postgresql+advisory" => Ok(Arc::new(Advisory::connect(&url).await?)),
-        other => Err(match FEATURES.iter().find(|(_, schemes)| schemes.contains(&other)) {
-            Some((feature, _)) => Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{other}: this build has no such store; it comes with the feature `{feature}`, where the system can have it"
-                ),
-            ),
-            None => Error::invalid(format!(
-                "unknown store scheme {other:?}; this build knows {}",
-                stores().iter().map(|info| format!("{}:", info.scheme)).collect::<Vec<_>>().join(", ")
-            )),
-        }),
+        other => Err(schemes::refusal(other)),
     }
+}
+
+/// What the store of a scheme is and can do.
+fn info_of(scheme: &str) -> Result<Info> {
+    let known = schemes::built(scheme);
+    let info = known.and_then(|known| stores().into_iter().find(|info| info.scheme == known.store));
+    info.ok_or_else(|| schemes::refusal(scheme))
 }
 
 /// Opens one node of a quorum, and says which store it is where that can be known.

@@ -31,7 +31,9 @@ mod options;
 mod plain;
 mod renew;
 mod rwlock;
+mod schemes;
 mod semaphore;
+mod span;
 pub mod state;
 mod telemetry;
 #[cfg(feature = "wire")]

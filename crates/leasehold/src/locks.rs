@@ -25,6 +25,7 @@ use crate::plain::Leasing;
 use crate::renew::{self, ReleaseJob, Renewer};
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::span;
 use crate::telemetry;
 
 /// The namespace of names unless another is set.
@@ -600,8 +601,10 @@ impl Lock {
     }
 
     pub(crate) fn timed_out(&self, waited: Duration) -> Error {
-        let error =
-            Error::new(ErrorKind::Timeout, format!("not acquired within {waited:?}")).with_waited(waited);
+        // Nobody wants to read nanoseconds; they are in the error.
+        let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        let message = format!("not acquired within {}", span::show(whole));
+        let error = Error::new(ErrorKind::Timeout, message).with_waited(waited);
         match &self.name {
             Ok(name) => error.with_name(name.clone()),
             Err(_) => error,

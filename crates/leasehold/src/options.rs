@@ -10,6 +10,7 @@ use crate::chance;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::span;
 
 /// The shortest ttl of a guard: below it, renewals could not keep up with an ordinary pause of the
 /// process.
@@ -35,7 +36,9 @@ pub struct Options {
     pub owner: Arc<str>,
     /// Whatever shall be seen with the lease, at most 4 KiB.
     pub metadata: Option<Arc<str>>,
-    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set.
+    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set. If the store has said
+    /// nothing for a second by then, up to 2 s more are spent on finding out whether it is there: if not, that is the
+    /// error, and not [`Timeout`](ErrorKind::Timeout).
     pub max_wait: Option<Duration>,
     /// How many attempts an acquire makes at most: n retries are n + 1 attempts. No bound unless set.
     pub max_attempts: Option<u32>,
@@ -126,13 +129,19 @@ impl Options {
                 metadata.len()
             )));
         }
-        if self.max_hold.is_some_and(|hold| hold < MIN_GUARD_TTL) {
-            return Err(Error::invalid(format!("max_hold must be at least {MIN_GUARD_TTL:?}")));
+        if let Some(hold) = self.max_hold.filter(|hold| *hold < MIN_GUARD_TTL) {
+            let (hold, least) = (span::show(hold), span::show(MIN_GUARD_TTL));
+            return Err(Error::invalid(format!(
+                "a max_hold of {hold} is too short: it must be at least {least}"
+            )));
         }
-        if self.renew_every.is_some_and(|every| every.is_zero() || every > self.ttl / 2) {
-            return Err(Error::invalid(
-                "renew_every must be above zero and at most half the ttl, or a single lost renewal loses the lease",
-            ));
+        if let Some(every) = self.renew_every.filter(|every| every.is_zero() || *every > self.ttl / 2) {
+            return Err(Error::invalid(format!(
+                "renew_every is {}: it must be above zero and at most half the ttl of {}, \
+                 or a single lost renewal loses the lease",
+                span::show(every),
+                span::show(self.ttl)
+            )));
         }
         if self.min_validity_percent.is_some_and(|percent| percent > 98) {
             return Err(Error::invalid(
@@ -142,8 +151,14 @@ impl Options {
         if self.max_attempts == Some(0) {
             return Err(Error::invalid("max_attempts must be at least 1"));
         }
-        if self.request_timeout.is_zero() || self.release_timeout.is_zero() {
-            return Err(Error::invalid("request_timeout and release_timeout must be above zero"));
+        for (what, time) in
+            [("request_timeout", self.request_timeout), ("release_timeout", self.release_timeout)]
+        {
+            if time.is_zero() {
+                return Err(Error::invalid(format!(
+                    "{what} must be above zero: the store has to have time to answer"
+                )));
+            }
         }
         if let Some(poll) = &self.poll {
             poll.check()?;
@@ -179,7 +194,14 @@ impl Options {
 
 pub(crate) fn check_ttl(ttl: Duration, least: Duration, most: Duration) -> Result<()> {
     if ttl < least || ttl > most {
-        return Err(Error::invalid(format!("ttl is {ttl:?}; it must be between {least:?} and {most:?}")));
+        let (what, hint) = if ttl < least {
+            ("short", "")
+        } else {
+            ("long", "; it need not outlast the work, because leases can be renewed")
+        };
+        let (ttl, least, most) = (span::show(ttl), span::show(least), span::show(most));
+        let message = format!("a ttl of {ttl} is too {what}: choose one from {least} to {most}{hint}");
+        return Err(Error::invalid(message));
     }
     Ok(())
 }
@@ -238,7 +260,9 @@ impl Poll {
 
     fn check(&self) -> Result<()> {
         if self.min.is_zero() || self.min > self.max {
-            return Err(Error::invalid("poll: min must be above zero and not above max"));
+            let (min, max) = (span::show(self.min), span::show(self.max));
+            let message = format!("poll is from {min} to {max}: min must be above zero and not above max");
+            return Err(Error::invalid(message));
         }
         Ok(())
     }

@@ -111,14 +111,22 @@ async fn odd_but_valid_names_are_names() {
 #[tokio::test]
 async fn a_bad_ttl_is_refused_with_the_value_and_the_limits() {
     for ttl in [Duration::ZERO, Duration::from_micros(999), Duration::from_millis(49), Duration::MAX] {
-        refused(|locks| locks.mutex("x").ttl(ttl), "it must be between 50ms and 86400s").await;
-        refused(|locks| locks.mutex("x").ttl(ttl), &format!("ttl is {ttl:?}")).await;
+        refused(|locks| locks.mutex("x").ttl(ttl), "choose one from 50 ms to 24 h").await;
+    }
+    let day = Duration::from_secs(86_400);
+    for (ttl, says) in [
+        (Duration::ZERO, "a ttl of 0 s is too short: choose one"),
+        (Duration::from_micros(999), "a ttl of 0.999 ms is too short: choose one"),
+        (Duration::from_millis(49), "a ttl of 49 ms is too short: choose one"),
+        (2 * day, "a ttl of 48 h is too long: choose one from 50 ms to 24 h; it need not outlast the work"),
+    ] {
+        refused(|locks| locks.mutex("x").ttl(ttl), says).await;
     }
     // Plain leases may be shorter, but not below a millisecond.
     let (locks, calls) = watched(|_| {});
     for ttl in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
         let error = locks.leasing("x").ttl(ttl).try_acquire().await.unwrap_err();
-        expect(error, ErrorKind::InvalidArgument, "between 1ms and 86400s");
+        expect(error, ErrorKind::InvalidArgument, "choose one from 1 ms to 24 h");
     }
     assert_eq!(calls.load(Ordering::SeqCst), 0);
     let lease = locks.leasing("x").ttl(Duration::from_millis(20)).try_acquire().await.unwrap();
@@ -141,7 +149,7 @@ async fn a_bad_ttl_is_refused_when_renewing_too() {
             locks.adopt(lease.clone()).await.unwrap_err(),
         ];
         for error in errors {
-            expect(error, ErrorKind::InvalidArgument, "ttl is");
+            expect(error, ErrorKind::InvalidArgument, "a ttl of");
         }
     }
     assert_eq!(calls.load(Ordering::SeqCst), before);
@@ -152,9 +160,9 @@ async fn bad_options_are_refused_before_any_call() {
     refused(|locks| locks.mutex("x").owner(""), "owner must not be empty").await;
     refused(|locks| locks.mutex("x").owner("o".repeat(257)), "257 bytes").await;
     refused(|locks| locks.mutex("x").metadata("m".repeat(4097)), "4097 bytes").await;
-    refused(|locks| locks.mutex("x").max_hold(Duration::ZERO), "max_hold").await;
+    refused(|locks| locks.mutex("x").max_hold(Duration::ZERO), "a max_hold of 0 s is too short").await;
     refused(|locks| locks.mutex("x").renew_every(Duration::ZERO), "renew_every").await;
-    refused(|locks| locks.mutex("x").renew_every(Duration::from_secs(16)), "renew_every").await;
+    refused(|locks| locks.mutex("x").renew_every(Duration::from_secs(16)), "renew_every is 16 s").await;
     refused(|locks| locks.mutex("x").min_validity_percent(99), "min_validity_percent").await;
     refused(|locks| locks.mutex("x").max_attempts(0), "max_attempts").await;
     refused(|locks| locks.mutex("x").request_timeout(Duration::ZERO), "request_timeout").await;
@@ -210,6 +218,15 @@ async fn a_bad_url_is_refused_without_repeating_what_could_be_a_password() {
     expect(connect("memory").await, ErrorKind::InvalidArgument, "scheme");
     expect(connect("memory:x").await, ErrorKind::InvalidArgument, "nothing after the colon");
     expect(connect("gopher://h/").await, ErrorKind::InvalidArgument, "\"gopher\"; this build knows memory:");
+    #[cfg(feature = "http")]
+    {
+        expect(connect("gopher://h/").await, ErrorKind::InvalidArgument, "http:, https:");
+        // Three servers that are away; their scheme is known.
+        let quorum = "quorum:https://127.0.0.1:1,HTTPS://127.0.0.1:2,https://127.0.0.1:3";
+        expect(connect(quorum).await, ErrorKind::Unavailable, "3 of 3 nodes");
+    }
+    let quorum = "quorum:gopher://a,gopher://b,gopher://c";
+    expect(connect(quorum).await, ErrorKind::InvalidArgument, "node 1 of the quorum: unknown store scheme");
     for url in [
         "redis://user:hunter2@127.0.0.1:1",
         "postgres://user:hunter2@127.0.0.1:1/db",

@@ -42,7 +42,7 @@ pub enum Verb {
     Renew,
     /// [`Backend::release`]
     Release,
-    /// [`Backend::revoke`], [`Backend::inspect`] and [`Backend::sweep`], which no loop uses
+    /// [`Backend::revoke`], [`Backend::inspect`], which is how a wait ends, and [`Backend::sweep`]
     Other,
 }
 

@@ -57,7 +57,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
     let opened = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => return Ok(interrupted(arrived, voice)),
-        opened = store::open(&args.store) => opened?,
+        opened = store::open_within(&args.store, args.wait) => opened?,
     };
     let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
     args.check(ttl)?;
@@ -78,7 +78,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
         guard = acquire(&args, &opened, &shown, voice) => guard?,
     };
     let Some(guard) = guard else {
-        let owner = lock::keeper(&opened, &args.name).await?;
+        let owner = lock::keeper(&opened.locks, &args.name).await;
         let code = if args.skip_ok { 0 } else { args.conflict_code };
         voice.tell(&Event::Busy {
             name: &args.name,

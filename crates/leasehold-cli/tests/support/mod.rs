@@ -325,6 +325,12 @@ impl Running {
         Running { process: Some(command.spawn().expect("the binary starts")) }
     }
 
+    /// What it says on stderr is in this file, while it runs.
+    pub(crate) fn telling(mut command: Command, file: &Path) -> Self {
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(file).unwrap());
+        Running { process: Some(command.spawn().expect("the binary starts")) }
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         pid(self.process.as_ref().unwrap().id())
     }
@@ -367,12 +373,28 @@ pub(crate) fn lives(pid: Pid) -> bool {
     !ended && test_kill_process(pid).is_ok()
 }
 
+/// Does the same with each, all at once: what they wait for takes no longer than the longest of them.
+pub(crate) fn each<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let acts: Vec<_> = all.iter().map(|one| scope.spawn(|| act(one))).collect();
+        let results: Vec<_> = acts.into_iter().map(|act| act.join()).collect();
+        // A thread that failed has said why.
+        results.into_iter().map(|result| result.expect("each succeeds")).collect()
+    })
+}
+
 /// Waits until it is true.
 #[track_caller]
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, done);
+}
+
+/// As [`until`], where much has to happen first.
+#[track_caller]
+pub(crate) fn until_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        assert!(start.elapsed() < patience, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

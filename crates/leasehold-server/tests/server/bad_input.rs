@@ -10,9 +10,13 @@ async fn wrong_requests_are_refused_before_anything_is_done() {
     let cases = [
         ("acquire", json!({"ttl_ms": 1000}), "owner_id required"),
         ("acquire", json!({"owner_id": "", "ttl_ms": 1000}), "owner_id required"),
-        ("acquire", json!({"owner_id": "me"}), "ttl_ms must be in (0, 600000]"),
+        (
+            "acquire",
+            json!({"owner_id": "me"}),
+            "ttl_ms must be in (0, 600000], in milliseconds; it is 0 or missing",
+        ),
         ("acquire", json!({"owner_id": "me", "ttl_ms": 0}), "ttl_ms must be in (0, 600000]"),
-        ("acquire", json!({"owner_id": "me", "ttl_ms": 600_001}), "ttl_ms must be in (0, 600000]"),
+        ("acquire", json!({"owner_id": "me", "ttl_ms": 600_001}), "600000], in milliseconds; it is 600001"),
         ("acquire", json!({"owner_id": "me", "ttl_ms": -1}), ""),
         ("acquire", json!({"owner_id": "me", "ttl_ms": 1.5}), ""),
         ("acquire", json!({"owner_id": "me", "ttl_ms": "1"}), ""),

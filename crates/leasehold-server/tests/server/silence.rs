@@ -11,6 +11,8 @@ use crate::support::{PATIENCE, Server};
 /// What `docs/server.md` promises, and some room for a slow machine.
 const NOTICED: Duration = Duration::from_secs(5);
 const ROOM: Duration = Duration::from_secs(5);
+/// How long after its limit a wait still looks whether the server is there.
+const LAST_LOOK: Duration = Duration::from_secs(2);
 
 async fn behind_a_proxy() -> (Server, Proxy, Locks) {
     let server = Server::start().await;
@@ -70,6 +72,24 @@ async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
     // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
     assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bounded_wait_for_a_server_that_falls_silent_is_an_error_and_no_contention() {
+    let limited = |limit: Duration| async move {
+        let (server, proxy, locks) = behind_a_proxy().await;
+        server.acquire("a").await;
+        let waiting = tokio::spawn(async move { locks.mutex("a").try_lock_for(limit).await });
+        server.until("a", |lock| lock["queue_length"] == 1).await;
+        let began = Instant::now();
+        proxy.blackhole();
+        let ended = tokio::time::timeout(PATIENCE, waiting).await.expect("it ends").unwrap();
+        let error = ended.expect_err("nobody has said that it is still held");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
+        assert!(began.elapsed() < limit + LAST_LOOK + ROOM, "it took {:?}", began.elapsed());
+    };
+    // Before the silence is noticed, and while the call is out that follows.
+    tokio::join!(limited(Duration::from_secs(2)), limited(Duration::from_secs(6)));
 }
 
 /// Somebody else waits behind it meanwhile.

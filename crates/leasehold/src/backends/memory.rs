@@ -18,6 +18,7 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::span;
 use crate::state::{Answer, Now, Op, State};
 
 /// More than cores, so that two tasks on different names rarely meet.
@@ -79,8 +80,9 @@ impl Memory {
     pub fn with_retention(retention: Duration) -> Result<Self> {
         if retention < MIN_RETENTION {
             return Err(Error::invalid(format!(
-                "a fence retention of {retention:?} could forget a fence that is still needed; \
-                 it must be at least {MIN_RETENTION:?}"
+                "a fence retention of {} could forget a fence that is still needed; it must be at least {}",
+                span::show(retention),
+                span::show(MIN_RETENTION)
             )));
         }
         Ok(Memory::build(Arc::new(SystemClock), retention))

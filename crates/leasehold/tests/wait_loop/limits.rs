@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Jitter, Mode, Poll, State};
+use leasehold::{ErrorKind, Info, Jitter, Mode, Poll, State};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -27,6 +27,81 @@ async fn a_bounded_wait_ends_at_its_limit_with_no_attempt_after_it() {
             settle().await;
             assert!(world.look("x").await.waiters.is_empty());
         }
+    }
+}
+
+/// How much longer than its limit a wait may take, to see whether the store is there.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+
+/// A world in which somebody holds the name, and only the first attempt is answered.
+async fn silent_after_one_answer(change: impl FnOnce(&mut Info)) -> Paused {
+    let world = Paused::with_info(change);
+    world.hold("x", Mode::Exclusive, HOUR).await;
+    world.store.always(Verb::TryAcquire, Act::Never);
+    world.store.plan(Verb::TryAcquire, [Act::Pass]);
+    for verb in [Verb::Wait, Verb::Release, Verb::Other] {
+        world.store.always(verb, Act::Never);
+    }
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_falls_silent_is_an_error_soon_after_the_limit_and_never_contention() {
+    for keeps_places in [true, false] {
+        for limit in [1000, 1001, 4000, 9000, 50_000].map(ms) {
+            let silent = || silent_after_one_answer(|info| info.keeps_places = keeps_places);
+            let world = silent().await;
+            let error = world.locks.mutex("x").try_lock_for(limit).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{limit:?}");
+            assert!(world.elapsed() <= limit + LAST_LOOK, "{:?}", world.elapsed());
+            let world = silent().await;
+            let error = world.locks.mutex("x").max_wait(limit).lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{limit:?}");
+            assert!(world.elapsed() <= limit + LAST_LOOK, "{:?}", world.elapsed());
+        }
+    }
+    // A call that may take less is given less.
+    let world = silent_after_one_answer(|info| info.keeps_places = true).await;
+    let mutex = world.locks.mutex("x").request_timeout(ms(300));
+    assert_eq!(mutex.try_lock_for(ms(4000)).await.unwrap_err().kind(), ErrorKind::NetworkTimeout);
+    assert_eq!(world.elapsed(), ms(4300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_a_store_says_at_the_limit_it_is_there_unless_it_says_that_it_is_not() {
+    use ErrorKind::{AuthFailed, Busy, NetworkTimeout, RateLimited, Unavailable, Unsupported};
+    for (act, late, fault) in [
+        (Act::Pass, 0, None),
+        (Act::Slow(ms(1900)), 1900, None),
+        // A token may let its owner take locks and not look at them.
+        (Act::Fail(AuthFailed), 0, None),
+        (Act::Fail(Unsupported), 0, None),
+        (Act::Fail(RateLimited), 0, None),
+        (Act::Fail(Unavailable), 0, Some(Unavailable)),
+        (Act::Fail(Busy), 0, Some(Busy)),
+        (Act::Fail(NetworkTimeout), 0, Some(NetworkTimeout)),
+    ] {
+        let world = Paused::with_info(|info| info.keeps_places = true);
+        let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
+        world.store.always(Verb::Other, act);
+        let outcome = world.locks.mutex("x").try_lock_for(ms(3000)).await;
+        assert_eq!(outcome.as_ref().err().map(leasehold::Error::kind), fault, "{act:?}");
+        assert!(!matches!(outcome, Ok(Some(_))));
+        assert_eq!(world.elapsed(), ms(3000 + late), "{act:?}");
+        assert_eq!(world.store.count(Verb::Other), 1);
+        settle().await;
+        assert!(world.look("x").await.waiters.is_empty(), "{act:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_has_just_spoken_is_not_asked_again() {
+    for (push, limit) in [(true, 999), (false, 999), (false, 20_000)] {
+        let world = Paused::with_info(|info| (info.push, info.keeps_places) = (push, push));
+        let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
+        world.store.always(Verb::Other, Act::Never);
+        assert!(world.locks.mutex("x").try_lock_for(ms(limit)).await.unwrap().is_none());
+        assert_eq!((world.store.count(Verb::Other), world.elapsed()), (0, ms(limit)));
     }
 }
 

@@ -44,10 +44,12 @@ impl std::fmt::Debug for Pool {
 }
 
 fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the server cannot be reached").with_source(error)
+    let message = "the server cannot be reached; look at host and port, and whether it runs";
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-fn broken(error: hyper::Error) -> Error {
+/// The error of a connection that failed; `sent` if the server may have a request from it.
+fn broken(error: hyper::Error, sent: bool) -> Error {
     // With TLS 1.3 a server refuses a client's certificate only after the client is done.
     if let Some(refused) = tls::refusal(&error) {
         return refused.with_source(error);
@@ -56,7 +58,11 @@ fn broken(error: hyper::Error) -> Error {
         let message = "what answers does not speak HTTP; does it speak TLS, that is https:?";
         return Error::new(ErrorKind::Unavailable, message).with_source(error);
     }
-    Error::new(ErrorKind::Unavailable, "the connection to the server broke").with_source(error)
+    if !sent {
+        return unreachable(error);
+    }
+    let message = "the connection to the server broke; whether the call took effect is unknown";
+    Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
 impl Pool {
@@ -144,7 +150,8 @@ impl Pool {
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let status = response.status().as_u16();
-                    let body = response.into_body().collect().await.map_err(broken)?.to_bytes().into();
+                    let body = response.into_body().collect().await;
+                    let body = body.map_err(|error| broken(error, true))?.to_bytes().into();
                     asked.answered = true;
                     self.keep(sender);
                     return Ok(Answer { status, body });
@@ -152,7 +159,7 @@ impl Pool {
                 Err(mut error) => match error.take_message() {
                     // An old connection had ended, and nothing was sent on it.
                     Some(message) if !fresh => request = message,
-                    _ => return Err(broken(error.into_error())),
+                    unsent => return Err(broken(error.into_error(), unsent.is_none())),
                 },
             }
         }
@@ -227,7 +234,8 @@ async fn speak<S>(runtime: &Handle, stream: S) -> Result<SendRequest<Full<Bytes>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error, false))?;
     // It ends when its sender is dropped, or when the server closes it.
     runtime.spawn(async move {
         let _ = connection.await;

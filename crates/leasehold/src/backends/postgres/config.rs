@@ -182,7 +182,7 @@ impl Address {
         {
             Ok(reached) => reached,
             Err(_) => Err(Error::new(
-                ErrorKind::NetworkTimeout,
+                ErrorKind::Unavailable,
                 "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
             )),
         }

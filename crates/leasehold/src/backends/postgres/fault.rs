@@ -34,14 +34,12 @@ pub(crate) fn statement(fault: Fault) -> Error {
     match fault.as_db_error() {
         Some(said) => told(said),
         // Sent or not, done or not: nobody knows.
-        None => without_words(
-            fault,
-            "the connection to the PostgreSQL server broke; whether the call took effect is unknown",
-        ),
+        None => without_words(fault),
     }
 }
 
-/// The error of a connection that could not be made.
+/// The error of a connection that could not be made. The call that it was for was not sent, and so this is never
+/// [`ErrorKind::NetworkTimeout`].
 pub(crate) fn connecting(fault: Fault) -> Error {
     if let Some(said) = fault.as_db_error() {
         return told(said);
@@ -58,15 +56,13 @@ pub(crate) fn connecting(fault: Fault) -> Error {
             "no TLS with the PostgreSQL server; look at sslmode and sslrootcert, and whether the host is the one its certificate is for",
         )
         .with_source(fault),
-        _ => without_words(fault, UNREACHABLE),
+        _ => Error::new(ErrorKind::Unavailable, UNREACHABLE).with_source(fault),
     }
 }
 
 /// The error of a server that could not be reached at all.
 pub(crate) fn unreachable(error: io::Error) -> Error {
-    let late = error.kind() == io::ErrorKind::TimedOut;
-    let kind = if late { ErrorKind::NetworkTimeout } else { ErrorKind::Unavailable };
-    Error::new(kind, UNREACHABLE).with_source(error)
+    Error::new(ErrorKind::Unavailable, UNREACHABLE).with_source(error)
 }
 
 /// The error of a URL that the driver does not understand. Only what cannot hold a part of it is repeated.
@@ -87,8 +83,8 @@ fn told(said: &DbError) -> Error {
         .with_source(Said { code: said.code().code().to_owned(), message: said.message().to_owned() })
 }
 
-/// The server has not answered.
-fn without_words(fault: Fault, what: &'static str) -> Error {
+/// The server has not answered a statement.
+fn without_words(fault: Fault) -> Error {
     let mut source = fault.source();
     let mut kind = ErrorKind::Unavailable;
     while let Some(error) = source {
@@ -97,6 +93,7 @@ fn without_words(fault: Fault, what: &'static str) -> Error {
         }
         source = error.source();
     }
+    let what = "the connection to the PostgreSQL server broke; whether the call took effect is unknown";
     Error::new(kind, what).with_source(fault)
 }
 

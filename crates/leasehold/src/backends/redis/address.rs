@@ -258,7 +258,7 @@ impl Address {
                     last = Error::new(ErrorKind::Unavailable, "the sentinels know no service of this name");
                 }
                 Ok(Err(error)) => last = error,
-                Err(_) => last = Error::new(ErrorKind::NetworkTimeout, "a sentinel did not answer in time"),
+                Err(_) => last = Error::new(ErrorKind::Unavailable, "a sentinel did not answer in time"),
             }
         }
         Err(last)
@@ -277,7 +277,7 @@ impl Address {
         };
         ask.await.map_err(|asked| match asked {
             Asked::Ours(error) => error,
-            Asked::Theirs(fault) => fault::error(&fault),
+            Asked::Theirs(fault) => fault::connecting(&fault),
         })
     }
 }

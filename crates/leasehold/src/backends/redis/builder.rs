@@ -70,7 +70,8 @@ impl RedisBuilder {
     /// Dropped, nothing is left.
     ///
     /// # Errors
-    /// `Unsupported` for a Redis before 6.2; `AuthFailed`, `Unavailable` or `NetworkTimeout` if it cannot be reached.
+    /// `Unsupported` for a Redis before 6.2; `AuthFailed` if it does not let us in; `Unavailable` if it cannot be
+    /// reached.
     pub async fn connect(self) -> Result<Redis> {
         Redis::open(Arc::new(self.address), None).await
     }

@@ -8,9 +8,27 @@ use crate::error::{Error, ErrorKind};
 const CODES: &[&str] =
     &["FOREIGN", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "MASTERDOWN", "LOADING"];
 
-/// The error of a fault. Names, ids, addresses and passwords are not in its text.
+/// The error of a call that failed. Names, ids, addresses and passwords are not in its text.
 pub(super) fn error(fault: &RedisError) -> Error {
-    let (kind, what) = judge(fault);
+    told(fault, judge(fault))
+}
+
+/// The error of a connection that could not be had: whatever happened, the call that it was for was not sent.
+pub(super) fn connecting(fault: &RedisError) -> Error {
+    let verdict = match fault.kind() {
+        Reported::Io | Reported::Client | Reported::Parse if fault.is_timeout() => (
+            ErrorKind::Unavailable,
+            "Redis did not answer when it was connected to; is it overloaded, or another kind of server?",
+        ),
+        Reported::Io | Reported::Client | Reported::Parse => {
+            (ErrorKind::Unavailable, "Redis cannot be reached; look at host and port, and whether it runs")
+        }
+        _ => judge(fault),
+    };
+    told(fault, verdict)
+}
+
+fn told(fault: &RedisError, (kind, what): (ErrorKind, &'static str)) -> Error {
     let error = Error::new(kind, what);
     // What the server says may quote keys; what the driver says of a connection does not.
     match fault.kind() {

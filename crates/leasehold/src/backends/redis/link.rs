@@ -179,7 +179,7 @@ impl Link {
             .set_connection_timeout(Some(self.address.connect_timeout))
             .set_response_timeout(Some(self.address.response_timeout.saturating_add(self.patience)));
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(|fault| fault::error(&fault))?;
+        let mut connection = connecting.await.map_err(|fault| fault::connecting(&fault))?;
         // An answer from a replica could be out of date.
         if self.address.layout != Layout::Cluster {
             let role: std::result::Result<String, _> =
@@ -192,7 +192,7 @@ impl Link {
                     ));
                 }
                 Err(fault) if fault::code(&fault).as_deref() != Some("NOPERM") => {
-                    return Err(fault::error(&fault));
+                    return Err(fault::connecting(&fault));
                 }
                 _ => {}
             }

@@ -36,9 +36,9 @@ impl Subscribe for Route {
 
 async fn subscribe(link: &Link, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {
     let client = link.client().await?;
-    let pubsub = client.get_async_pubsub().await.map_err(|fault| fault::error(&fault))?;
+    let pubsub = client.get_async_pubsub().await.map_err(|fault| fault::connecting(&fault))?;
     let (mut sink, messages) = pubsub.split();
-    sink.subscribe(channel).await.map_err(|fault| fault::error(&fault))?;
+    sink.subscribe(channel).await.map_err(|fault| fault::connecting(&fault))?;
     let payload = |message: redis::Msg| String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
     Ok((sink, messages.map(payload).boxed()))
 }

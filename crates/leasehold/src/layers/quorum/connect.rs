@@ -25,7 +25,7 @@ pub(crate) type Opener = fn(String) -> BoxFuture<'static, Result<Opened>>;
 
 /// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached
 /// join when they can; a majority must be there.
-pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Option<Info>, opener: Opener) -> Result<Quorum> {
+pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: Opener) -> Result<Quorum> {
     let urls = split(urls);
     if urls.len() < LEAST_NODES {
         return Err(Error::invalid(format!(
@@ -41,8 +41,8 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Option<Info>, opener: 
             return Err(twice(place));
         }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let info = info_of(scheme).ok_or_else(|| {
-            Error::invalid(format!("node {} of the quorum has no scheme that this build knows", place + 1))
+        let info = info_of(scheme).map_err(|error| {
+            Error::new(error.kind(), format!("node {} of the quorum: {}", place + 1, error.message()))
         })?;
         let url = (*url).to_owned();
         nodes.push(Arc::new(Lazy {

@@ -1,0 +1,100 @@
+//! A server that cannot be reached: nothing can have happened, and no error says that it may have.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, ErrorKind, Locks};
+use testkit::postgres::Postgres;
+use testkit::proxy::Proxy;
+use testkit::redis::{Server, free_port};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// As much of each address as all tests here want.
+fn urls(port: u16) -> Vec<String> {
+    let at = format!("127.0.0.1:{port}");
+    vec![
+        format!("redis://{at}"),
+        format!("redis-sentinel://{at}/main"),
+        format!("redis-cluster://{at}"),
+        format!("postgres://postgres@{at}/postgres?connect_timeout=2"),
+        format!("postgres+advisory://postgres@{at}/postgres?connect_timeout=2"),
+        format!("http://{at}"),
+    ]
+}
+
+/// Kinds and words that leave open whether a call took effect.
+fn leaves_open(error: &Error) -> bool {
+    error.kind() == ErrorKind::NetworkTimeout || error.message().contains("effect")
+}
+
+fn says_unreachable(url: &str, error: &Error) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error:?}");
+    assert!(!leaves_open(error) && error.is_retryable(), "{url}: {error:?}");
+    assert!(!error.message().contains("127.0.0.1"), "{url}: {error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_whose_port_is_closed_is_unavailable_and_nothing_can_have_taken_effect() {
+    for url in urls(free_port()) {
+        let error = Locks::connect(&url).await.unwrap_err();
+        says_unreachable(&url, &error);
+        assert!(error.message().contains("reached"), "{url}: {error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_takes_connections_and_says_nothing_is_unavailable_too() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = urls(silent.local_addr().unwrap().port()).into_iter().filter(|url| {
+        // Its first answer is the one to a request, which nothing follows from.
+        !url.starts_with("http:")
+    });
+    let opened = opened.map(|url| async move {
+        let error = Locks::connect(&url).await.unwrap_err();
+        says_unreachable(&url, &error);
+    });
+    tokio::time::timeout(PATIENCE, futures_util::future::join_all(opened)).await.expect("it is given up");
+}
+
+/// The call that finds out that its connection has ended may have taken effect; those after it were not sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_connection_cannot_be_made_again_the_calls_after_it_say_that_they_were_not_sent() {
+    let redis = Server::start();
+    let postgres = Postgres::start();
+    let port = |url: &str| {
+        let place = url.split("://").nth(1).unwrap().split(['/', '?']).next().unwrap();
+        place.rsplit(':').next().unwrap().parse::<u16>().unwrap()
+    };
+    for url in
+        [redis.url(), postgres.url(), postgres.url().replacen("postgres://", "postgres+advisory://", 1)]
+    {
+        let proxy = Proxy::before(([127, 0, 0, 1], port(&url)).into()).unwrap();
+        let proxied = url.replacen(&format!(":{}", port(&url)), &format!(":{}", proxy.address().port()), 1);
+        let locks = Locks::connect(&proxied).await.unwrap();
+        let mutex = locks.mutex("x");
+        mutex.lock().await.unwrap().release().await.unwrap();
+        proxy.refuse(true);
+        proxy.reset();
+        let started = Instant::now();
+        let mut calls = 0;
+        loop {
+            let error = mutex.try_lock().await.unwrap_err();
+            calls += 1;
+            if !leaves_open(&error) {
+                says_unreachable(&url, &error);
+                break;
+            }
+            // Each of a few connections may have to be found broken.
+            assert!(calls < 20 && started.elapsed() < PATIENCE, "{url}: {error:?}");
+        }
+        proxy.refuse(false);
+        let started = Instant::now();
+        while mutex.try_lock().await.is_err() {
+            assert!(started.elapsed() < PATIENCE, "{url}: it does not come back");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -63,6 +63,11 @@ impl Votes {
         self.granted.iter().map(|(_, grant)| same(grant.fence)).find(|same| same.len() >= majority)
     }
 
+    /// Whether some node has confirmed a lease of this id before.
+    fn is_known(&self) -> bool {
+        self.granted.iter().any(|(_, grant)| grant.renewals > 0)
+    }
+
     /// What is known of who is in the way.
     fn obstacle(&self) -> Busy {
         let longest = self.busy.iter().max_by_key(|busy| busy.holder_left).cloned();
@@ -112,7 +117,10 @@ impl Nodes {
             votes.put(node, answer);
             let answered = votes.granted.len() + votes.busy.len() + votes.gone;
             let lost = votes.granted.len() + pending < majority;
-            if votes.granted.len() >= majority {
+            if votes.granted.len() >= majority && votes.confirmed(majority).is_none() && votes.is_known() {
+                // A repeat: those that have confirmed the lease may be the slower ones.
+                Enough::ButForTheDead
+            } else if votes.granted.len() >= majority {
                 Enough::Nearly
             } else if lost && !votes.busy.is_empty() && answered >= majority {
                 Enough::Yes
@@ -209,8 +217,7 @@ impl Nodes {
         let unknown = votes.failed.len() + fan.pending();
         let pending = fan.pending();
         // A lease that was confirmed before may still have its majority among those that did not answer.
-        let mine = votes.granted.iter().any(|(_, grant)| grant.renewals > 0);
-        let may_hold = mine && votes.granted.len() + unknown >= majority;
+        let may_hold = votes.is_known() && votes.granted.len() + unknown >= majority;
         let failed = votes.failed.iter().filter(|(_, error)| may_have_happened(error)).map(|(node, _)| *node);
         self.tidy_later(claim, fan, failed.collect());
         let returned = if may_hold { false } else { self.give_back(claim, &votes.granted).await };

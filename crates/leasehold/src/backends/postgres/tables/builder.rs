@@ -122,7 +122,7 @@ impl PostgresBuilder {
     /// # Errors
     /// `InvalidArgument` for options that cannot be; `Unsupported` for a server older than 13, another encoding than
     /// UTF8, another isolation level than read committed, or tables of another version; `AuthFailed` where a right
-    /// is missing; `Unavailable` and `NetworkTimeout` where it cannot be reached, or is read only.
+    /// is missing; `Unavailable` where it cannot be reached, or is read only.
     pub async fn open(self) -> Result<Postgres> {
         schema::check_name(&self.schema)?;
         if self.pool_size == 0 {

@@ -99,6 +99,13 @@ impl Entry {
         answer
     }
 
+    /// Whether it now has something to write and had nothing before.
+    fn lists_itself(&mut self) -> bool {
+        let new = !self.listed && !self.is_written();
+        self.listed |= new;
+        new
+    }
+
     fn is_written(&self) -> bool {
         let counted = (self.state.last_fence(), self.state.version());
         self.changed.is_empty() && (self.stored.fence, self.stored.version) == counted
@@ -128,8 +135,8 @@ impl Entry {
 }
 
 impl Book {
-    /// Forgets everything that is at hand. With it goes which places our keepers keep: those are moved no more, and
-    /// those who wait get a new one with the next heartbeat.
+    /// Forgets everything that is at hand. Our keepers too, as one that was made in the transaction that failed is not
+    /// there: those that are keep no longer what they kept, and who comes back gets a new one.
     pub(super) fn clear(&mut self) {
         self.names.clear();
         self.unwritten.clear();
@@ -149,7 +156,7 @@ impl Book {
     /// Makes room, between transactions.
     pub(super) fn trim(&mut self) {
         if self.names.len() > MOST_NAMES {
-            self.clear();
+            self.names.clear();
         }
     }
 
@@ -201,24 +208,15 @@ impl Book {
         let entry = self.entry(db, name)?;
         let expired = entry.state.expired(now);
         let answer = entry.apply(now, op, wake);
+        if entry.lists_itself() {
+            self.unwritten.push(Arc::clone(name));
+        }
         self.expired += expired;
-        self.list(name);
         Ok(answer)
     }
 
-    /// Notes that a name has something to write, if it has.
-    fn list(&mut self, name: &Arc<str>) {
-        if let Some(entry) = self.names.get_mut(name)
-            && !entry.listed
-            && !entry.is_written()
-        {
-            entry.listed = true;
-            self.unwritten.push(Arc::clone(name));
-        }
-    }
-
-    /// A claim that has a place was answered: with a ticket ttl it waits here, and its place is ours to keep. Without
-    /// one it is not ours, whoever's it was.
+    /// After a claim was told to wait: with a ticket ttl it does so here, and its place is ours to keep. Without one
+    /// the place it may have is nobody's, until a heartbeat finds somebody who waits there.
     pub(super) fn hold_place(
         &mut self,
         db: &Connection,
@@ -231,11 +229,14 @@ impl Book {
             Some(ticket_ttl) => Some(self.keepers.ours(db, ticket_ttl, now.expiry)?),
             None => None,
         };
-        if keeper.is_some() && !self.keepers.names.contains(name) {
+        if keeper.is_some() {
             self.keepers.names.insert(Arc::clone(name));
         }
-        self.entry(db, name)?.set_keeper(id, keeper);
-        self.list(name);
+        let entry = self.entry(db, name)?;
+        entry.set_keeper(id, keeper);
+        if entry.lists_itself() {
+            self.unwritten.push(Arc::clone(name));
+        }
         Ok(())
     }
 
@@ -256,7 +257,7 @@ impl Book {
     ) -> Result<Vec<LeaseId>, Fault> {
         // Up to date with what others have written; from here on it is at hand.
         self.entry(db, name)?;
-        let Book { names, keepers, .. } = self;
+        let Book { names, keepers, unwritten, .. } = self;
         let Some(entry) = names.get_mut(name) else { return Ok(Vec::new()) };
         let (mut held, mut gone) = (Vec::with_capacity(pending.len()), Vec::new());
         for waits in pending {
@@ -290,7 +291,9 @@ impl Book {
         } else {
             keepers.names.insert(Arc::clone(name));
         }
-        self.list(name);
+        if entry.lists_itself() {
+            unwritten.push(Arc::clone(name));
+        }
         Ok(gone)
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::fault::Fault;
+use super::rows;
 use crate::lease_id::LeaseId;
 use crate::state::micros;
 
@@ -41,7 +42,7 @@ impl Keepers {
     pub(super) fn round(&mut self, db: &Connection, book_round: u64) -> Result<u64, Fault> {
         if self.read_in != Some(book_round) {
             let mut statement = db.prepare_cached(include_str!("sql/load_keepers.sql"))?;
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?.cast_unsigned()));
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, rows::number(row, 1)?));
             let until = statement.query_map([], read)?.collect::<Result<_, Fault>>()?;
             if self.until != until {
                 self.until = until;
@@ -68,10 +69,10 @@ impl Keepers {
             return Ok(*keeper);
         }
         // Whoever makes one clears away the dead, so that there are never many more than processes.
-        db.prepare_cached(include_str!("sql/drop_keepers.sql"))?.execute([now.cast_signed()])?;
+        db.prepare_cached(include_str!("sql/drop_keepers.sql"))?.execute([rows::time(now)])?;
         let until = now.saturating_add(micros(ticket_ttl));
         let mut statement = db.prepare_cached(include_str!("sql/new_keeper.sql"))?;
-        let keeper = statement.query_row([stored(until)], |row| row.get(0))?;
+        let keeper = statement.query_row([rows::time(until)], |row| row.get(0))?;
         self.ours.push((ticket_ttl, keeper));
         self.until.insert(keeper, until);
         Ok(keeper)
@@ -82,16 +83,12 @@ impl Keepers {
         for (ticket_ttl, keeper) in &self.ours {
             if busy.contains(keeper) {
                 let until = now.saturating_add(micros(*ticket_ttl));
-                db.prepare_cached(include_str!("sql/put_keeper.sql"))?.execute([*keeper, stored(until)])?;
+                db.prepare_cached(include_str!("sql/put_keeper.sql"))?
+                    .execute([*keeper, rows::time(until)])?;
                 self.until.insert(*keeper, until);
             }
         }
         self.round += 1;
         Ok(())
     }
-}
-
-/// SQLite's integers end at 2^63.
-fn stored(micros: u64) -> i64 {
-    i64::try_from(micros).unwrap_or(i64::MAX)
 }

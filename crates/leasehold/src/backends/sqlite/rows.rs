@@ -31,7 +31,7 @@ impl Table {
 }
 
 /// SQLite's integers end at 2^63; so do our times, some 292 000 years after a boot.
-fn time(micros: u64) -> i64 {
+pub(super) fn time(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
@@ -65,7 +65,7 @@ fn text(row: &SqlRow<'_>, column: usize) -> Result<Arc<str>, Fault> {
     Ok(row.get_ref(column)?.as_str()?.into())
 }
 
-fn number(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
+pub(super) fn number(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
     u64::try_from(row.get::<_, i64>(column)?).map_err(|error| foreign(column, error))
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::Locks;
-use leasehold::backend::{Attempt, Backend, Claim, Release, Wake};
+use leasehold::backend::{Attempt, Backend, Claim, Query, Release, Wake};
 use leasehold::backends::sqlite::Sqlite;
 use tokio::task::JoinHandle;
 
@@ -141,6 +141,8 @@ async fn another_store_that_has_the_name_at_hand_sees_that_its_places_are_kept()
     }
     // And one that reads everything from the file.
     let c = Sqlite::open(&place.path).await.unwrap();
+    let page = c.inspect(&Query::LeaseId(first.id)).await.unwrap();
+    assert_eq!(page.items.len(), 1);
     assert_eq!(queue(&c, "x").await, [first.id]);
     b.release(&Release::new(name("x"), held.id)).await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Wake::Granted(_)));
@@ -248,4 +250,45 @@ async fn after_a_failed_heartbeat_those_who_come_back_are_kept_and_the_others_ar
     }
     tokio::time::sleep((TICKET + TICKET / 3).saturating_sub(began.elapsed())).await;
     assert_eq!(queue(&b, "x").await, [claims[1].id]);
+}
+
+#[tokio::test]
+async fn what_a_dead_process_kept_is_kept_by_nobody_else() {
+    let (place, clock) = (place(), HandClock::new());
+    let open = || Sqlite::builder(&place.path).clock(clock.clone()).look_every(Duration::MAX).open();
+    let (dead, store) = (open().await.unwrap(), open().await.unwrap());
+    for on in ["x", "y"] {
+        granted(&store, &claim(on, HELD)).await;
+    }
+    joins(&dead, &claim("x", LONG).queued(TICKET)).await;
+    drop(dead);
+    assert_eq!(look(&store, "x").await.queue_length, 1);
+    clock.advance(TICKET);
+    let _waiting = waits(&store, &claim("y", LONG).queued(TICKET)).await;
+    clock.advance(TICKET / 2);
+    assert_eq!(look(&store, "y").await.queue_length, 1, "it beats");
+    assert_eq!(look(&store, "x").await.queue_length, 0);
+    assert_eq!(look(&open().await.unwrap(), "x").await.queue_length, 0);
+}
+
+#[tokio::test]
+async fn a_keeper_that_was_undone_keeps_nothing() {
+    let place = place();
+    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    granted(&a, &claim("x", HELD)).await;
+    granted(&b, &claim("y", HELD)).await;
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    db.execute_batch("ALTER TABLE tickets RENAME COLUMN joined_us TO pulled_away").unwrap();
+    let leaves = claim("x", LONG).queued(SHORT);
+    a.try_acquire(&leaves).await.unwrap_err();
+    db.execute_batch("ALTER TABLE tickets RENAME COLUMN pulled_away TO joined_us").unwrap();
+    // The next one gets the number of the one that was undone.
+    let _waiting = waits(&b, &claim("y", LONG).queued(SHORT)).await;
+    joins(&a, &leaves).await;
+    let began = Instant::now();
+    while !queue(&b, "x").await.is_empty() {
+        assert!(began.elapsed() < SHORT + Duration::from_secs(2), "another process keeps it");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(queue(&a, "y").await.len(), 1);
 }

@@ -16,10 +16,5 @@ ALTER TABLE tickets RENAME COLUMN lapses_us TO alone_us;
 
 -- The tickets, with when each really lapses.
 CREATE VIEW places AS
-SELECT
-    tickets.*,
-    max(
-        tickets.alone_us,
-        coalesce((SELECT until_us FROM keepers WHERE keepers.keeper = tickets.keeper), 0)
-    ) AS lapses_us
-FROM tickets;
+SELECT tickets.*, iif(keepers.until_us > tickets.alone_us, keepers.until_us, tickets.alone_us) AS lapses_us
+FROM tickets LEFT JOIN keepers USING (keeper);

@@ -366,19 +366,24 @@ impl State {
                 live
             });
         }
-        self.due = self.leases.values().map(|lease| lease.expires).min().unwrap_or(u64::MAX);
-        if let Some(crowd) = &mut self.crowd {
-            crowd.lapse = crowd.queue.values().map(|ticket| ticket.lapses).min().unwrap_or(u64::MAX);
-            let spent = crowd.spent.values().map(|spent| spent.until).min().unwrap_or(u64::MAX);
-            self.due = self.due.min(crowd.lapse).min(spent);
-            if crowd.queue.is_empty() && crowd.spent.is_empty() {
-                self.crowd = None;
-            }
+        self.find_due();
+        if self.crowd.as_ref().is_some_and(|crowd| crowd.queue.is_empty() && crowd.spent.is_empty()) {
+            self.crowd = None;
         }
         for (id, ttl, why) in to_spend {
             self.spend(id, ttl, why, now);
         }
         settled
+    }
+
+    /// Finds exactly when something ends next.
+    fn find_due(&mut self) {
+        self.due = self.leases.values().map(|lease| lease.expires).min().unwrap_or(u64::MAX);
+        if let Some(crowd) = &mut self.crowd {
+            crowd.lapse = crowd.queue.values().map(|ticket| ticket.lapses).min().unwrap_or(u64::MAX);
+            let spent = crowd.spent.values().map(|spent| spent.until).min().unwrap_or(u64::MAX);
+            self.due = self.due.min(crowd.lapse).min(spent);
+        }
     }
 
     fn acquire(&mut self, now: Now, claim: &Claim) -> Result<Attempt> {

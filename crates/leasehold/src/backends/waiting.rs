@@ -79,9 +79,7 @@ impl Waiting {
                     }
                 }
             }
-            Op::Acquire(Claim { id, .. }) | Op::Keep(Claim { id, .. }) | Op::Release(Release { id, .. })
-                if !state.is_queued(id) =>
-            {
+            Op::Acquire(Claim { id, .. }) | Op::Release(Release { id, .. }) if !state.is_queued(id) => {
                 vain.extend(self.0.remove(id).map(|waiter| waiter.slot));
             }
             _ => {}

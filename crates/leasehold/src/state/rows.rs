@@ -90,6 +90,16 @@ impl State {
         self.spent(id).map(|spent| Row::Spent(SpentRow { until: spent.until, why: spent.why }))
     }
 
+    /// Keeps places, as [`Op::Keep`](super::Op::Keep) does, for all at once: `until` says of an id until when its
+    /// place is kept in any case. Nothing is settled: a place that has lapsed is not to be kept.
+    pub fn keep_places(&mut self, until: impl Fn(&LeaseId) -> Option<u64>) {
+        let Some(crowd) = &mut self.crowd else { return };
+        for ticket in crowd.queue.values_mut() {
+            ticket.lapses = ticket.lapses.max(until(&ticket.id).unwrap_or(0));
+        }
+        self.find_due();
+    }
+
     /// Every id that has a row.
     pub fn ids(&self) -> impl Iterator<Item = LeaseId> {
         let crowd = self.crowd.iter().flat_map(|crowd| crowd.places.keys().chain(crowd.spent.keys()));

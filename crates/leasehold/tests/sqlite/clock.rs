@@ -53,6 +53,9 @@ async fn under_another_boot_every_lease_gets_its_full_ttl_and_nobody_waits() {
 
     clock.restart();
     let store = open("second").await.unwrap();
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let keepers: u32 = db.query_row("SELECT count(*) FROM keepers", [], |row| row.get(0)).unwrap();
+    assert_eq!(keepers, 0, "their time is another boot's");
     let info = look(&store, "x").await;
     assert_eq!(info.holders[0].grant.left.unwrap(), LONG);
     assert_eq!((info.queue_length, info.last_fence), (0, fence));

@@ -1,12 +1,13 @@
 //! The file: its version, who may read it, what is refused, what stays.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Release, Released};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{ErrorKind, Locks};
 
-use crate::support::{LONG, claim, granted, last_fence, look, name, place};
+use crate::support::{HandClock, LONG, claim, granted, last_fence, look, name, place};
 
 #[test]
 fn the_built_in_sqlite_has_no_known_way_to_damage_its_log() {
@@ -103,18 +104,31 @@ async fn an_older_layout_is_brought_up_to_date_with_all_that_is_in_it() {
     let place = place();
     let db = rusqlite::Connection::open(&place.path).unwrap();
     db.execute_batch(include_str!("../../src/backends/sqlite/schema/001.sql")).unwrap();
-    db.execute_batch(
+    let clock = HandClock::new();
+    let later = clock.micros() + 1_000_000;
+    db.execute_batch(&format!(
         "PRAGMA application_id = 0x6c656173; PRAGMA user_version = 1;
-         INSERT INTO names VALUES ('/old', 900000000000, 7);",
-    )
+         INSERT INTO host VALUES (1, 'boot', 0);
+         INSERT INTO names VALUES ('/old', 900000000000, 7);
+         INSERT INTO leases VALUES ('/old', 'AAAAAAAAAAAAAAAAAAAAAA', 'exclusive', NULL, 5, 5, 'holds', NULL, 9,
+             {later}, 9, 9, 0, 0, 0, 0);
+         INSERT INTO tickets VALUES ('/old', 'BBBBBBBBBBBBBBBBBBBBBB', 1, 'exclusive', NULL, 'waits', 9, {later}, 9, 0, 0, 0);",
+    ))
     .unwrap();
-    db.close().unwrap();
-    let store = Sqlite::open(&place.path).await.unwrap();
-    assert_eq!(look(&store, "old").await.version, 7);
-    assert!(granted(&store, &claim("old", LONG)).await.fence.get() > 900_000_000_000);
-    let db = rusqlite::Connection::open(&place.path).unwrap();
+    // A process of that time still has the file open.
+    let older = || db.execute("UPDATE tickets SET lapses_us = lapses_us WHERE name = '/old'", []);
+    assert_eq!(older(), Ok(1));
+    let builder = Sqlite::builder(&place.path).clock(clock.clone()).boot_id("boot").look_every(Duration::MAX);
+    let store = builder.open().await.unwrap();
+    let seen = look(&store, "old").await;
+    assert_eq!((seen.version, &*seen.holders[0].owner, &*seen.waiters[0].owner), (7, "holds", "waits"));
     let layout: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(layout, 2);
+    assert_eq!(layout, 3);
+    // It would not know who keeps which place, and is stopped by what it asks for.
+    assert!(older().unwrap_err().to_string().contains("lapses_us"));
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(look(&store, "old").await.queue_length, 0);
+    assert!(granted(&store, &claim("old", LONG)).await.fence.get() > 900_000_000_000);
 }
 
 #[tokio::test]
@@ -155,7 +169,7 @@ pub(crate) async fn close(store: Sqlite, path: &std::path::Path) {
         if !log.exists() {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("the log is still there: the writer has not closed the file");
 }

@@ -331,3 +331,31 @@ fn a_state_taken_apart_and_put_together_is_the_same() {
     again.apply(now, Op::Release(&Release::new(name("x"), claims[0].id)), &mut wake).unwrap();
     assert_eq!(wake, [claims[2].id]);
 }
+
+#[test]
+fn places_that_are_kept_all_at_once_are_kept_as_one_by_one() {
+    let (now, second) = (Now { expiry: 5, wall: 5 }, Duration::from_secs(1));
+    let mut one_by_one = State::new();
+    let claims: Vec<_> = (0..5).map(|_| crate::support::claim("x", second * 60).queued(second)).collect();
+    for claim in &claims {
+        one_by_one.apply(now, Op::Acquire(claim), &mut Vec::new()).unwrap();
+    }
+    let mut at_once = one_by_one.clone();
+    let later = Now { expiry: 700_005, wall: 5 };
+    for claim in &claims[2..] {
+        one_by_one.apply(later, Op::Keep(claim), &mut Vec::new()).unwrap();
+    }
+    // One of them says less than is so already.
+    let until = |id: &LeaseId| match claims.iter().position(|claim| claim.id == *id) {
+        Some(2..) => Some(1_700_005),
+        Some(1) => Some(7),
+        _ => None,
+    };
+    at_once.keep_places(until);
+    for id in one_by_one.ids() {
+        assert_eq!(at_once.row(&id), one_by_one.row(&id));
+    }
+    assert_eq!(at_once.due(), 1_000_005, "the first who is not kept");
+    at_once.apply(Now { expiry: 1_000_005, wall: 5 }, Op::Sweep, &mut Vec::new()).unwrap();
+    assert_eq!((at_once.queue_length(), at_once.due()), (3, 1_700_005));
+}

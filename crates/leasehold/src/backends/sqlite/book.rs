@@ -4,16 +4,19 @@
 //! name's own count of changes says whether it was that name, when it is next needed. When a transaction failed,
 //! nothing is good any more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use super::fault::Fault;
+use super::keepers::{Keeper, Keepers, Kept};
 use super::rows::{self, Counters, Table};
+use super::waiters::Pending;
 use crate::error::Result;
 use crate::lease_id::LeaseId;
-use crate::state::{Answer, Now, Op, State};
+use crate::state::{Answer, Now, Op, Row, State};
 
 /// Names kept at hand: some tens of megabytes.
 const MOST_NAMES: usize = 65_536;
@@ -28,6 +31,7 @@ pub(super) struct Book {
     round: u64,
     /// Leases that expired and that no sweep has told of.
     pub(super) expired: u64,
+    keepers: Keepers,
 }
 
 struct Entry {
@@ -39,18 +43,32 @@ struct Entry {
     /// Ids whose rows differ from what is stored, and in which table they are stored now.
     changed: HashMap<LeaseId, Option<Table>>,
     listed: bool,
+    /// Who keeps which places, and the keepers' round in which the state was last told until when.
+    kept: Kept,
+    told: Option<u64>,
 }
 
 impl Entry {
     fn load(db: &Connection, name: &str, round: u64) -> Result<Self, Fault> {
-        let (state, stored) = rows::load(db, name)?;
-        Ok(Entry { state, stored, round, changed: HashMap::new(), listed: false })
+        let (state, stored, kept) = rows::load(db, name)?;
+        Ok(Entry { state, stored, round, changed: HashMap::new(), listed: false, kept, told: None })
+    }
+
+    /// Sets who keeps a place that is in the queue.
+    fn set_keeper(&mut self, id: LeaseId, keeper: Option<Keeper>) {
+        let before = match keeper {
+            Some(keeper) => self.kept.insert(id, keeper),
+            None => self.kept.remove(&id),
+        };
+        if before != keeper {
+            self.changed.entry(id).or_insert(Some(Table::Tickets));
+        }
     }
 
     /// Applies a verb and notes which rows it changed.
     fn apply(&mut self, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Result<Answer> {
         let id = match op {
-            Op::Acquire(claim) | Op::Keep(claim) => Some(claim.id),
+            Op::Acquire(claim) => Some(claim.id),
             Op::Renew(renewal) => Some(renewal.id),
             Op::Release(release) => Some(release.id),
             _ => None,
@@ -68,22 +86,24 @@ impl Entry {
             }
             return answer;
         };
-        // A place that is kept has a later end, and nothing else of it is new: there may be thousands.
-        let before = if matches!(op, Op::Keep(_)) { None } else { self.state.row(&id) };
+        let before = self.state.row(&id);
         let woken = wake.len();
         let answer = self.state.apply(now, op, wake);
-        let changed = match answer {
-            Ok(Answer::Kept(kept)) => kept.then_some(Some(Table::Tickets)),
-            _ => (before != self.state.row(&id)).then(|| before.as_ref().map(Table::of)),
-        };
-        if let Some(stored_in) = changed {
-            self.changed.entry(id).or_insert(stored_in);
+        if before != self.state.row(&id) {
+            self.changed.entry(id).or_insert(before.as_ref().map(Table::of));
         }
         for id in &wake[woken..] {
             // It was a ticket before, unless the verb made it one, and is now marked as woken.
             self.changed.entry(*id).or_insert(Some(Table::Tickets));
         }
         answer
+    }
+
+    /// Whether it now has something to write and had nothing before.
+    fn lists_itself(&mut self) -> bool {
+        let new = !self.listed && !self.is_written();
+        self.listed |= new;
+        new
     }
 
     fn is_written(&self) -> bool {
@@ -103,8 +123,11 @@ impl Entry {
             if let Some(table) = stored_in.filter(|table| row.as_ref().map(Table::of) != Some(*table)) {
                 rows::remove(db, name, &id, table)?;
             }
+            if !matches!(row, Some(Row::Ticket(_))) {
+                self.kept.remove(&id);
+            }
             if let Some(row) = row {
-                rows::put(db, name, &id, &row, now)?;
+                rows::put(db, name, &id, &row, self.kept.get(&id).copied(), now)?;
             }
         }
         Ok(())
@@ -112,10 +135,12 @@ impl Entry {
 }
 
 impl Book {
-    /// Forgets everything that is at hand.
+    /// Forgets everything that is at hand. Our keepers too, as one that was made in the transaction that failed is not
+    /// there: those that are keep no longer what they kept, and who comes back gets a new one.
     pub(super) fn clear(&mut self) {
         self.names.clear();
         self.unwritten.clear();
+        self.keepers = Keepers::default();
     }
 
     /// Others have written, between transactions: what is at hand is looked at again before it is used.
@@ -131,7 +156,7 @@ impl Book {
     /// Makes room, between transactions.
     pub(super) fn trim(&mut self) {
         if self.names.len() > MOST_NAMES {
-            self.clear();
+            self.names.clear();
         }
     }
 
@@ -149,7 +174,16 @@ impl Book {
             self.names.insert(Arc::clone(name), entry);
         }
         // It was just put there; asking twice is how the borrow ends before the insert.
-        self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)
+        let entry = self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        if !entry.kept.is_empty() {
+            let round = Some(self.keepers.round(db, self.round)?);
+            if entry.told != round {
+                let Entry { state, kept, .. } = entry;
+                state.keep_places(|id| self.keepers.until(*kept.get(id)?));
+                entry.told = round;
+            }
+        }
+        Ok(entry)
     }
 
     /// When something of a name ends next, if the name is at hand; never too late.
@@ -174,12 +208,98 @@ impl Book {
         let entry = self.entry(db, name)?;
         let expired = entry.state.expired(now);
         let answer = entry.apply(now, op, wake);
-        if !entry.listed && !entry.is_written() {
-            entry.listed = true;
+        if entry.lists_itself() {
             self.unwritten.push(Arc::clone(name));
         }
         self.expired += expired;
         Ok(answer)
+    }
+
+    /// After a claim was told to wait: with a ticket ttl it does so here, and its place is ours to keep. Without one
+    /// the place it may have is nobody's, until a heartbeat finds somebody who waits there.
+    pub(super) fn hold_place(
+        &mut self,
+        db: &Connection,
+        name: &Arc<str>,
+        id: LeaseId,
+        ticket_ttl: Option<Duration>,
+        now: Now,
+    ) -> Result<(), Fault> {
+        let keeper = match ticket_ttl {
+            Some(ticket_ttl) => Some(self.keepers.ours(db, ticket_ttl, now.expiry)?),
+            None => None,
+        };
+        if keeper.is_some() {
+            self.keepers.names.insert(Arc::clone(name));
+        }
+        let entry = self.entry(db, name)?;
+        entry.set_keeper(id, keeper);
+        if entry.lists_itself() {
+            self.unwritten.push(Arc::clone(name));
+        }
+        Ok(())
+    }
+
+    /// The names of which a place may be ours to keep.
+    pub(super) fn kept_names(&self) -> HashSet<Arc<str>> {
+        self.keepers.names.clone()
+    }
+
+    /// Before a heartbeat: of this name, keeps the places of those who wait at this moment, and no others. Adds the
+    /// keepers that keep any of them to `busy`. Who of them has no place any more.
+    pub(super) fn hold_places(
+        &mut self,
+        db: &Connection,
+        name: &Arc<str>,
+        pending: &[Pending],
+        busy: &mut HashSet<Keeper>,
+        now: Now,
+    ) -> Result<Vec<LeaseId>, Fault> {
+        // Up to date with what others have written; from here on it is at hand.
+        self.entry(db, name)?;
+        let Book { names, keepers, unwritten, .. } = self;
+        let Some(entry) = names.get_mut(name) else { return Ok(Vec::new()) };
+        let (mut held, mut gone) = (Vec::with_capacity(pending.len()), Vec::new());
+        for waits in pending {
+            let keeper = keepers.ours(db, waits.ticket_ttl, now.expiry)?;
+            if entry.kept.get(&waits.id) != Some(&keeper) {
+                match entry.state.row(&waits.id) {
+                    Some(Row::Ticket(ticket)) if ticket.nonce == waits.nonce => {
+                        entry.set_keeper(waits.id, Some(keeper));
+                    }
+                    // A newer attempt with this id waits elsewhere.
+                    Some(Row::Ticket(_)) => continue,
+                    _ => {
+                        gone.push(waits.id);
+                        continue;
+                    }
+                }
+            }
+            held.push(waits.id);
+            busy.insert(keeper);
+        }
+        // Mostly these are all that we keep.
+        if entry.kept.values().filter(|keeper| keepers.is_ours(**keeper)).count() > held.len() {
+            let held: HashSet<&LeaseId> = held.iter().collect();
+            let left =
+                entry.kept.iter().filter(|(id, keeper)| keepers.is_ours(**keeper) && !held.contains(id));
+            let left: Vec<LeaseId> = left.map(|(id, _)| *id).collect();
+            left.into_iter().for_each(|id| entry.set_keeper(id, None));
+        }
+        if held.is_empty() {
+            keepers.names.remove(name);
+        } else {
+            keepers.names.insert(Arc::clone(name));
+        }
+        if entry.lists_itself() {
+            unwritten.push(Arc::clone(name));
+        }
+        Ok(gone)
+    }
+
+    /// The heartbeat itself: places that these keep are kept for another ticket ttl.
+    pub(super) fn beat(&mut self, db: &Connection, busy: &HashSet<Keeper>, now: Now) -> Result<(), Fault> {
+        self.keepers.beat(db, busy, now.expiry)
     }
 
     /// Writes what has changed; whether there was anything.

@@ -4,6 +4,7 @@
 mod book;
 mod fault;
 pub(crate) mod findings;
+mod keepers;
 mod open;
 mod queue;
 mod rows;

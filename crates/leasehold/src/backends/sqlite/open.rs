@@ -21,7 +21,8 @@ pub(super) const BUSY_FOR: Duration = Duration::from_secs(2);
 const APPLICATION_ID: i64 = 0x6c65_6173;
 
 /// The layouts, oldest first; each is applied to the one before it.
-const MIGRATIONS: &[&str] = &[include_str!("schema/001.sql"), include_str!("schema/002.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema/001.sql"), include_str!("schema/002.sql"), include_str!("schema/003.sql")];
 
 /// File systems on which locks or shared memory do not reach all who use the file, by the number that
 /// `statfs` gives (linux/magic.h and their own sources).
@@ -273,6 +274,7 @@ fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(
     transaction.execute(include_str!("sql/boot_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets_spent.sql"), [spent_until])?;
     transaction.execute(include_str!("sql/boot_tickets.sql"), [])?;
+    transaction.execute(include_str!("sql/boot_keepers.sql"), [])?;
     transaction.execute(include_str!("sql/boot_names.sql"), [])?;
     transaction.execute(include_str!("sql/put_host.sql"), (boot_id, wall_ms))?;
     transaction.commit()

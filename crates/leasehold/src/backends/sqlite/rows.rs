@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::fault::{Fault, foreign};
+use super::keepers::{Keeper, Kept};
 use crate::backend::{Gone, Mode};
 use crate::bugs::{self, Bug};
 use crate::fence::Fence;
@@ -30,7 +31,7 @@ impl Table {
 }
 
 /// SQLite's integers end at 2^63; so do our times, some 292 000 years after a boot.
-fn time(micros: u64) -> i64 {
+pub(super) fn time(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
@@ -64,7 +65,7 @@ fn text(row: &SqlRow<'_>, column: usize) -> Result<Arc<str>, Fault> {
     Ok(row.get_ref(column)?.as_str()?.into())
 }
 
-fn number(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
+pub(super) fn number(row: &SqlRow<'_>, column: usize) -> Result<u64, Fault> {
     u64::try_from(row.get::<_, i64>(column)?).map_err(|error| foreign(column, error))
 }
 
@@ -136,10 +137,10 @@ pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
     Ok(found.unwrap_or_default())
 }
 
-/// Everything that is stored of a name.
-pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters), Fault> {
+/// Everything that is stored of a name, and who keeps which of its places: until when they say is not looked at here.
+pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters, Kept), Fault> {
     let counters = counters(db, name)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut kept) = (Vec::new(), Kept::new());
     let mut all = |sql, read: fn(&SqlRow<'_>) -> Result<(LeaseId, Row), Fault>| {
         let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
         for row in statement.query_map([name], read)? {
@@ -148,9 +149,17 @@ pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters), Fau
         Ok::<_, Fault>(())
     };
     all(include_str!("sql/load_leases.sql"), lease)?;
-    all(include_str!("sql/load_tickets.sql"), ticket)?;
     all(include_str!("sql/load_spent.sql"), spent)?;
-    Ok((State::from_rows(counters.fence, counters.version, rows), counters))
+    let mut statement = db.prepare_cached(include_str!("sql/load_tickets.sql"))?;
+    let mut tickets = statement.query([name])?;
+    while let Some(row) = tickets.next()? {
+        let (id, ticket) = ticket(row)?;
+        rows.push((id, ticket));
+        if let Some(keeper) = row.get(11)? {
+            kept.insert(id, keeper);
+        }
+    }
+    Ok((State::from_rows(counters.fence, counters.version, rows), counters, kept))
 }
 
 /// Stores the counters of a name.
@@ -162,8 +171,15 @@ pub(super) fn put_counters(db: &Connection, name: &str, counters: Counters) -> R
     Ok(())
 }
 
-/// Stores what there is of an id, new or changed.
-pub(super) fn put(db: &Connection, name: &str, id: &LeaseId, row: &Row, now: Now) -> Result<(), Fault> {
+/// Stores what there is of an id, new or changed. Who keeps its place matters only if it has one.
+pub(super) fn put(
+    db: &Connection,
+    name: &str,
+    id: &LeaseId,
+    row: &Row,
+    keeper: Option<Keeper>,
+    now: Now,
+) -> Result<(), Fault> {
     match row {
         Row::Lease(lease) => {
             let (mode, permits) = mode_columns(lease.mode);
@@ -202,6 +218,7 @@ pub(super) fn put(db: &Connection, name: &str, id: &LeaseId, row: &Row, now: Now
                 bits(ticket.nonce),
                 ticket.repeated,
                 ticket.woken,
+                keeper,
             ])?;
         }
         Row::Spent(spent) => {

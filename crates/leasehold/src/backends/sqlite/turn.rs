@@ -1,6 +1,7 @@
 //! The inside of one transaction: requests run through the state machine, and the attempts of those
 //! they let in.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::fault::Fault;
@@ -62,6 +63,9 @@ impl Turn<'_> {
         let Writer { db, book, waiters, .. } = &mut *self.writer;
         let mut wake = Vec::new();
         let answer = book.apply(db, name, self.now, op, &mut wake)?;
+        if let (Op::Acquire(claim), Ok(Answer::Acquired(Attempt::Busy(_)))) = (op, &answer) {
+            book.hold_place(db, name, claim.id, claim.queue, self.now)?;
+        }
         let mut vain = Vec::new();
         let state = book.state(db, name)?;
         if waiters.keep_in_step(name, state, &op, &answer, &mut vain) {
@@ -108,9 +112,32 @@ impl Turn<'_> {
 
     /// The heartbeat: keeps the places of all whose `wait` is pending in this process.
     pub(super) fn beat(&mut self) -> Result<(), Fault> {
-        for (name, claim) in self.writer.waiters.pending() {
+        let mut names = self.writer.book.kept_names();
+        names.extend(self.writer.waiters.names());
+        let mut busy = HashSet::new();
+        for name in &names {
+            let mut pending = self.writer.waiters.pending(name);
+            let due = self.writer.book.state(&self.writer.db, name)?.due();
+            if due <= self.now.expiry && !pending.is_empty() {
+                // What has lapsed stays so, and is not kept.
+                let _ = self.apply(name, Op::Sweep)?;
+                pending = self.writer.waiters.pending(name);
+            }
+            let Writer { db, book, waiters, .. } = &mut *self.writer;
             // Whose place is gone is told so, and comes back to a new one.
-            let _ = self.apply(&name, Op::Keep(&claim))?;
+            for id in book.hold_places(db, name, &pending, &mut busy, self.now)? {
+                let gone = waiters.take(name, &id);
+                self.after.ring.extend(gone.map(|waiter| (waiter.slot, None)));
+            }
+        }
+        if !busy.is_empty() {
+            let Writer { db, book, .. } = &mut *self.writer;
+            book.beat(db, &busy, self.now)?;
+            self.changed = true;
+            // So that it is known when something of these names really ends.
+            for name in &names {
+                book.state(db, name)?;
+            }
         }
         self.writer.beat_at = u64::MAX;
         self.writer.beat_before(self.writer.waiters.shortest_ticket(), self.now.expiry);

@@ -16,6 +16,13 @@ pub(super) struct Waiters {
     by_name: Mutex<HashMap<Arc<str>, Waiting>>,
 }
 
+/// One whose `wait` is pending.
+pub(super) struct Pending {
+    pub(super) id: LeaseId,
+    pub(super) nonce: u64,
+    pub(super) ticket_ttl: Duration,
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -52,12 +59,14 @@ impl Waiters {
         waiter
     }
 
-    /// Those whose `wait` is pending.
-    pub(super) fn pending(&self) -> Vec<(Arc<str>, Claim)> {
+    /// Those whose `wait` for this name is pending.
+    pub(super) fn pending(&self, name: &str) -> Vec<Pending> {
         let names = lock(&self.by_name);
-        let all = names.iter().flat_map(|(name, waiting)| waiting.iter().map(move |waiter| (name, waiter)));
-        all.filter(|(_, waiter)| waiter.slot.is_waited_on())
-            .map(|(name, waiter)| (Arc::clone(name), waiter.claim.clone()))
+        let all = names.get(name).into_iter().flat_map(Waiting::iter);
+        all.filter(|waiter| waiter.slot.is_waited_on())
+            .filter_map(|Waiter { claim, .. }| {
+                Some(Pending { id: claim.id, nonce: claim.nonce, ticket_ttl: claim.queue? })
+            })
             .collect()
     }
 

@@ -1,14 +1,15 @@
 INSERT INTO tickets (
-    name, id, mode, permits, arrival, owner, ttl_us, lapses_us, joined_us, nonce, repeated, woken
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+    name, id, mode, permits, arrival, owner, ttl_us, alone_us, joined_us, nonce, repeated, woken, keeper
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT (name, id) DO UPDATE SET
     mode = excluded.mode,
     permits = excluded.permits,
     arrival = excluded.arrival,
     owner = excluded.owner,
     ttl_us = excluded.ttl_us,
-    lapses_us = excluded.lapses_us,
+    alone_us = excluded.alone_us,
     joined_us = excluded.joined_us,
     nonce = excluded.nonce,
     repeated = excluded.repeated,
-    woken = excluded.woken;
+    woken = excluded.woken,
+    keeper = excluded.keeper;

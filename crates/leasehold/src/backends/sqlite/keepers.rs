@@ -1,0 +1,94 @@
+//! Until when the places of those who wait are kept: one row for all of a process, which its heartbeat moves.
+//!
+//! A place lapses when its own time and that of its keeper have passed. So before ours is moved, it must have let go of
+//! every place at which nobody waits any more: `names` tells where to look for them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::fault::Fault;
+use super::rows;
+use crate::lease_id::LeaseId;
+use crate::state::micros;
+
+/// The number of a keeper.
+pub(super) type Keeper = i64;
+
+/// Who keeps which places of a name. A place that is not here has only its own time.
+pub(super) type Kept = HashMap<LeaseId, Keeper>;
+
+/// The keepers at hand.
+#[derive(Default)]
+pub(super) struct Keepers {
+    /// Until when each keeps its places, as stored.
+    until: HashMap<Keeper, u64>,
+    /// Those of this process, with the time for which they keep a place without a sign of life: hardly ever more than
+    /// one.
+    ours: Vec<(Duration, Keeper)>,
+    /// Every name of which one of ours may keep a place.
+    pub(super) names: HashSet<Arc<str>>,
+    /// Counts the changes of `until`.
+    round: u64,
+    /// The book's round in which they were last read.
+    read_in: Option<u64>,
+}
+
+impl Keepers {
+    /// Reads what others have written, once in each round of the book. Changes whenever anybody keeps places for
+    /// longer.
+    pub(super) fn round(&mut self, db: &Connection, book_round: u64) -> Result<u64, Fault> {
+        if self.read_in != Some(book_round) {
+            let mut statement = db.prepare_cached(include_str!("sql/load_keepers.sql"))?;
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, rows::number(row, 1)?));
+            let until = statement.query_map([], read)?.collect::<Result<_, Fault>>()?;
+            if self.until != until {
+                self.until = until;
+                self.round += 1;
+            }
+            self.read_in = Some(book_round);
+        }
+        Ok(self.round)
+    }
+
+    /// Until when this one keeps its places.
+    pub(super) fn until(&self, keeper: Keeper) -> Option<u64> {
+        self.until.get(&keeper).copied()
+    }
+
+    /// Whether it is of this process.
+    pub(super) fn is_ours(&self, keeper: Keeper) -> bool {
+        self.ours.iter().any(|(_, ours)| *ours == keeper)
+    }
+
+    /// Ours for tickets of this ttl.
+    pub(super) fn ours(&mut self, db: &Connection, ticket_ttl: Duration, now: u64) -> Result<Keeper, Fault> {
+        if let Some((_, keeper)) = self.ours.iter().find(|(ours, _)| *ours == ticket_ttl) {
+            return Ok(*keeper);
+        }
+        // Whoever makes one clears away the dead, so that there are never many more than processes.
+        db.prepare_cached(include_str!("sql/drop_keepers.sql"))?.execute([rows::time(now)])?;
+        let until = now.saturating_add(micros(ticket_ttl));
+        let mut statement = db.prepare_cached(include_str!("sql/new_keeper.sql"))?;
+        let keeper = statement.query_row([rows::time(until)], |row| row.get(0))?;
+        self.ours.push((ticket_ttl, keeper));
+        self.until.insert(keeper, until);
+        Ok(keeper)
+    }
+
+    /// Those of ours that keep something keep it for another ticket ttl.
+    pub(super) fn beat(&mut self, db: &Connection, busy: &HashSet<Keeper>, now: u64) -> Result<(), Fault> {
+        for (ticket_ttl, keeper) in &self.ours {
+            if busy.contains(keeper) {
+                let until = now.saturating_add(micros(*ticket_ttl));
+                db.prepare_cached(include_str!("sql/put_keeper.sql"))?
+                    .execute([*keeper, rows::time(until)])?;
+                self.until.insert(*keeper, until);
+            }
+        }
+        self.round += 1;
+        Ok(())
+    }
+}

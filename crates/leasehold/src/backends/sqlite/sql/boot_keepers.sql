@@ -1,0 +1,2 @@
+-- And nobody keeps their places.
+DELETE FROM keepers;

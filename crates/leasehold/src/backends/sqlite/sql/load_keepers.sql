@@ -1,0 +1,1 @@
+SELECT keeper, until_us FROM keepers;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold::backend::Backend as _;
+use leasehold::backends::redis::Redis;
 use leasehold::conformance::{Harness, run_all};
+use leasehold::layers::quorum::{Node, Quorum};
 use leasehold::{ErrorKind, Fence, Locks};
 use testkit::proxy::Proxy;
 use testkit::redis::{Server, servers};
@@ -16,16 +19,21 @@ fn url(servers: &[Server]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_of_five_redis_servers_keeps_every_promise() {
     let servers = servers(5);
-    let url = url(&servers);
-    // The clients keep the threads on which their connections live.
-    let (one, two) = (Locks::connect(&url).await.unwrap(), Locks::connect(&url).await.unwrap());
-    // An attempt is two round trips to five servers that share the machine: few at a time, and no haste.
-    let harness = Harness::new(Arc::clone(one.backend())).second(Arc::clone(two.backend()));
+    let quorum = async || {
+        let mut nodes = Vec::new();
+        for server in &servers {
+            nodes.push(Node::new(Arc::new(Redis::connect(&server.url()).await.unwrap())));
+        }
+        // An attempt is two round trips to five servers that share the machine: few at a time, and no haste.
+        Arc::new(Quorum::new(nodes).unwrap().node_timeout(Duration::from_secs(10)))
+    };
+    let (one, two) = (quorum().await, quorum().await);
+    let harness = Harness::new(one.clone()).second(two);
     let harness = harness.slower(8).at_once(4);
     let report = run_all(&harness).await;
     println!("{report}");
     report.assert_passed();
-    assert_eq!(one.backend().info().scheme, "quorum");
+    assert_eq!(one.info().scheme, "quorum");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Released, Renewed};
+use leasehold::backend::{Attempt, Backend, Gone, Released, Renewed};
 use leasehold::{ErrorKind, Fence};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::poll_at_most;
@@ -77,6 +77,50 @@ async fn the_same_claim_again_is_the_same_grant_whichever_answers_were_lost() {
         // Promise 8: a repeated id is spent.
         assert!(matches!(cluster.quorum.try_acquire(&claim).await.unwrap(), Attempt::Gone(_)), "{verb:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_claim_again_is_the_same_grant_though_those_that_confirmed_it_are_the_slowest() {
+    let cluster = Cluster::new(5);
+    let claim = claim("x");
+    // Two are behind, and what they grant too late is given back.
+    let slow = |nodes: [usize; 2]| {
+        (0..5).for_each(|node| {
+            let late = if nodes.contains(&node) { 200 } else { 1 };
+            cluster.nodes[node].always(Verb::TryAcquire, Act::Slow(Duration::from_millis(late)));
+        });
+    };
+    slow([3, 4]);
+    let first = cluster.acquire(&claim).await.unwrap();
+    later().await;
+    assert_eq!(cluster.held(&claim.name).await, 3);
+    // Now two of those that have it are, and the others would grant it anew.
+    slow([1, 2]);
+    let again = cluster.acquire(&claim).await.unwrap();
+    assert_eq!((again.fence, again.renewals), (first.fence, first.renewals));
+    assert!(matches!(renew(&cluster.quorum, &claim).await.unwrap(), Renewed::Held(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_lease_is_gone_is_said_by_those_that_had_it() {
+    let cluster = Cluster::new(5);
+    let claim = claim("x");
+    for node in [3, 4] {
+        cluster.nodes[node].always(Verb::TryAcquire, Act::Slow(Duration::from_millis(200)));
+    }
+    cluster.acquire(&claim).await.unwrap();
+    later().await;
+    assert_eq!(cluster.held(&claim.name).await, 3);
+    cluster.quorum.revoke(&claim.name, true).await.unwrap();
+    // Those that never had it answer first.
+    for node in [1, 2] {
+        for verb in [Verb::Renew, Verb::Release] {
+            cluster.nodes[node].always(verb, Act::Slow(Duration::from_millis(200)));
+        }
+    }
+    assert!(matches!(renew(&cluster.quorum, &claim).await.unwrap(), Renewed::Gone(Gone::Revoked)));
+    let released = cluster.quorum.release(&release(&claim)).await.unwrap();
+    assert_eq!(released, Released::Gone(Gone::Revoked));
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ impl Nodes {
             },
         );
         leftover.finish();
-        Ok(Renewed::Gone(most_common(gone.into_iter()).unwrap_or(Gone::NotFound)))
+        Ok(Renewed::Gone(why(gone.into_iter())))
     }
 
     /// What a shortening has to name on each node. Nodes that missed a renewal count fewer, so each is asked
@@ -156,7 +156,7 @@ impl Nodes {
         if done >= majority || (done > 0 && done + gone.len() >= majority && done + unknown >= majority) {
             Ok(Released::Done)
         } else if gone.len() > all - majority {
-            Ok(Released::Gone(most_common(gone.into_iter().map(|(_, why)| why)).unwrap_or(Gone::NotFound)))
+            Ok(Released::Gone(why(gone.into_iter().map(|(_, why)| why))))
         } else {
             Err(self.too_few(failed, pending))
         }
@@ -170,4 +170,9 @@ impl Nodes {
         let ids: Vec<_> = pages.flat_map(|page| &page.items).flat_map(|info| &info.holders).collect();
         ids.iter().any(|one| ids.iter().filter(|other| other.id == one.id).count() >= self.majority)
     }
+}
+
+/// Why it is gone, by those that know it: a node behind the majority may never have had it.
+fn why(told: impl Iterator<Item = Gone>) -> Gone {
+    most_common(told.filter(|why| *why != Gone::NotFound)).unwrap_or(Gone::NotFound)
 }

@@ -12,4 +12,5 @@ mod setup;
 mod support;
 mod survival;
 mod upgrade;
+mod waited;
 mod wakeups;

@@ -290,8 +290,11 @@ async fn run(place: &Place, store: &Store, steps: &[Step], kind: u8) -> Result<(
     let claims = (0..WHO)
         .map(|who| {
             let ttl = Duration::from_millis(500 * (who as u64 + 1));
-            let owner = if who % 2 == 0 { "o\0" } else { "o\u{1}" };
-            Claim::new(names[who % NAMES].clone(), mode(who), ttl, owner)
+            // Two on either name.
+            let owner = if who / NAMES % 2 == 0 { "o\0" } else { "o\u{1}" };
+            let mut claim = Claim::new(names[who % NAMES].clone(), mode(who), ttl, owner);
+            claim.metadata = (who % 3 == 0).then(|| format!("m\0{who}").into());
+            claim
         })
         .collect();
     let fences = [Fence::UNFENCED; WHO];

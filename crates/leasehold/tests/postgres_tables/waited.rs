@@ -1,10 +1,11 @@
 //! Calls that had to wait for the row of their name, and found it other than it was when they began.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::Fence;
-use leasehold::backend::{Attempt, Backend, Gone, Released, Renewal, Renewed};
+use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
+use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 use crate::support::{LONG, Place, TICKET, claim, granted, look, name, place, server, told, until};
@@ -100,6 +101,7 @@ async fn a_release_that_waits_past_the_end_of_its_lease_says_that_it_has_expired
     let mut ttl = Duration::from_millis(200);
     loop {
         assert!(ttl < Duration::from_secs(3), "it never queued in time");
+        store.sweep().await.unwrap(); // has told of what a round before found
         let held = claim("x", ttl);
         let fence = granted(&store, &held).await.fence;
         let version = look(&store, "x").await.version;
@@ -153,4 +155,67 @@ async fn a_claim_that_waits_for_a_release_has_the_next_fence_and_nothing_of_the_
     let holder = &seen.holders[0];
     assert_eq!((seen.last_fence, holder.grant.fence, holder.grant.renewals), (grant.fence, grant.fence, 0));
     assert!(holder.metadata.is_none() && !holder.revoked, "{holder:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_verbs_at_once_on_a_few_names_never_wait_in_a_circle_and_leave_nothing_behind() {
+    const NAMES: usize = 6;
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(12).open().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for task in 0..12usize {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let mut known: Vec<Claim> = Vec::new();
+            let started = Instant::now();
+            for round in task.. {
+                if started.elapsed() > Duration::from_secs(3) {
+                    break;
+                }
+                // Short enough to end in the hands of whoever comes by.
+                let ttl = Duration::from_millis(1 + (round as u64 * 7) % 40);
+                let on = name(&format!("n{}", round * 5 % NAMES));
+                let mode = if round % 4 == 0 { Mode::Shared } else { Mode::Exclusive };
+                let mut claim = Claim::new(on.clone(), mode, ttl, "test");
+                claim.repeat = round % 5 == 0;
+                if round % 3 == 0 {
+                    claim = claim.queued(ttl);
+                }
+                let attempt = store.try_acquire(&claim).await.unwrap();
+                if let (Attempt::Granted(grant), 0) = (&attempt, round % 2) {
+                    store.release(&told(&claim, grant.fence)).await.unwrap();
+                }
+                known.push(claim);
+                known.drain(..known.len().saturating_sub(NAMES));
+                match round % 16 {
+                    1 | 9 => drop(store.sweep().await.unwrap()),
+                    4 => drop(store.revoke(&on, round % 32 == 4).await.unwrap()),
+                    3 | 6 | 11 => {
+                        known.reverse();
+                        let renewals: Vec<_> = known
+                            .iter()
+                            .map(|claim| {
+                                let mut renewal = Renewal::new(claim.name.clone(), claim.id, ttl);
+                                renewal.mode =
+                                    (claim.mode == Mode::Exclusive && round % 3 == 0).then_some(Mode::Shared);
+                                renewal
+                            })
+                            .collect();
+                        assert!(store.renew(&renewals).await.iter().all(Result::is_ok));
+                    }
+                    _ => {}
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(server().sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+    until("all have ended", async || {
+        let swept = store.sweep().await.unwrap();
+        (swept.held, swept.waiting) == (0, 0)
+    })
+    .await;
+    let left = "SELECT (SELECT count(*) FROM leasehold.leases) + (SELECT count(*) FROM leasehold.shares)
+        + (SELECT count(*) FROM leasehold.tickets)";
+    assert_eq!(place.sql(left), "0");
 }

@@ -12,11 +12,14 @@ use tokio::task::JoinSet;
 
 use crate::support::{LONG, claim, granted, lender, name, place, server, told, until};
 
-/// Takes and gives back a lease.
+/// Takes and gives back a lease, with its fence as guards do, and without it.
 async fn works(store: &Store) {
-    let held = claim("works", LONG);
-    granted(store, &held).await;
-    assert_eq!(store.release(&Release::new(name("works"), held.id)).await.unwrap(), Released::Done);
+    for with_fence in [true, false] {
+        let held = claim("works", LONG);
+        let fence = granted(store, &held).await.fence;
+        let release = if with_fence { told(&held, fence) } else { Release::new(name("works"), held.id) };
+        assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,13 +147,14 @@ async fn lent_connections_that_came_to_have_another_isolation_level_are_refused_
     let (held, other) = (claim("x", LONG), claim("known", LONG));
     granted(&store, &other).await;
     store.release(&Release::new(name("known"), other.id)).await.unwrap();
-    granted(&store, &held).await;
+    let fence = granted(&store, &held).await.fence;
     strict.store(true, Ordering::SeqCst);
     let refused = [
         ("acquire", store.try_acquire(&claim("known", LONG)).await.err()),
         ("acquire, busy", store.try_acquire(&claim("x", LONG)).await.err()),
         ("renew", store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).err()),
         ("release", store.release(&Release::new(name("x"), held.id)).await.err()),
+        ("release, told", store.release(&told(&held, fence)).await.err()),
         ("revoke", store.revoke(&name("x"), true).await.err()),
         ("sweep", store.sweep().await.err()),
     ];

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod exclusive;
 mod model;
 mod network;
 mod plans;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod exclusive;
 mod model;
 mod network;
 mod plans;
@@ -12,4 +13,5 @@ mod setup;
 mod support;
 mod survival;
 mod upgrade;
+mod waited;
 mod wakeups;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Renewal};
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Renewal, Swept};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::state::{Answer, Now, Op, Row, State};
 use leasehold::{Fence, Name};
@@ -174,15 +174,22 @@ impl Run<'_> {
             }
             Step::Sweep => {
                 let swept = self.store.sweep().await.unwrap();
-                let mut tickets = 0;
+                let mut expected = Swept::default();
                 for name in self.names.clone() {
                     if let Ok(Answer::Swept(part)) = self.apply(&name, Op::Sweep) {
-                        tickets += part.tickets;
+                        expected += part;
                     }
                 }
                 // It tells of all that was found expired since the last one, whatever verb found it.
-                prop_assert_eq!((swept.expired, swept.tickets), (std::mem::take(&mut self.expired), tickets));
+                expected.expired = std::mem::take(&mut self.expired);
+                expected.counters = swept.counters;
+                prop_assert_eq!(swept, expected);
             }
+        }
+        // Whoever may go in now has been called, which the next verb would do as well.
+        let ends = matches!(step, Step::Release { .. } | Step::Revoke { .. } | Step::Sweep);
+        if ends && self.model.values().any(|state| state.queue_length() > 0) {
+            self.check_rows()?;
         }
         self.look().await
     }
@@ -200,6 +207,22 @@ impl Run<'_> {
                 (seen.version, seen.last_fence, seen.queue_length),
                 (view.version, view.last_fence, view.queue_length)
             );
+        }
+        Ok(())
+    }
+
+    /// An id finds its name while it holds or waits, and not by what is left of it.
+    async fn look_by_id(&mut self) -> Result<(), TestCaseError> {
+        for claim in self.claims.clone() {
+            let known = |run: &Self| {
+                run.model.get(&claim.name).is_some_and(|state| state.knows(&claim.id, run.now()))
+            };
+            let before = known(self);
+            let found = self.store.inspect(&Query::LeaseId(claim.id)).await.unwrap().items;
+            // What is not found does not tell the time.
+            self.store.inspect(&Query::Name(claim.name.clone())).await.unwrap();
+            prop_assert!([before, known(self)].contains(&(found.len() == 1)), "{:?}", found);
+            prop_assert!(found.iter().all(|item| item.name == claim.name));
         }
         Ok(())
     }
@@ -270,8 +293,11 @@ async fn run(place: &Place, store: &Store, steps: &[Step], kind: u8) -> Result<(
     let claims = (0..WHO)
         .map(|who| {
             let ttl = Duration::from_millis(500 * (who as u64 + 1));
-            let owner = if who % 2 == 0 { "o\0" } else { "o\u{1}" };
-            Claim::new(names[who % NAMES].clone(), mode(who), ttl, owner)
+            // Two on either name.
+            let owner = if (who / NAMES).is_multiple_of(2) { "o\0" } else { "o\u{1}" };
+            let mut claim = Claim::new(names[who % NAMES].clone(), mode(who), ttl, owner);
+            claim.metadata = (who % 3 == 0).then(|| format!("m\0{who}").into());
+            claim
         })
         .collect();
     let fences = [Fence::UNFENCED; WHO];
@@ -282,7 +308,8 @@ async fn run(place: &Place, store: &Store, steps: &[Step], kind: u8) -> Result<(
     for step in steps {
         run.step(step).await?;
     }
-    run.check_rows()
+    run.check_rows()?;
+    run.look_by_id().await
 }
 
 #[test]

@@ -8,7 +8,7 @@ use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Renewal}
 use leasehold::backends::postgres::Postgres as Store;
 use testkit::postgres::Postgres;
 
-use crate::support::{LONG, claim, granted, name, place, until};
+use crate::support::{LONG, claim, granted, name, place, told, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -82,6 +82,12 @@ async fn every_verb(store: &Store, on: &str) {
         let last = claim(LONG);
         granted(store, &last).await;
         store.release(&Release::new(name(&on), last.id)).await.unwrap();
+        // What happens most: a name of which no id is refused, and a release that tells the fence.
+        for _ in 0..2 {
+            let usual = Claim::new(name(&format!("{on} usual")), mode, LONG, "o");
+            let fence = granted(store, &usual).await.fence;
+            store.release(&told(&usual, fence)).await.unwrap();
+        }
     }
 }
 

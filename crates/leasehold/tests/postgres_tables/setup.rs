@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::backend::{Backend, Release, Released, Renewal};
+use leasehold::backend::{Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{ErrorKind, Locks};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, claim, granted, lender, name, place, server, until};
+use crate::support::{LONG, claim, granted, lender, name, place, server, told, until};
 
-/// Takes and gives back a lease.
+/// Takes and gives back a lease, with its fence as guards do, and without it.
 async fn works(store: &Store) {
-    let held = claim("works", LONG);
-    granted(store, &held).await;
-    assert_eq!(store.release(&Release::new(name("works"), held.id)).await.unwrap(), Released::Done);
+    for with_fence in [true, false] {
+        let held = claim("works", LONG);
+        let fence = granted(store, &held).await.fence;
+        let release = if with_fence { told(&held, fence) } else { Release::new(name("works"), held.id) };
+        assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,6 +64,23 @@ pub(crate) const GRANTS: &str = "GRANT USAGE ON SCHEMA granted TO app;
     GRANT SELECT ON granted.about, granted.leases TO app;
     GRANT SELECT, INSERT, UPDATE, DELETE ON granted.names, granted.shares, granted.tickets, granted.spent TO app;";
 
+/// An exclusive lease becomes a shared one, another joins it, and both are looked at and end.
+async fn uses_every_table(store: &Store) {
+    let (first, second) = (claim("all", LONG), Claim::new(name("all"), Mode::Shared, LONG, "test"));
+    let fence = granted(store, &first).await.fence;
+    let mut share = Renewal::new(name("all"), first.id, LONG);
+    share.mode = Some(Mode::Shared);
+    assert!(matches!(store.renew(&[share]).await.remove(0).unwrap(), Renewed::Held(_)));
+    let next = granted(store, &second).await.fence;
+    let all = Query::Prefix { stored: "/all".into(), limit: 10, cursor: None };
+    for query in [Query::Name(name("all")), Query::LeaseId(first.id), all] {
+        assert_eq!(store.inspect(&query).await.unwrap().items[0].holders.len(), 2);
+    }
+    for (claim, fence) in [(first, fence), (second, next)] {
+        assert_eq!(store.release(&told(&claim, fence)).await.unwrap(), Released::Done);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_least_rights_can_use_tables_that_an_administrator_made() {
     let server = Postgres::start();
@@ -76,6 +96,7 @@ async fn a_user_with_the_least_rights_can_use_tables_that_an_administrator_made(
     server.sql(GRANTS);
     let store = Store::connect(&url).await.unwrap();
     works(&store).await;
+    uses_every_table(&store).await;
     store.revoke(&name("works"), true).await.unwrap();
     store.sweep().await.unwrap();
     let locks = Locks::connect(&url).await.unwrap();
@@ -126,13 +147,14 @@ async fn lent_connections_that_came_to_have_another_isolation_level_are_refused_
     let (held, other) = (claim("x", LONG), claim("known", LONG));
     granted(&store, &other).await;
     store.release(&Release::new(name("known"), other.id)).await.unwrap();
-    granted(&store, &held).await;
+    let fence = granted(&store, &held).await.fence;
     strict.store(true, Ordering::SeqCst);
     let refused = [
         ("acquire", store.try_acquire(&claim("known", LONG)).await.err()),
         ("acquire, busy", store.try_acquire(&claim("x", LONG)).await.err()),
         ("renew", store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).err()),
         ("release", store.release(&Release::new(name("x"), held.id)).await.err()),
+        ("release, told", store.release(&told(&held, fence)).await.err()),
         ("revoke", store.revoke(&name("x"), true).await.err()),
         ("sweep", store.sweep().await.err()),
     ];

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query};
+use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query, Release};
 use leasehold::backends::postgres::{Lent, Postgres as Store};
-use leasehold::{ErrorKind, Name};
+use leasehold::{ErrorKind, Fence, Name};
 use testkit::postgres::Postgres;
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -59,6 +59,13 @@ pub(crate) async fn granted(store: &Store, claim: &Claim) -> Grant {
         Attempt::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+/// The end of a lease as guards tell it: with its fence.
+pub(crate) fn told(claim: &Claim, fence: Fence) -> Release {
+    let mut release = Release::new(claim.name.clone(), claim.id);
+    release.fence = Some(fence);
+    release
 }
 
 pub(crate) async fn look(store: &Store, on: &str) -> NameInfo {

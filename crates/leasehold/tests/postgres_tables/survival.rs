@@ -168,7 +168,7 @@ async fn a_sweep_drops_any_number_of_expired_rows_and_old_counters_and_nothing_e
     granted(&store, &live).await;
     granted(&store, &claim("recent", Duration::from_millis(1))).await;
     let before = "now() - interval '1 hour'";
-    let old = Fence::at(1_600_000_000_000_000).get();
+    let old = old_fence();
     place.sql(&format!(
         "INSERT INTO leasehold.names (name, fence, version, holders, next_expiry, id, owner, ttl, granted_at, renewals,
                 nonce, repeated, revoked)
@@ -188,4 +188,76 @@ async fn a_sweep_drops_any_number_of_expired_rows_and_old_counters_and_nothing_e
     assert_eq!(place.sql("SELECT string_agg(name, ',' ORDER BY name) FROM leasehold.names"), "/live,/recent");
     assert_eq!(look(&store, "live").await.holders.len(), 1);
     assert_eq!(store.release(&Release::new(name("live"), live.id)).await.unwrap(), Released::Done);
+}
+
+/// A fence that the clock has passed long ago.
+fn old_fence() -> u64 {
+    Fence::at(1_600_000_000_000_000).get()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_forgets_no_old_name_that_is_held_waited_for_or_refuses_an_id() {
+    let place = place();
+    let store = place.open().await;
+    granted(&store, &claim("held", LONG)).await;
+    granted(&store, &Claim::new(name("shared"), Mode::Shared, LONG, "test")).await;
+    // A semaphore without any permits: somebody waits, and nobody holds it.
+    let waits = Claim::new(name("waited"), Mode::Permit { limit: 0 }, LONG, "test").queued(LONG);
+    assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
+    let refused = claim("refused", LONG);
+    granted(&store, &refused).await;
+    store.revoke(&refused.name, true).await.unwrap();
+    granted(&store, &claim("idle", Duration::from_millis(1))).await;
+    place.sql(&format!("UPDATE leasehold.names SET fence = {}", old_fence()));
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    // The first of them finds that the last lease has expired.
+    for counters in [1, 0] {
+        let swept = store.sweep().await.unwrap();
+        assert_eq!((swept.counters, swept.held, swept.waiting), (counters, 2, 1));
+    }
+    assert_eq!(
+        place.sql("SELECT string_agg(name, ',' ORDER BY name) FROM leasehold.names"),
+        "/held,/refused,/shared,/waited"
+    );
+    assert!(
+        matches!(store.try_acquire(&refused).await.unwrap(), Attempt::Gone(_)),
+        "the id is refused still"
+    );
+    for on in ["held", "shared"] {
+        assert_eq!(look(&store, on).await.holders.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
+    let place = place();
+    let store = Store::builder(&place.url).unwrap().pool_size(9).open().await.unwrap();
+    granted(&store, &claim("first", LONG)).await;
+    let mut most = 0;
+    for _ in 0..10 {
+        place.sql(&format!(
+            "TRUNCATE leasehold.names; INSERT INTO leasehold.names (name, fence, version)
+                SELECT '/idle ' || lpad(n::text, 4, '0'), {}, 2 FROM generate_series(0, 1999) AS n",
+            old_fence()
+        ));
+        let over = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for task in 0..8 {
+            let (store, over) = (store.clone(), Arc::clone(&over));
+            tasks.spawn(async move {
+                let mut taken = 0;
+                for n in (task * 250..task * 250 + 250).take_while(|_| !over.load(Ordering::Relaxed)) {
+                    granted(&store, &claim(&format!("idle {n:04}"), LONG)).await;
+                    taken += 1;
+                }
+                taken
+            });
+        }
+        store.sweep().await.unwrap();
+        over.store(true, Ordering::Relaxed);
+        let taken: u64 = tasks.join_all().await.into_iter().sum();
+        most = most.max(taken);
+        assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), taken.to_string());
+    }
+    println!("{most} were taken during one sweep");
 }

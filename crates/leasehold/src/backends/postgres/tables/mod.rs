@@ -40,7 +40,7 @@ use crate::state;
 
 const INFO: Info = Info::new("postgres");
 
-/// Names that one call of a sweep looks at: each is locked until the call ends.
+/// Names that one call of a sweep looks at: those of which something has ended are locked until the call ends.
 const SWEPT_AT_ONCE: i32 = 500;
 
 /// Names on a page, whatever was asked for.

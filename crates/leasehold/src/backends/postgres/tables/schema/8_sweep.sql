@@ -45,6 +45,9 @@ BEGIN
             idle := idle || each;
         END IF;
     END LOOP;
+    -- Leases may have come and ended since they were counted.
+    o_held := greatest(o_held, 0);
+    o_waiting := greatest(o_waiting, 0);
     WITH free AS (
         SELECT name FROM leasehold.names
         WHERE name = ANY (idle) AND holders = 0 AND waiters = 0 AND next_forget = 'infinity' AND fence < p_fence

@@ -1,0 +1,67 @@
+//! What is left of an exclusive lease in the row of its name is taken for no lease.
+
+use leasehold::backend::{Backend, Claim, Gone, Mode, Query, Released, Renewal, Renewed};
+use leasehold::backends::postgres::Postgres as Store;
+
+use crate::support::{LONG, claim, granted, look, name, place, told};
+
+/// Makes an exclusive lease a shared one.
+async fn share(store: &Store, claim: &Claim) {
+    let mut renewal = Renewal::new(claim.name.clone(), claim.id, LONG);
+    renewal.mode = Some(Mode::Shared);
+    assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Held(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_became_shared_ends_as_one() {
+    let place = place();
+    let store = place.open().await;
+    // Alone, as its name's row still tells it, and with another one.
+    for others in 0..2 {
+        let held = claim("x", LONG);
+        let fence = granted(&store, &held).await.fence;
+        share(&store, &held).await;
+        let other = Claim::new(name("x"), Mode::Shared, LONG, "test");
+        let next = if others > 0 { Some(granted(&store, &other).await.fence) } else { None };
+        assert_eq!(store.release(&told(&held, fence)).await.unwrap(), Released::Done);
+        assert_eq!(look(&store, "x").await.holders.len(), others);
+        assert_eq!(place.sql("SELECT count(*) FROM leasehold.shares"), others.to_string());
+        assert_eq!(store.release(&told(&held, fence)).await.unwrap(), Released::Gone(Gone::NotFound));
+        if let Some(next) = next {
+            assert_eq!(store.release(&told(&other, next)).await.unwrap(), Released::Done);
+        }
+    }
+    granted(&store, &claim("x", LONG)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_has_ended_is_neither_renewed_nor_released_nor_found_nor_revoked() {
+    let place = place();
+    let store = place.open().await;
+    for with_fence in [true, false] {
+        let held = claim("x", LONG);
+        let fence = granted(&store, &held).await.fence;
+        let mut release = told(&held, fence);
+        release.fence = release.fence.filter(|_| with_fence);
+        assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+        let ended = look(&store, "x").await;
+        assert!(ended.holders.is_empty());
+        assert_eq!(store.release(&release).await.unwrap(), Released::Gone(Gone::NotFound));
+        let renewed = store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).unwrap();
+        assert!(matches!(renewed, Renewed::Gone(Gone::NotFound)), "{renewed:?}");
+        assert!(store.inspect(&Query::LeaseId(held.id)).await.unwrap().items.is_empty());
+        for at_once in [false, true] {
+            assert_eq!(store.revoke(&name("x"), at_once).await.unwrap().leases, 0);
+        }
+        let swept = store.sweep().await.unwrap();
+        assert_eq!((swept.expired, swept.held), (0, 0));
+        let seen = look(&store, "x").await;
+        assert_eq!((seen.version, seen.last_fence), (ended.version, fence));
+        // No id was refused by all this, and the mark of the revocation was for nobody.
+        assert_eq!(place.sql("SELECT count(*) FROM leasehold.spent"), "0");
+        let next = claim("x", LONG);
+        let fence = granted(&store, &next).await.fence;
+        assert!(!look(&store, "x").await.holders[0].revoked);
+        assert_eq!(store.release(&told(&next, fence)).await.unwrap(), Released::Done);
+    }
+}

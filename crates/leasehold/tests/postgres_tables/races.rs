@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Attempt, Backend, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{ErrorKind, Fence, Locks};
 use tokio::sync::Barrier;
@@ -173,6 +173,30 @@ async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
     }
     tasks.join_all().await;
     assert_eq!(server().sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_leases_that_end_together_the_same_one_is_told_as_by_the_state_machine() {
+    let place = place();
+    let store = place.open().await;
+    for (round, mode) in (0..16).flat_map(|round| [(round, Mode::Shared), (round, Mode::Permit { limit: 2 })])
+    {
+        let on = format!("{mode:?} {round}");
+        let claims = ["first", "second"].map(|owner| Claim::new(name(&on), mode, LONG, owner));
+        for claim in &claims {
+            granted(&store, claim).await;
+        }
+        // One batch, one reading of the clock, one end.
+        let batch = claims.map(|claim| Renewal::new(claim.name, claim.id, LONG * 2));
+        assert!(store.renew(&batch).await.iter().all(Result::is_ok));
+        let (next, told) = match mode {
+            Mode::Shared => (Mode::Exclusive, "second"),
+            other => (other, "first"),
+        };
+        let attempt = store.try_acquire(&Claim::new(name(&on), next, LONG, "next")).await.unwrap();
+        let Attempt::Busy(busy) = attempt else { panic!("{attempt:?}") };
+        assert_eq!(busy.owner.as_deref(), Some(told), "{mode:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

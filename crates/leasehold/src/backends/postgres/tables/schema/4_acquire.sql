@@ -214,10 +214,10 @@ BEGIN
             a.ttl := n.ttl;
         ELSIF n.mode = 'shared' THEN
             SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
-            FROM leasehold.shares WHERE name = p_name ORDER BY expires DESC LIMIT 1;
+            FROM leasehold.shares WHERE name = p_name ORDER BY expires DESC, granted DESC LIMIT 1;
         ELSE
             SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
-            FROM leasehold.shares WHERE name = p_name ORDER BY expires LIMIT 1;
+            FROM leasehold.shares WHERE name = p_name ORDER BY expires, granted LIMIT 1;
         END IF;
         -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
         IF NOT p_repeat AND NOT settled THEN

@@ -12,7 +12,9 @@ fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_droppe
     let mut server = Postgres::builder().setting("max_connections", "17").start();
     assert_eq!(server.sql("SHOW max_connections"), "17");
     server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (0)");
+    let mut segments = Vec::new();
     for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+        segments.push(segment(server.socket()));
         server.restart(how);
         server.sql("UPDATE kept SET n = n + 1");
     }
@@ -21,8 +23,24 @@ fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_droppe
     server.thaw();
     assert_eq!(server.sql("SELECT 1"), "1");
     let directory = server.socket().to_owned();
+    let last = segment(&directory);
+    assert!(is_there(&last));
     drop(server);
     assert!(!directory.exists());
+    for segment in segments.iter().chain([&last]) {
+        assert!(!is_there(segment), "a segment of shared memory is left");
+    }
+}
+
+/// The number of a running server's segment of shared memory.
+fn segment(directory: &Path) -> String {
+    let lock = std::fs::read_to_string(directory.join("data/postmaster.pid")).unwrap();
+    lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+}
+
+fn is_there(segment: &str) -> bool {
+    let all = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    all.lines().any(|line| line.split_whitespace().nth(1) == Some(segment))
 }
 
 #[test]
@@ -45,11 +63,12 @@ fn a_killed_test_process_takes_its_server_and_directory_with_it() {
     }
     let child = Child::spawn("a_killed_test_process_takes_its_server_and_directory_with_it", "serve");
     let directory = child.line();
-    assert!(Path::new(&directory).join("data/postmaster.pid").exists());
+    let segment = segment(Path::new(&directory));
     child.signal(Signal::KILL);
     let started = Instant::now();
     while Path::new(&directory).exists() {
         assert!(started.elapsed() < Duration::from_secs(60), "the server outlives its test");
         std::thread::sleep(Duration::from_millis(5));
     }
+    assert!(!is_there(&segment), "a segment of shared memory is left");
 }

@@ -18,7 +18,7 @@ use super::failed;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps a server: starts it, says its process id, and waits for the end of its own input, which comes when
-/// its owner closes it or dies. Then it kills the server with its children and removes the directory.
+/// its owner closes it or dies. Then it kills the server with its children, and removes its memory and the directory.
 const KEEPER: &str = r#"
 dir=$1; log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
@@ -29,6 +29,7 @@ cat >/dev/null
 children=$(cat "/proc/$pid/task/$pid/children")
 kill -KILL $pid $children
 wait "$pid"
+ipcrm -m "$(sed -n '7s/.* //p' "$dir/data/postmaster.pid")"
 rm -rf "$dir"
 "#;
 
@@ -60,10 +61,20 @@ impl Directory {
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
+
+    /// A PostgreSQL that was killed leaves a segment of shared memory behind, whose number is at the end of line 7 of
+    /// its lock file. There are 4096 of them on a machine.
+    pub(super) fn free_memory(&self) {
+        let Ok(lock) = std::fs::read_to_string(self.0.join("data/postmaster.pid")) else { return };
+        if let Some(segment) = lock.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
+            let _ = Command::new("ipcrm").args(["-m", segment]).stderr(Stdio::null()).status();
+        }
+    }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        self.free_memory();
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

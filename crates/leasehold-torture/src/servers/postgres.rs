@@ -318,6 +318,7 @@ impl Postgres {
             args.extend(["-c".into(), format!("{name}={value}")]);
         }
         let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+        self.directory.free_memory();
         let _ = std::fs::remove_file(data.join("postmaster.pid"));
         let daemon = Daemon::start(&self.directory, &log, &program("postgres")?, &args, &self.environment)?;
         let started = Instant::now();

@@ -34,12 +34,13 @@ fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_droppe
 
 /// The number of a running server's segment of shared memory.
 fn segment(directory: &Path) -> String {
-    let lock = std::fs::read_to_string(directory.join("data/postmaster.pid")).unwrap();
-    lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    let lock = std::fs::read_to_string(directory.join("data/postmaster.pid")).expect("it has a lock file");
+    let line = lock.lines().nth(6).expect("its line 7 is about shared memory");
+    line.split_whitespace().nth(1).expect("and has a number").to_owned()
 }
 
 fn is_there(segment: &str) -> bool {
-    let all = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let all = std::fs::read_to_string("/proc/sysvipc/shm").expect("/proc lists them");
     all.lines().any(|line| line.split_whitespace().nth(1) == Some(segment))
 }
 

@@ -33,7 +33,7 @@ fn the_command_runs_with_its_arguments_its_streams_and_what_it_should_know() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "oops\n");
         assert_eq!(output.status.code(), Some(0));
 
-        let script = "echo $LEASEHOLD_NAME; echo $LEASEHOLD_FENCE; echo ${#LEASEHOLD_LEASE_ID}; echo $LEASEHOLD_URL; cat /proc/$$/cmdline /proc/$PPID/cmdline | grep -c \"$LEASEHOLD_LEASE_ID\"";
+        let script = "echo $LEASEHOLD_NAME; echo $LEASEHOLD_FENCE; echo ${#LEASEHOLD_LEASE_ID}; echo $LEASEHOLD_URL; cat /proc/$$/cmdline /proc/$PPID/cmdline | grep -cF -e \"$LEASEHOLD_LEASE_ID\"";
         let first = store.run(&["a name/with ü", "--", "sh", "-c", script]);
         let lines: Vec<&str> = first.out.lines().collect();
         assert_eq!(

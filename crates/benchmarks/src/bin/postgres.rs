@@ -11,8 +11,8 @@ use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use leasehold::Locks;
 use tokio_postgres::{Client, NoTls, Statement};
 
-const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_millis(1500);
+const ROUNDS: usize = 21;
+const ROUND: Duration = Duration::from_millis(500);
 const CONTENDED: Duration = Duration::from_secs(5);
 
 async fn connect(url: &str) -> Arc<Client> {

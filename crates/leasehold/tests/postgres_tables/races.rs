@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{ErrorKind, Fence, LeaseId, Locks};
+use testkit::postgres::Postgres;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -293,6 +294,34 @@ async fn a_row_that_is_locked_for_a_moment_is_waited_for_also_in_a_batch() {
     let [Ok(Renewed::Held(_)), Ok(Renewed::Held(_)), Ok(Renewed::Gone(Gone::NotFound))] = &answers[..] else {
         panic!("{answers:?}")
     };
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_server_rolls_back_for_a_deadlock_with_somebody_else_is_made_again() {
+    let server = Postgres::start();
+    let store = Store::connect(&server.url()).await.unwrap();
+    let claim = Claim::new(name("x"), Mode::Shared, LONG, "test");
+    granted(&store, &Claim::new(name("x"), Mode::Shared, LONG, "before")).await;
+    // Somebody puts in a row that the claim is about to, and then wants what the claim has locked.
+    let (other, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let same = format!(
+        "BEGIN; INSERT INTO leasehold.shares SELECT name, '{}', mode, permits, fence, granted, owner, metadata, ttl, \
+         granted_at, expires, renewals, nonce, repeated, revoked FROM leasehold.shares",
+        claim.id.expose()
+    );
+    other.batch_execute(&same).await.unwrap();
+    let taking = tokio::spawn(async move { store.try_acquire(&claim).await });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    until("it waits for the row", async || server.sql(waiting) == "1").await;
+    // The server looks for a deadlock when somebody has waited for a second: the claim has been first.
+    other.batch_execute("SELECT 1 FROM leasehold.names FOR UPDATE").await.unwrap();
+    let deadlocks =
+        "SELECT pg_stat_clear_snapshot(); SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'";
+    until("the server has rolled it back", async || server.sql(deadlocks).ends_with('1')).await;
+    other.batch_execute("ROLLBACK").await.unwrap();
+    let attempt = taking.await.unwrap();
+    assert!(matches!(attempt, Ok(Attempt::Granted(_))), "{attempt:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,7 +147,10 @@ async fn leasehold(url: &str) -> Arc<dyn Contender> {
 }
 
 /// A probe that runs this statement on a connection of its own.
-async fn probe(url: &str, sql: &str) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + 'static {
+async fn probe(
+    url: &str,
+    sql: &str,
+) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + 'static {
     let client = connect(url).await;
     let statement = client.prepare(sql).await.expect("a statement");
     move || {
@@ -172,20 +175,24 @@ fn wanted(figure: &str) -> bool {
 }
 
 async fn measure(url: &str) {
-    let about = connect(url).await.query_one("SELECT version(), current_setting('synchronous_commit')", &[]).await;
+    let about =
+        connect(url).await.query_one("SELECT version(), current_setting('synchronous_commit')", &[]).await;
     let about = about.expect("the version");
     println!("{}, synchronous_commit {}", about.get::<_, String>(0), about.get::<_, String>(1));
     let advisory = |options: &str| url.replacen("postgres://", "postgres+advisory://", 1) + options;
-    let joined = |url: &str, option: &str| format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' });
+    let joined =
+        |url: &str, option: &str| format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' });
 
     let tables = leasehold(&joined(url, "pool_size=16")).await;
     let fenced = leasehold(&advisory("")).await;
     let unfenced = joined(&advisory(""), "fences=off");
-    let unfenced = Locks::connect_builder(&unfenced).await.expect("leasehold: connect").allow_unfenced(true).build();
+    let unfenced =
+        Locks::connect_builder(&unfenced).await.expect("leasehold: connect").allow_unfenced(true).build();
     let unfenced: Arc<dyn Contender> = Arc::new(Leasehold(unfenced));
     let upserts: Arc<dyn Contender> = Arc::new(Bare::upserts(url, 16).await);
     let bare: Arc<dyn Contender> = Arc::new(Bare::advisory(url).await);
-    let peer = distributed_lock_postgres::PostgresLockProvider::new(url).await.expect("distributed-lock-postgres");
+    let peer =
+        distributed_lock_postgres::PostgresLockProvider::new(url).await.expect("distributed-lock-postgres");
     let peer: Arc<dyn Contender> = Arc::new(Peer(Arc::new(peer)));
 
     let mut table = Table::begin();
@@ -195,7 +202,8 @@ async fn measure(url: &str) {
             continue;
         }
         let (rate, beside, ratio) =
-            alternate(ROUNDS, || uncontended(&tables, tasks, ROUND), || uncontended(&upserts, tasks, ROUND)).await;
+            alternate(ROUNDS, || uncontended(&tables, tasks, ROUND), || uncontended(&upserts, tasks, ROUND))
+                .await;
         table.row(
             &figure,
             ratio >= goal,
@@ -231,7 +239,8 @@ async fn measure(url: &str) {
             format!("distributed-lock-postgres {beside:.0}/s"),
         );
     }
-    let upsert = "INSERT INTO bare (name, n) VALUES ('probe', 1) ON CONFLICT (name) DO UPDATE SET n = bare.n + 1";
+    let upsert =
+        "INSERT INTO bare (name, n) VALUES ('probe', 1) ON CONFLICT (name) DO UPDATE SET n = bare.n + 1";
     for (what, ours, sql, unit) in
         [("advisory", &fenced, "SELECT 1", "round trips"), ("leases", &tables, upsert, "committed upserts")]
     {
@@ -251,5 +260,70 @@ async fn measure(url: &str) {
             ),
         );
     }
+    let figure = "leases: room of one that is held, of 20 000";
+    if wanted(figure) {
+        let (client, store) = room(url).await;
+        table.row(
+            figure,
+            client < 1024.0 && store < 1024.0,
+            format!("{client:.0} bytes in the client, {store:.0} in the tables and their indices"),
+            "< 1 KB each",
+            "resident memory and size on disk, before and after".into(),
+        );
+    }
     table.end();
+}
+
+/// What a held lease takes: bytes of this process, and of the tables.
+async fn room(url: &str) -> (f64, f64) {
+    const LEASES: usize = 20_000;
+    const TASKS: usize = 16;
+    let locks = Locks::connect_builder(url).await.expect("leasehold: connect");
+    let locks = locks.ttl(Duration::from_secs(600)).build();
+    let look = connect(url).await;
+    let size = async || {
+        let sql = "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class \
+                   WHERE relnamespace = 'leasehold'::regnamespace AND relkind = 'r'";
+        look.query_one(sql, &[]).await.expect("the size of the tables").get::<_, i64>(0) as f64
+    };
+    // Whatever the first time costs.
+    locks
+        .mutex("warm")
+        .lock()
+        .await
+        .expect("leasehold: acquire")
+        .release()
+        .await
+        .expect("leasehold: release");
+    let (resident_before, size_before) = (resident(), size().await);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                let mut held = Vec::with_capacity(LEASES / TASKS);
+                for n in 0..LEASES / TASKS {
+                    let mutex = locks.mutex(&format!("reports/customer-{task:02}/nightly-{n:06}"));
+                    held.push(mutex.lock().await.expect("leasehold: acquire"));
+                }
+                held
+            })
+        })
+        .collect();
+    let mut held = Vec::new();
+    for task in tasks {
+        held.push(task.await.expect("a task"));
+    }
+    let each = |before: f64, after: f64| (after - before) / LEASES as f64;
+    let room = (each(resident_before, resident()), each(size_before, size().await));
+    for guard in held.into_iter().flatten() {
+        guard.release().await.expect("leasehold: release");
+    }
+    room
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1024.0
 }

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use leasehold::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -12,15 +13,24 @@ use rustix::fs::{FlockOperation, flock};
 pub struct SoleServer(#[allow(dead_code)] File);
 
 impl SoleServer {
-    /// Takes it, in a file beside the database.
+    /// Takes it, in a file beside the database. One that is there already is the same by whatever path it is named.
     ///
     /// Several processes may share a SQLite file safely; two servers before it would only be a mistake, each
     /// counting half of what happens.
     ///
     /// # Errors
-    /// `Unavailable` if another server has it, or if the file cannot be made.
+    /// `Unavailable` if another server has it, or if the file cannot be made; `InvalidArgument` for a file with
+    /// several names of its own (hard links), of which nobody could know that they are one.
     pub fn of(database: &Path, says: &str) -> Result<Self> {
-        let mut path = PathBuf::from(database).into_os_string();
+        // Links lead to it; beside each of them would be another file.
+        let real = database.canonicalize().unwrap_or_else(|_| database.to_owned());
+        if real.metadata().is_ok_and(|about| about.nlink() > 1) {
+            return Err(Error::invalid(
+                "the database has several names (hard links), and SQLite would keep a log for each of them, which \
+                 damages it; remove all names but one",
+            ));
+        }
+        let mut path = real.into_os_string();
         path.push(".server");
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")

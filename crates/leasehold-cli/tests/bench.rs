@@ -68,8 +68,12 @@ fn meddled_with(store: &support::Store, mut load: Running, sql: &str) -> Ended {
     let db = rusqlite::Connection::open(path).unwrap();
     db.busy_timeout(support::PATIENCE).unwrap();
     until("the load has ended", || {
+        // Whoever has a name at hand looks again when its changes have moved.
+        let meddle = format!("BEGIN IMMEDIATE; {sql}; UPDATE names SET changes = changes + 1; COMMIT");
         // Before there is a table there is nothing to do.
-        let _ = db.execute_batch(sql);
+        if db.execute_batch(&meddle).is_err() {
+            let _ = db.execute_batch("ROLLBACK");
+        }
         std::thread::sleep(std::time::Duration::from_millis(50));
         load.has_ended()
     });

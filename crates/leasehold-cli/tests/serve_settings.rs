@@ -206,48 +206,6 @@ fn a_flag_comes_before_the_environment_and_that_before_the_file() {
     ];
     let max_ttl = |served: &Served| Locks::connect(&served.url).unwrap().info().max_ttl.as_millis();
     let served = started(&[], &environment, directory.path());
-    assert!(served.url.starts_with("https://"), "{}", served.greeting);
-    let (ca, cert, key) = (text(&ca), text(&cert), text(&key));
-    let list = |options: &[&str], token: &str| {
-        let mut command = leasehold(&[&["list", "--url", &served.url, "--cacert", &ca], options].concat());
-        command.env("LEASEHOLD_TOKEN", token);
-        ended(command).code()
-    };
-    let own = ["--cert", &cert, "--key", &key];
-    assert_eq!(list(&own, secret.trim()), 0);
-    assert_eq!(list(&own, "another"), 77);
-    assert_ne!(list(&[], secret.trim()), 0, "without a certificate");
-}
-
-#[test]
-fn a_flag_comes_before_the_environment_and_that_before_the_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let config = "store = memory:\nlisten = 0.0.0.0:0\nmax-ttl-ms = 5000\ninsecure-no-auth = true\nlog = none\n\
-                  host = of-the-file.example\n";
-    std::fs::write(directory.path().join("config"), config).unwrap();
-    let file = ("LEASEHOLD_CONFIG", "config");
-    let open = |arguments: &[&str], more: &[(&str, &str)]| {
-        checked(arguments, &[&[file], more].concat(), directory.path()).code()
-    };
-    assert_eq!(open(&[], &[]), 0);
-    assert_eq!(open(&[], &[("LEASEHOLD_INSECURE_NO_AUTH", "false")]), 64, "the file is not asked");
-    assert_eq!(open(&["--insecure-no-auth"], &[("LEASEHOLD_INSECURE_NO_AUTH", "false")]), 0);
-    assert_eq!(open(&["--insecure-no-auth=false"], &[("LEASEHOLD_INSECURE_NO_AUTH", "true")]), 64);
-    // Nobody is let in by a word that may mean anything.
-    for word in ["", "1", "yes", "no"] {
-        assert_eq!(open(&[], &[("LEASEHOLD_INSECURE_NO_AUTH", word)]), 64, "{word:?}");
-    }
-    let environment = [
-        file,
-        ("LEASEHOLD_LISTEN", "127.0.0.1:0"),
-        ("LEASEHOLD_MAX_TTL_MS", "6000"),
-        ("LEASEHOLD_HOST", "b.example"),
-    ];
-    let max_ttl = |served: &Served| Locks::connect(&served.url).unwrap().info().max_ttl.as_millis();
-    let named = |served: &Served, host: &str| {
-        curl(&["-H", &format!("Host: {host}"), &format!("{}/v1/locks", served.url)]).1
-    };
-    let served = started(&[], &environment, directory.path());
     assert_eq!(max_ttl(&served), 6000);
     assert_eq!(
         [addressed_as("b.example", &served), addressed_as("of-the-file.example", &served)],

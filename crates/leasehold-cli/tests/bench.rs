@@ -47,14 +47,16 @@ fn who_holds_for_less_does_not_renew_and_nobody_waits_for_what_nobody_holds() {
         assert_eq!(count(&figures, none), 0, "{none}: {figures}");
     }
     // A part of them hold for longer than a ttl all the same.
-    let long = ["--clients", "2", "--duration", "1s", "--ttl", "300ms", "--long-rate", "1"];
+    let long = ["--clients", "2", "--duration", "2s", "--ttl", "900ms", "--long-rate", "1"];
     let outcome = ended(load("memory:", &[&long[..], &["--failure-rate", "0"]].concat()));
     assert!(outcome.code() == 0 && count(&self::figures(&outcome), "renewals") > 0, "{outcome:?}");
 }
 
 #[test]
 fn the_table_has_the_figures_of_those_who_waited() {
-    let outcome = ended(leasehold(&["bench", "--duration", "1s", "--clients", "8", "--locks", "1"]));
+    let options =
+        ["--duration", "1s", "--clients", "8", "--locks", "1", "--failure-rate", "0", "--long-rate", "0"];
+    let outcome = ended(leasehold(&[&["bench"], &options[..]].concat()));
     let row = |name: &str| outcome.out.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     for name in ["acquire p50 / p99", "wait p50 / p99", "hand-over p50 / p99"] {
         assert!(row(name).ends_with(" ms") && !row(name).ends_with(" 0 / 0 ms"), "{name}: {}", outcome.out);
@@ -95,7 +97,7 @@ fn a_lease_that_is_gone_before_its_time_makes_it_fail() {
 #[test]
 fn a_release_that_ends_a_lease_after_its_time_makes_it_fail() {
     let store = sqlite();
-    let options = ["--clients", "1", "--locks", "1", "--ttl", "1s", "--duration", "1s"];
+    let options = ["--clients", "1", "--locks", "1", "--ttl", "2s", "--duration", "4s"];
     let load = load(&store.url, &[&options[..], &["--failure-rate", "1"]].concat());
     let longer = "UPDATE leases SET expires_us = expires_us + 60000000";
     let outcome = meddled_with(&store, Running::start(load), longer);

@@ -117,10 +117,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     let mut settings = settings(&args)?;
     settings.examiner = Some(Examiner::new(store));
     let scheme = if tls.is_some() { "https" } else { "http" };
-    // A file is made if it was not there; then it is known which one it is.
-    let locks = Locks::connect(store).await?;
     let database = database(store)?;
-    let _sole = match &database {
+    let _sole = match database {
         Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
         None => None,
     };
@@ -129,7 +127,7 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let app = App::new(locks, settings)?;
+    let app = App::new(Locks::connect(store).await?, settings)?;
     let url = format!("{scheme}://{}", reachable(listener.local_addr()?));
     if args.check {
         say(&format!("everything is in order: {url} could be served\n"))?;
@@ -142,11 +140,7 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     // Whoever reads that it listens may signal it at once.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let hup = signal(SignalKind::hangup())?;
-    let data = match &database {
-        Some(path) => path.display().to_string(),
-        None => data(&Url::new(store, None)?),
-    };
-    say(&greeting(&url, &page, &data, args.tokens.is_some()))?;
+    say(&greeting(&url, &page, &data(store, database)?, args.tokens.is_some()))?;
     let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
     let reloading = tokio::spawn(reload(hup, Arc::clone(&app), tls.clone()));
     let shutdown = async {
@@ -218,25 +212,28 @@ fn room_for_connections() -> usize {
     usize::try_from(files).unwrap_or(1024).saturating_sub(64).clamp(16, 1 << 20)
 }
 
-/// The file of a SQLite store that is open, by its one real path.
-fn database(store: &str) -> Result<Option<PathBuf>, Failure> {
+/// The file of a SQLite store.
+fn database(store: &str) -> Result<Option<&Path>, Error> {
     match store.split_once(':') {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("sqlite") => {
-            let path = Path::new(Sqlite::path_of_url(rest)?).canonicalize();
-            Ok(Some(path.map_err(|error| Failure::system("the database cannot be found", error))?))
+            Ok(Some(Path::new(Sqlite::path_of_url(rest)?)))
         }
         _ => Ok(None),
     }
 }
 
 /// Where the data is, with nothing secret.
-fn data(store: &Url) -> String {
-    match store.scheme() {
-        scheme if scheme.eq_ignore_ascii_case("memory") => {
-            "in memory only: gone when this process ends".into()
-        }
-        _ => store.shown(),
+fn data(store: &str, database: Option<&Path>) -> Result<String, Failure> {
+    if let Some(path) = database {
+        let real = path.canonicalize();
+        let real = real.map_err(|error| Failure::system("the database cannot be found", error))?;
+        return Ok(real.display().to_string());
     }
+    let store = Url::new(store, None)?;
+    Ok(match store.scheme().to_ascii_lowercase().as_str() {
+        "memory" => "in memory only: gone when this process ends".into(),
+        _ => store.shown(),
+    })
 }
 
 fn greeting(url: &str, page: &str, data: &str, tokens: bool) -> String {

@@ -163,6 +163,18 @@ fn a_second_server_on_the_same_file_is_refused_and_told_why() {
     assert!(server.greeting.contains(&format!("{}\n", real.display())), "{}", server.greeting);
 }
 
+/// A newer version would change it under the older one that serves it.
+#[test]
+fn who_is_refused_has_not_touched_the_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("leasehold.db");
+    let _first = leasehold_server::SoleServer::of(&database, "somebody").unwrap();
+    let second = refused(&["--listen", "127.0.0.1:0", "--check"], directory.path());
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(second.status.code() == Some(69) && said.contains("somebody"), "{said}");
+    assert!(!database.exists());
+}
+
 /// Whoever reads that it listens may signal it at once.
 #[test]
 fn a_signal_right_after_the_greeting_is_heeded() {

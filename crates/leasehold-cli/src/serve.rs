@@ -15,10 +15,11 @@ use leasehold_server::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 use crate::report::Failure;
+use crate::url::Url;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,15 +41,16 @@ pub(crate) struct Serve {
     /// Where to listen [default: 127.0.0.1:7420]
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
-    /// An address of their own for /metrics and the dashboard
+    /// An address of their own for /metrics and the dashboard; locks cannot be taken there
     #[arg(long, env = "LEASEHOLD_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<String>,
     /// Who may do what, as `leasehold token create` writes it
     #[arg(long, env = "LEASEHOLD_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// Listen to everybody without tokens
-    #[arg(long)]
-    insecure_no_auth: bool,
+    #[arg(long, env = "LEASEHOLD_INSECURE_NO_AUTH", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    insecure_no_auth: Option<bool>,
     /// The certificate and its chain, in PEM
     #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -58,8 +60,9 @@ pub(crate) struct Serve {
     /// Let in only clients with a certificate of this authority
     #[arg(long, env = "LEASEHOLD_TLS_CLIENT_CA", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// A host name under which the server may be addressed without tokens; may be given several times
-    #[arg(long, value_name = "NAME")]
+    /// A host name under which the server may be addressed without tokens; may be given several times,
+    /// or with commas
+    #[arg(long, env = "LEASEHOLD_HOST", value_name = "NAME", value_delimiter = ',')]
     host: Vec<String>,
     /// The namespace of all names in the store [default: leasehold]
     #[arg(long, env = "LEASEHOLD_NAMESPACE", value_name = "TEXT")]
@@ -71,8 +74,9 @@ pub(crate) struct Serve {
     #[arg(long, env = "LEASEHOLD_LOG", value_name = "FORM")]
     log: Option<String>,
     /// Show lock names and owners in the log, not only hashes
-    #[arg(long)]
-    log_names: bool,
+    #[arg(long, env = "LEASEHOLD_LOG_NAMES", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    log_names: Option<bool>,
     /// A file with any of the above, as `flag = value` on lines of their own
     #[arg(long, env = "LEASEHOLD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -95,7 +99,7 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     let address = address(args.listen.as_deref().unwrap_or("127.0.0.1:7420"))?;
     let figures = args.metrics_listen.as_deref().map(self::address).transpose()?;
     for address in [Some(address), figures].into_iter().flatten() {
-        if args.tokens.is_none() && !address.ip().is_loopback() && !args.insecure_no_auth {
+        if args.tokens.is_none() && !address.ip().is_loopback() && args.insecure_no_auth != Some(true) {
             return Err(Error::invalid(format!(
                 "{address} can be reached by others, and without tokens everybody may do everything; \
                  make one with `leasehold token create` and say --tokens FILE, or say --insecure-no-auth"
@@ -113,11 +117,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     let mut settings = settings(&args)?;
     settings.examiner = Some(Examiner::new(store));
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let database = match store.strip_prefix("sqlite:") {
-        Some(rest) => Some(std::path::absolute(Sqlite::path_of_url(rest)?)?),
-        None => None,
-    };
-    let _sole = match &database {
+    let database = database(store)?;
+    let _sole = match database {
         Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
         None => None,
     };
@@ -136,10 +137,12 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         Some(listener) => format!("{scheme}://{}", reachable(listener.local_addr()?)),
         None => url.clone(),
     };
-    say(&greeting(&url, &page, store, database.as_deref(), args.tokens.is_some()))?;
-    let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
+    // Whoever reads that it listens may signal it at once.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let reloading = tokio::spawn(reload(Arc::clone(&app), tls.clone()));
+    let hup = signal(SignalKind::hangup())?;
+    say(&greeting(&url, &page, &data(store, database)?, args.tokens.is_some()))?;
+    let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
+    let reloading = tokio::spawn(reload(hup, Arc::clone(&app), tls.clone()));
     let shutdown = async {
         tokio::select! {
             _ = term.recv() => {}
@@ -149,7 +152,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     serve(app, listener, tls, shutdown).await?;
     reloading.abort();
     if let Some(beside) = beside {
-        beside.abort();
+        // It was told to end with the other, and has no longer.
+        let _ = beside.await;
     }
     Ok(Exit::Success)
 }
@@ -166,9 +170,10 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
         settings.max_ttl = Duration::from_millis(ms);
     }
     settings.figures_elsewhere = args.metrics_listen.is_some();
-    settings.hosts.clone_from(&args.host);
+    // A variable that is set to nothing names nobody.
+    settings.hosts = args.host.iter().filter(|name| !name.is_empty()).cloned().collect();
     settings.tokens = args.tokens.as_ref().map(Tokens::read).transpose()?;
-    settings.log_names = args.log_names;
+    settings.log_names = args.log_names == Some(true);
     settings.log = match args.log.as_deref() {
         None | Some("text") => Log::to(io::stderr(), LogForm::Text)?,
         Some("json") => Log::to(io::stderr(), LogForm::Json)?,
@@ -207,13 +212,31 @@ fn room_for_connections() -> usize {
     usize::try_from(files).unwrap_or(1024).saturating_sub(64).clamp(16, 1 << 20)
 }
 
-fn greeting(url: &str, page: &str, store: &str, database: Option<&Path>, tokens: bool) -> String {
-    let data = match database {
-        Some(path) => path.display().to_string(),
-        None if store == "memory:" => "in memory only: gone when this process ends".into(),
-        // The rest of the URL may hold a password.
-        None => format!("{}:", store.split(':').next().unwrap_or_default()),
-    };
+/// The file of a SQLite store.
+fn database(store: &str) -> Result<Option<&Path>, Error> {
+    match store.split_once(':') {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("sqlite") => {
+            Ok(Some(Path::new(Sqlite::path_of_url(rest)?)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Where the data is, with nothing secret.
+fn data(store: &str, database: Option<&Path>) -> Result<String, Failure> {
+    if let Some(path) = database {
+        let real = path.canonicalize();
+        let real = real.map_err(|error| Failure::system("the database cannot be found", error))?;
+        return Ok(real.display().to_string());
+    }
+    let store = Url::new(store, None)?;
+    Ok(match store.scheme().to_ascii_lowercase().as_str() {
+        "memory" => "in memory only: gone when this process ends".into(),
+        _ => store.shown(),
+    })
+}
+
+fn greeting(url: &str, page: &str, data: &str, tokens: bool) -> String {
     let token = if tokens { " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" } else { "" };
     format!(
         "leasehold {version} listens on {url}\n\
@@ -233,8 +256,7 @@ fn say(text: &str) -> io::Result<()> {
 }
 
 /// Reads tokens and certificates again on SIGHUP. What cannot be read changes nothing.
-async fn reload(app: Arc<App>, tls: Option<Arc<Tls>>) {
-    let Ok(mut hup) = signal(SignalKind::hangup()) else { return };
+async fn reload(mut hup: Signal, app: Arc<App>, tls: Option<Arc<Tls>>) {
     while hup.recv().await.is_some() {
         let tokens = app.reload_tokens();
         let certificates = tls.as_ref().map_or(Ok(()), |tls| tls.reload());

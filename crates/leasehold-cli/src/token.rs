@@ -1,7 +1,7 @@
 //! `leasehold token`: tokens for the lock server.
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
@@ -71,8 +71,16 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
     };
     let token = NewToken::create(&create.name, scopes, limits)?;
     let append = || {
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&create.tokens)?;
-        file.write_all(format!("{}\n", token.line).as_bytes())
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&create.tokens)?;
+        // Whoever edited it by hand may have left the last line open.
+        let mut last = [b'\n'];
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+        }
+        let begin = if last == *b"\n" { "" } else { "\n" };
+        file.write_all(format!("{begin}{}\n", token.line).as_bytes())
     };
     append().map_err(|error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, "the file of tokens cannot be written").with_source(error)

@@ -151,16 +151,15 @@ impl Url {
 
     /// The URL with nothing secret in it: no user, no password, no options.
     pub(crate) fn shown(&self) -> String {
-        if matches!(self.scheme(), "file" | "sqlite" | "memory") {
-            return self.text.clone();
+        match self.scheme().to_ascii_lowercase().as_str() {
+            "file" | "sqlite" | "memory" => self.text.clone(),
+            "quorum" => {
+                let nodes: Vec<String> =
+                    nodes(&self.text["quorum:".len()..]).iter().map(|url| place(url)).collect();
+                format!("quorum:{}", nodes.join(","))
+            }
+            _ => place(&self.text),
         }
-        let Some((scheme, rest)) = self.text.split_once("://") else {
-            return format!("{}:…", self.scheme());
-        };
-        let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        // A password may hold a slash, or an @ of its own.
-        let place = rest.rsplit('@').next().unwrap_or_default();
-        format!("{scheme}://{place}")
     }
 
     /// Whether somebody who sees the URL could log in with it.
@@ -179,6 +178,37 @@ impl Url {
     }
 }
 
+/// Scheme, host, port and database of a URL.
+fn place(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return format!("{}:…", url.split(':').next().unwrap_or_default());
+    };
+    let (rest, options) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    // A password with such a character in it, as it stands: what is before it may be the password's beginning.
+    if options.contains('@') {
+        return format!("{scheme}://…");
+    }
+    // A password may hold a slash, or an @ of its own.
+    let place = rest.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{place}")
+}
+
+/// The URLs of a quorum. A comma that no URL begins after belongs to the one before it.
+fn nodes(urls: &str) -> Vec<String> {
+    let is_scheme = |text: &str| {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+    };
+    let begins = |part: &str| part.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
+    let mut nodes: Vec<String> = Vec::new();
+    for part in urls.split(',') {
+        match nodes.last_mut() {
+            Some(node) if !begins(part) => node.extend([",", part]),
+            _ => nodes.push(part.to_owned()),
+        }
+    }
+    nodes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +225,14 @@ mod tests {
             ("postgres://me:secret@h/db?sslmode=require&password=x", "postgres://h/db"),
             ("postgres:me:secret@h", "postgres:…"),
             ("file:/run/locks", "file:/run/locks"),
+            ("redis://:sec?ret@h", "redis://…"),
+            ("postgres://h/db?password=x@y", "postgres://…"),
+            ("redis-cluster://me:se,cret@h:1,i:2", "redis-cluster://h:1,i:2"),
+            (
+                "quorum:redis://:secret@h:1,redis-sentinel://:se,://cret@i,j/m?password=x,postgres://me:x@k/db",
+                "quorum:redis://h:1,redis-sentinel://i,j/m,postgres://k/db",
+            ),
+            ("quorum:sqlite:x", "quorum:sqlite:…"),
         ] {
             assert_eq!(url(text).shown(), shown);
         }

@@ -262,3 +262,31 @@ fn a_token_that_others_could_read_on_its_way_is_told_of() {
         assert!(!outcome.err.contains("hush"));
     }
 }
+
+/// A server that reads the file again, or starts, would refuse two on one line.
+#[test]
+fn a_token_has_a_line_of_its_own_whoever_wrote_the_line_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, tokens) = tokens(dir.path(), "read");
+    let text = std::fs::read_to_string(&tokens).unwrap();
+    // As an editor may leave it.
+    std::fs::write(&tokens, text.trim_end()).unwrap();
+    let (second, _) = self::tokens(dir.path(), "read");
+    let text = std::fs::read_to_string(&tokens).unwrap();
+    assert!(text.lines().count() == 2 && text.ends_with('\n'), "{text}");
+    let (third, _) = self::tokens(dir.path(), "read");
+    let text = std::fs::read_to_string(&tokens).unwrap();
+    assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), text.lines().count(), "{text}");
+    let served = Served::start(dir.path(), &["--tokens", tokens.to_str().unwrap()]);
+    for token in [first, second, third] {
+        let mut list = leasehold(&["list", "--url", &served.url]);
+        assert_eq!(
+            ended({
+                list.env("LEASEHOLD_TOKEN", token);
+                list
+            })
+            .code(),
+            0
+        );
+    }
+}

@@ -130,29 +130,60 @@ pub fn app(app: Arc<App>) -> Router {
     routes(Arc::clone(&app), figures).layer(from_fn_with_state(app, gate))
 }
 
-/// The routes without the gate. The address that metrics and the dashboard have for themselves has all of them,
-/// because the dashboard needs the others too.
+/// The routes without the gate.
 pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
-    let mut routes = Router::new()
+    let mut routes = reading()
         .route("/v1/locks/{name}/acquire", post(acquire::route))
         .route("/v1/locks/{name}/renew", post(verbs::renew))
         .route("/v1/locks/{name}/release", post(verbs::release))
         .route("/v1/locks/{name}/revoke", post(verbs::revoke))
-        .route("/v1/locks/{name}/history", get(history::route))
-        .route("/v1/locks/{name}", get(looking::lock))
-        .route("/v1/locks", get(looking::list))
         .route("/v1/renew", post(verbs::renew_many))
         .route("/v1/sweep", post(verbs::sweep))
         .route("/v1/leases/lookup", post(looking::lookup))
-        .route("/v1/capabilities", get(looking::capabilities))
         .route("/v1/findings", get(findings::route))
-        .route("/healthz", get(looking::healthz))
-        .route("/readyz", get(looking::readyz))
         .route("/openapi.json", get(openapi::route));
     if figures {
-        routes = routes.route("/metrics", get(metrics::route)).route("/", get(dashboard::route));
+        routes = routes.merge(self::figures());
     }
     routes.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// The routes of the address that metrics and the dashboard have for themselves: these, what the dashboard reads, and
+/// revoking where who does it is known. Locks are not taken, renewed or released there: it may have been opened to
+/// those who only look.
+pub(crate) fn figure_routes(app: Arc<App>, revoking: bool) -> Router {
+    let revoke = if revoking { post(verbs::revoke) } else { post(not_from_here) };
+    let routes = reading().merge(figures()).route("/v1/locks/{name}/revoke", revoke);
+    routes.fallback(not_here).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// Health, and what the dashboard reads.
+fn reading() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/locks/{name}/history", get(history::route))
+        .route("/v1/locks/{name}", get(looking::lock))
+        .route("/v1/locks", get(looking::list))
+        .route("/v1/capabilities", get(looking::capabilities))
+        .route("/healthz", get(looking::healthz))
+        .route("/readyz", get(looking::readyz))
+}
+
+/// What can have an address of its own.
+fn figures() -> Router<Arc<App>> {
+    Router::new().route("/metrics", get(metrics::route)).route("/", get(dashboard::route))
+}
+
+async fn not_here(State(_): State<Arc<App>>) -> Response<Body> {
+    let detail = "this address has metrics, health and the dashboard only; the rest is at the server's own";
+    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
+}
+
+async fn not_from_here(State(_): State<Arc<App>>) -> Response<Body> {
+    Refusal::forbidden(
+        "others can reach this address, and without tokens nothing is revoked from it; revoke at the server's own, \
+         or start it with --tokens FILE",
+    )
+    .response()
 }
 
 async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {

@@ -27,16 +27,19 @@ const SCRIPT: &str = concat!(
 
 /// What is sent; all but the choice of the page is the same for every server of this version.
 struct Page {
-    open: String,
-    /// Where a token is needed the page asks for it first, instead of trying without.
-    guarded: String,
+    /// In the order of [`MARKS`].
+    texts: [String; MARKS.len()],
     policy: Option<HeaderValue>,
 }
 
+/// What the page is told of its server. Where a token is needed it asks for that first, instead of trying without; and
+/// where it has an address of its own, locks are not taken at that one.
+const MARKS: [&str; 4] = ["", " data-tokens", " data-elsewhere", " data-tokens data-elsewhere"];
+
 static PAGE: LazyLock<Page> = LazyLock::new(|| {
-    let open = BODY.replacen("/*style*/", STYLE, 1).replacen("/*script*/", SCRIPT, 1);
-    let guarded = open.replacen("<html", "<html data-tokens", 1);
-    Page { open, guarded, policy: HeaderValue::from_str(&policy()).ok() }
+    let page = BODY.replacen("/*style*/", STYLE, 1).replacen("/*script*/", SCRIPT, 1);
+    let texts = MARKS.map(|marks| page.replacen("<html", &format!("<html{marks}"), 1));
+    Page { texts, policy: HeaderValue::from_str(&policy()).ok() }
 });
 
 /// Only this very script and style run, whatever the text of a lock; no frame around the page, no request to
@@ -52,8 +55,9 @@ fn policy() -> String {
 }
 
 pub(crate) async fn route(State(app): State<Arc<App>>) -> Response<Body> {
-    let page = if app.settings.tokens.is_some() { PAGE.guarded.as_str() } else { PAGE.open.as_str() };
-    let mut response = Response::new(Body::from(page));
+    let settings = &app.settings;
+    let which = usize::from(settings.tokens.is_some()) + 2 * usize::from(settings.figures_elsewhere);
+    let mut response = Response::new(Body::from(PAGE.texts[which].as_str()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.extend(PAGE.policy.clone().map(|policy| (header::CONTENT_SECURITY_POLICY, policy)));
@@ -68,9 +72,11 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_small_and_has_a_policy() {
-        assert!(PAGE.open.contains(STYLE) && PAGE.open.contains(SCRIPT));
-        assert!(PAGE.guarded.contains("<html data-tokens"));
-        assert!(PAGE.open.len() < 60_000, "{} bytes", PAGE.open.len());
+        for (page, marks) in PAGE.texts.iter().zip(MARKS) {
+            assert!(page.contains(STYLE) && page.contains(SCRIPT));
+            assert!(page.contains(&format!("<html{marks} lang")), "{marks}");
+            assert!(page.len() < 60_000, "{} bytes", page.len());
+        }
         let policy = PAGE.policy.as_ref().unwrap().to_str().unwrap();
         assert!(!policy.contains("unsafe"), "{policy}");
         // Nothing can close the element that it stands in.

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::app::{App, routes};
+use crate::app::{App, figure_routes, routes};
 use crate::sweep;
 use crate::tls::Tls;
 
@@ -41,24 +41,34 @@ pub async fn serve(
 ) -> io::Result<()> {
     let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
-    let mut connections = accept(&state, router, listener, tls, shutdown).await;
+    let connections = accept(&state, router, listener, tls, shutdown).await;
     state.draining.cancel();
-    let all = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(DRAIN, all).await;
+    drain(&state, connections).await;
     sweeping.abort();
-    state.settings.log.flush();
     Ok(())
 }
 
-/// Answers on the address that metrics and the dashboard have for themselves, for as long as [`serve`] answers on
-/// the other; run it beside that.
+/// Answers on the address that metrics and the dashboard have for themselves, until [`serve`] of the same [`App`],
+/// which runs beside it, is told to stop; then it ends in the same way and the same time.
+///
+/// It has `/metrics`, the dashboard with what that reads, and health: no lock is taken, renewed or released there.
+/// Revoking needs a token; without tokens it is possible on loopback alone.
 ///
 /// # Cancel safety
 /// Dropped, all its connections are closed at once.
 pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<Arc<Tls>>) {
     let ended = state.draining.clone();
-    let router = routes(Arc::clone(&state), true);
-    accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
+    let is_private = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let router = figure_routes(Arc::clone(&state), state.settings.tokens.is_some() || is_private);
+    let connections = accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
+    drain(&state, connections).await;
+}
+
+/// Finishes what is under way, in bounded time.
+async fn drain(state: &App, mut connections: JoinSet<()>) {
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN, all).await;
+    state.settings.log.flush();
 }
 
 /// Accepts connections until told to stop; those that are left.

@@ -32,7 +32,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and how long its body.
     pub read_timeout: Duration,
-    /// Metrics and the dashboard have an address of their own: see [`serve_figures`](crate::serve_figures).
+    /// Metrics and the dashboard have an address of their own, and are not at the server's: see
+    /// [`serve_figures`](crate::serve_figures).
     pub figures_elsewhere: bool,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use leasehold::{Error, ErrorKind, Result};
@@ -12,15 +13,24 @@ use rustix::fs::{FlockOperation, flock};
 pub struct SoleServer(#[allow(dead_code)] File);
 
 impl SoleServer {
-    /// Takes it, in a file beside the database.
+    /// Takes it, in a file beside the database, which is the same by whatever path it is named. To be done before the
+    /// database is opened: a newer version would change it under the server that has it.
     ///
     /// Several processes may share a SQLite file safely; two servers before it would only be a mistake, each
     /// counting half of what happens.
     ///
     /// # Errors
-    /// `Unavailable` if another server has it, or if the file cannot be made.
+    /// `Unavailable` if another server has it, or if the file cannot be made; `InvalidArgument` for a link that leads
+    /// nowhere, and for a file with several names of its own (hard links), of which nobody could know that they are one.
     pub fn of(database: &Path, says: &str) -> Result<Self> {
-        let mut path = PathBuf::from(database).into_os_string();
+        let real = real(database)?;
+        if real.metadata().is_ok_and(|about| about.nlink() > 1) {
+            return Err(Error::invalid(
+                "the database has several names (hard links), and SQLite would keep a log for each of them, which \
+                 damages it; remove all names but one",
+            ));
+        }
+        let mut path = real.into_os_string();
         path.push(".server");
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")
@@ -51,4 +61,19 @@ impl SoleServer {
         write(&mut file).map_err(failed)?;
         Ok(SoleServer(file))
     }
+}
+
+/// Where a database is, or will be when it is made. Links lead to it; beside each of them would be another file.
+fn real(database: &Path) -> Result<PathBuf> {
+    if let Ok(path) = database.canonicalize() {
+        return Ok(path);
+    }
+    let name = database.file_name().filter(|_| !database.is_symlink()).ok_or_else(|| {
+        Error::invalid("the path of the database leads nowhere; name a file, or a link to one that is there")
+    })?;
+    let directory = database.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new(".")).canonicalize().map_err(|error| {
+        Error::new(ErrorKind::Unavailable, "the directory of the database cannot be found").with_source(error)
+    })?;
+    Ok(directory.join(name))
 }

@@ -49,8 +49,19 @@ impl Resource {
     /// A renewal was answered.
     pub(super) fn renewed(&self, fence: Fence, believed_until: Instant) {
         let mut inside = self.lock();
+        let now = Instant::now();
+        match inside.holder {
+            Some((held, _)) if held == fence => inside.holder = Some((fence, believed_until)),
+            Some((_, until)) => inside.violations += u64::from(now < until && now < believed_until),
+            None => {}
+        }
+    }
+
+    /// Its holder knows that it is the holder no more.
+    pub(super) fn lost(&self, fence: Fence) {
+        let mut inside = self.lock();
         if inside.holder.is_some_and(|(held, _)| held == fence) {
-            inside.holder = Some((fence, believed_until));
+            inside.holder = None;
         }
     }
 
@@ -106,5 +117,12 @@ mod tests {
         resource.granted(Fence::new(7), Fence::new(7), soon);
         assert_eq!(resource.violations(), 2, "a fence twice");
         assert!(resource.write(Fence::new(7)) && !resource.write(Fence::new(6)));
+        resource.renewed(Fence::new(6), soon);
+        assert_eq!(resource.violations(), 3, "renewed while another has it");
+        resource.renewed(Fence::new(6), Instant::now());
+        assert_eq!(resource.violations(), 3, "who hears of it too late does not believe it");
+        resource.lost(Fence::new(7));
+        resource.granted(Fence::new(8), Fence::new(7), soon);
+        assert_eq!(resource.violations(), 3, "who knows that it is lost is no holder");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use leasehold::{Error, wire};
+use leasehold::{Error, Gone, wire};
 use serde::Serialize;
 
 use super::resource::Resource;
@@ -13,24 +13,42 @@ use super::resource::Resource;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) acquires: Vec<Duration>,
+    /// Of those who found the lock held, and got it.
+    pub(super) waits: Vec<Duration>,
     pub(super) handovers: Vec<Duration>,
     pub(super) timeouts: u64,
     /// By their codes.
     errors: BTreeMap<&'static str, u64>,
+    pub(super) renewals: u64,
     pub(super) stalls: u64,
     pub(super) stale_rejected: u64,
-    pub(super) lost: u64,
+    /// Releases that ended a lease whose ttl had passed.
+    pub(super) stale_released: u64,
+    lost: u64,
+    /// Those among them whose ttl had not passed.
+    lost_early: u64,
 }
 
 impl Seen {
     pub(super) fn add(&mut self, other: Seen) {
         self.acquires.extend(other.acquires);
+        self.waits.extend(other.waits);
         self.handovers.extend(other.handovers);
         self.timeouts += other.timeouts;
         other.errors.into_iter().for_each(|(code, count)| *self.errors.entry(code).or_default() += count);
         self.stalls += other.stalls;
         self.stale_rejected += other.stale_rejected;
+        self.renewals += other.renewals;
+        self.stale_released += other.stale_released;
         self.lost += other.lost;
+        self.lost_early += other.lost_early;
+    }
+
+    /// A lease is gone, and we know it while its ttl cannot have passed, or later. Whoever revokes it may, and on a
+    /// machine that stands still a renewal comes too late; but in time, a lease that nobody revoked is there.
+    pub(super) fn lost(&mut self, gone: Gone, in_time: bool) {
+        self.lost += 1;
+        self.lost_early += u64::from(in_time && gone != Gone::Revoked);
     }
 
     pub(super) fn failed(&mut self, error: &Error) {
@@ -47,17 +65,24 @@ pub(super) struct Summary {
     acquisitions_per_second: f64,
     acquire_ms_p50: f64,
     acquire_ms_p99: f64,
+    waits: usize,
+    wait_ms_p50: f64,
+    wait_ms_p99: f64,
     handover_ms_p50: f64,
     handover_ms_p99: f64,
     waits_timed_out: u64,
     errors: u64,
     errors_by_code: BTreeMap<&'static str, u64>,
+    renewals: u64,
+    leases_lost: u64,
+    leases_lost_early: u64,
     stalls: u64,
     stale_writes_rejected: u64,
-    leases_lost: u64,
+    stale_releases_done: u64,
     writes_accepted: u64,
     writes_rejected: u64,
-    /// Two that believed to hold one lock at once, and fences that did not rise.
+    /// Two that believed to hold one lock at once, fences that did not rise, leases lost early, stale releases that
+    /// were done.
     pub(super) violations: u64,
 }
 
@@ -77,17 +102,25 @@ impl Summary {
             acquisitions_per_second: (acquisitions as f64 / took.as_secs_f64() * 10.0).round() / 10.0,
             acquire_ms_p50: percentile(&mut seen.acquires, 0.5),
             acquire_ms_p99: percentile(&mut seen.acquires, 0.99),
+            waits: seen.waits.len(),
+            wait_ms_p50: percentile(&mut seen.waits, 0.5),
+            wait_ms_p99: percentile(&mut seen.waits, 0.99),
             handover_ms_p50: percentile(&mut seen.handovers, 0.5),
             handover_ms_p99: percentile(&mut seen.handovers, 0.99),
             waits_timed_out: seen.timeouts,
             errors: seen.errors.values().sum(),
             errors_by_code: seen.errors,
+            renewals: seen.renewals,
+            leases_lost: seen.lost,
+            leases_lost_early: seen.lost_early,
             stalls: seen.stalls,
             stale_writes_rejected: seen.stale_rejected,
-            leases_lost: seen.lost,
+            stale_releases_done: seen.stale_released,
             writes_accepted: resources.iter().map(Resource::accepted).sum(),
             writes_rejected: resources.iter().map(Resource::rejected).sum(),
-            violations: resources.iter().map(Resource::violations).sum(),
+            violations: resources.iter().map(Resource::violations).sum::<u64>()
+                + seen.lost_early
+                + seen.stale_released,
         }
     }
 }
@@ -100,17 +133,41 @@ impl fmt::Display for Summary {
             ("acquisitions", self.acquisitions.to_string()),
             ("acquisitions a second", self.acquisitions_per_second.to_string()),
             ("acquire p50 / p99", format!("{} / {} ms", self.acquire_ms_p50, self.acquire_ms_p99)),
+            ("had to wait", self.waits.to_string()),
+            ("wait p50 / p99", format!("{} / {} ms", self.wait_ms_p50, self.wait_ms_p99)),
             ("hand-over p50 / p99", format!("{} / {} ms", self.handover_ms_p50, self.handover_ms_p99)),
             ("waits timed out", self.waits_timed_out.to_string()),
             ("errors", self.errors.to_string()),
+            ("renewals of holders", self.renewals.to_string()),
+            ("leases lost", self.leases_lost.to_string()),
+            ("before their time", self.leases_lost_early.to_string()),
             ("holders that stalled", self.stalls.to_string()),
             ("their stale writes rejected", self.stale_writes_rejected.to_string()),
-            ("leases lost while renewed", self.leases_lost.to_string()),
+            ("their stale releases done", self.stale_releases_done.to_string()),
             ("writes accepted", self.writes_accepted.to_string()),
             ("violations", self.violations.to_string()),
         ];
         rows.iter().try_for_each(|(name, value)| writeln!(f, "{name:<28} {value}"))?;
         let mut by_code = self.errors_by_code.iter();
         by_code.try_for_each(|(code, count)| writeln!(f, "errors {code:<21} {count}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_gone_in_time_is_a_violation_unless_it_was_revoked() {
+        let violations = |gone, in_time| {
+            let mut seen = Seen::default();
+            seen.lost(gone, in_time);
+            let summary = Summary::new(seen, &[], 1, Duration::from_secs(1));
+            (summary.leases_lost, summary.violations)
+        };
+        assert_eq!(violations(Gone::NotFound, true), (1, 1));
+        assert_eq!(violations(Gone::Expired, true), (1, 1));
+        assert_eq!(violations(Gone::Expired, false), (1, 0));
+        assert_eq!(violations(Gone::Revoked, true), (1, 0));
     }
 }

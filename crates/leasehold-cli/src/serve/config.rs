@@ -30,6 +30,7 @@ pub(super) fn read(path: &Path) -> Result<File, Error> {
 impl File {
     /// Fills in what neither a flag nor the environment has said.
     pub(super) fn apply(self, args: &mut Serve) -> Result<(), Error> {
+        let hosts_are_said = !args.host.is_empty();
         for (number, key, value) in self.0 {
             let bad = |why: &str| Error::invalid(format!("line {number} of the config file: {why}"));
             let switch = || match value.as_str() {
@@ -51,9 +52,10 @@ impl File {
                     let ms = value.parse().map_err(|_| bad("a whole number is expected"))?;
                     args.max_ttl_ms.get_or_insert(ms);
                 }
-                "host" => args.host.push(value),
-                "insecure-no-auth" => args.insecure_no_auth |= switch()?,
-                "log-names" => args.log_names |= switch()?,
+                "host" if hosts_are_said => {}
+                "host" => args.host.extend(value.split(',').map(|name| name.trim().to_owned())),
+                "insecure-no-auth" => drop(args.insecure_no_auth.get_or_insert(switch()?)),
+                "log-names" => drop(args.log_names.get_or_insert(switch()?)),
                 _ => return Err(bad("there is no such flag")),
             }
         }

@@ -110,6 +110,8 @@ pub(crate) fn server() -> Store {
 pub(crate) struct Served {
     process: Child,
     pub(crate) url: String,
+    /// What it said before it served.
+    pub(crate) greeting: String,
 }
 
 impl Served {
@@ -119,16 +121,42 @@ impl Served {
         if !options.contains(&"--store") {
             serve.extend(["--store", "sqlite:served.db"]);
         }
-        let mut command = leasehold(&[&serve[..], options].concat());
-        let mut process = command.current_dir(dir).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let url =
-            lines.find_map(|line| Some(line.unwrap().strip_prefix("export LEASEHOLD_URL=")?.to_owned()));
-        Served { process, url: url.expect("it says where it listens") }
+        Served::from(leasehold(&[&serve[..], options].concat()).current_dir(dir))
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(pid(self.process.id()), signal).expect("it runs");
+    pub(crate) fn from(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        let mut greeting = String::new();
+        let url = loop {
+            let begin = greeting.len();
+            assert!(lines.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+            if let Some(url) = greeting[begin..].strip_prefix("export LEASEHOLD_URL=") {
+                break url.trim().to_owned();
+            }
+        };
+        Served { process, url, greeting }
+    }
+
+    /// What it said of one thing.
+    pub(crate) fn told(&self, what: &str) -> &str {
+        let line = self.greeting.lines().find_map(|line| line.strip_prefix(what));
+        line.unwrap_or_else(|| panic!("no {what} in {}", self.greeting)).trim()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        pid(self.process.id())
+    }
+
+    /// Waits for its end, and how it was.
+    #[track_caller]
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        until("the server ends", || self.process.try_wait().unwrap().is_some());
+        self.process.wait().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
     }
 }
 

@@ -68,7 +68,9 @@ function say(seen, held) {
     put(at("empty-what"), !seen ? "This token cannot list every name" : idle ? "No lock is in use" : seen.prefix ? "No name in use begins with that" : "No name or owner has that in it");
     put(at("empty-hint"), !seen ? "Search for the beginning of a name that it may read." : idle ? "As soon as somebody takes one it is here. Try it:" : "Free locks are not listed.");
     at("empty-try").hidden = !idle;
-    put(at("empty-try"), "curl " + location.origin + "/v1/locks/demo/acquire" + (token ? " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" : "")
+    // At an address of its own no lock is taken; where they are, the server says when it starts.
+    const locks = "elsewhere" in document.documentElement.dataset ? "$LEASEHOLD_URL" : location.origin;
+    put(at("empty-try"), "curl " + locks + "/v1/locks/demo/acquire" + (token ? " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" : "")
       + " \\\n  -H 'content-type: application/json' -d '{\"owner_id\":\"me\",\"ttl_ms\":30000}'");
     if (!seen) complete = false;
   }

@@ -163,3 +163,21 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
     assert_eq!(page.eval(&odd), "line\\u{a}break \\u{202e}txt.exe");
     assert_eq!(page.complaints(), [""; 0]);
 }
+
+/// Everything that the page asks for is there; what takes locks is not, and it does not say that it were.
+#[test]
+fn at_an_address_of_its_own_the_page_can_do_what_it_does() {
+    let server = Server::with_page_elsewhere();
+    let mut page = Page::open(&server);
+    page.says("#empty-try", "curl $LEASEHOLD_URL/v1/locks/demo/acquire");
+    let lease = server.take("deploy", "alice", 600_000);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.says("#detail .past", "Granted to alice");
+    page.begin_to_revoke();
+    page.click("#revoke-yes");
+    page.says("#detail-state", "Revoked");
+    let renewal = server.verb("deploy", "renew", json!({ "lease_id": lease, "extend_by_ms": 600_000 }));
+    assert_eq!(renewal["renewed"], false);
+    assert_eq!(page.complaints(), [""; 0]);
+}

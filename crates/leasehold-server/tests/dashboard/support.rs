@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{LeaseId, Locks};
-use leasehold_server::{App, Settings, Tokens, serve as serve_on};
+use leasehold_server::{App, Settings, Tokens, serve as serve_on, serve_figures};
 use serde_json::{Value, json};
 use testkit::browser::Browser;
 use testkit::process::{Child, hear, say};
@@ -27,10 +27,17 @@ pub(crate) fn serve(role: &str) {
     runtime.block_on(async {
         let mut settings = Settings::default();
         settings.tokens = role["tokens"].as_str().map(|path| Tokens::read(path).unwrap());
+        settings.figures_elsewhere = role["elsewhere"] == true;
+        let elsewhere = settings.figures_elsewhere;
         let app = App::new(Locks::connect("memory:").await.unwrap(), settings).unwrap();
         let port = u16::try_from(role["port"].as_u64().unwrap()).unwrap();
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         say(&listener.local_addr().unwrap().port().to_string());
+        if elsewhere {
+            let figures = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            say(&figures.local_addr().unwrap().port().to_string());
+            tokio::spawn(serve_figures(app.clone(), figures, None));
+        }
         serve_on(app, listener, None, std::future::pending()).await.unwrap();
     });
 }
@@ -39,6 +46,7 @@ pub(crate) fn serve(role: &str) {
 pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) port: u16,
+    /// Where its page is.
     pub(crate) url: String,
     /// Whose token its user has.
     pub(crate) token: Option<String>,
@@ -53,6 +61,14 @@ impl Server {
         let process = Child::spawn(HOST, &json!({ "port": port, "tokens": tokens }).to_string());
         let port = process.line().parse().unwrap();
         Server { process, port, url: format!("http://127.0.0.1:{port}/"), token: None }
+    }
+
+    /// One whose page has an address of its own.
+    pub(crate) fn with_page_elsewhere() -> Self {
+        let process = Child::spawn(HOST, &json!({ "port": 0, "elsewhere": true }).to_string());
+        let port = process.line().parse().unwrap();
+        let url = format!("http://127.0.0.1:{}/", process.line());
+        Server { process, port, url, token: None }
     }
 
     pub(crate) fn call(&self, method: &str, path: &str, body: &Value) -> Value {

@@ -130,6 +130,19 @@ fn a_second_server_on_one_file_is_told_who_the_first_is() {
     let first = SoleServer::of(&path, "http://127.0.0.1:7420").unwrap();
     let error = SoleServer::of(&path, "x").unwrap_err();
     assert!(error.message().contains("http://127.0.0.1:7420"), "{error}");
+    // Also by another path, whether the database has been made yet or not.
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, directory.path().join(name)).unwrap();
+        directory.path().join(name)
+    };
+    let there = link(".", "there").join("locks.db");
+    assert_eq!(SoleServer::of(&there, "x").unwrap_err().kind(), ErrorKind::Unavailable);
+    let linked = link("locks.db", "b.db");
+    let nowhere = SoleServer::of(&linked, "x").unwrap_err();
+    assert_eq!(nowhere.kind(), ErrorKind::InvalidArgument, "what it will lead to is not known");
+    std::fs::write(&path, "").unwrap();
+    assert_eq!(SoleServer::of(&there, "x").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(SoleServer::of(&linked, "x").unwrap_err().kind(), ErrorKind::Unavailable);
     drop(first);
     SoleServer::of(&path, "x").unwrap();
 }

@@ -1,0 +1,107 @@
+//! `leasehold bench` does what holders do, says what it saw, and fails when a promise is broken.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use serde_json::Value;
+use support::{Ended, Running, ended, leasehold, server, sqlite, until};
+
+fn load(url: &str, options: &[&str]) -> std::process::Command {
+    leasehold(&[&["bench", "--url", url, "--output", "json"], options].concat())
+}
+
+fn figures(load: &Ended) -> Value {
+    serde_json::from_str(&load.out).unwrap_or_else(|_| panic!("{load:?}"))
+}
+
+fn count(figures: &Value, of: &str) -> u64 {
+    figures[of].as_u64().unwrap_or_else(|| panic!("no {of}: {figures}"))
+}
+
+/// Six who want two locks; each holds for half a ttl.
+const CROWD: [&str; 10] =
+    ["--clients", "6", "--locks", "2", "--duration", "4s", "--ttl", "600ms", "--hold", "300ms"];
+
+#[test]
+fn who_holds_for_longer_than_a_third_of_the_ttl_renews_while_others_wait() {
+    let store = server();
+    let outcome =
+        ended(load(&store.url, &[&CROWD[..], &["--failure-rate", "0", "--long-rate", "0"]].concat()));
+    let figures = figures(&outcome);
+    assert_eq!((outcome.code(), count(&figures, "violations")), (0, 0), "{outcome:?}");
+    assert!(count(&figures, "renewals") > 0 && count(&figures, "acquisitions") > 0, "{figures}");
+    // Whoever came while another held it had to wait for some of those 300 ms.
+    let wait = |part: &str| figures[part].as_f64().unwrap_or_else(|| panic!("no {part}: {figures}"));
+    assert!(count(&figures, "waits") > 0 && count(&figures, "waits") <= count(&figures, "acquisitions"));
+    assert!(wait("wait_ms_p50") > 0.0 && wait("wait_ms_p50") <= wait("wait_ms_p99"), "{figures}");
+}
+
+#[test]
+fn who_holds_for_less_does_not_renew_and_nobody_waits_for_what_nobody_holds() {
+    let options = ["--clients", "1", "--duration", "1s", "--ttl", "30s", "--failure-rate", "0"];
+    let outcome = ended(load("memory:", &[&options[..], &["--long-rate", "0"]].concat()));
+    let figures = figures(&outcome);
+    assert!(count(&figures, "acquisitions") > 0, "{figures}");
+    for none in ["renewals", "waits", "leases_lost", "violations"] {
+        assert_eq!(count(&figures, none), 0, "{none}: {figures}");
+    }
+    // A part of them hold for longer than a ttl all the same.
+    let long = ["--clients", "2", "--duration", "2s", "--ttl", "900ms", "--long-rate", "1"];
+    let outcome = ended(load("memory:", &[&long[..], &["--failure-rate", "0"]].concat()));
+    assert!(outcome.code() == 0 && count(&self::figures(&outcome), "renewals") > 0, "{outcome:?}");
+}
+
+#[test]
+fn the_table_has_the_figures_of_those_who_waited() {
+    let options =
+        ["--duration", "1s", "--clients", "8", "--locks", "1", "--failure-rate", "0", "--long-rate", "0"];
+    let outcome = ended(leasehold(&[&["bench"], &options[..]].concat()));
+    let row = |name: &str| outcome.out.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    for name in ["acquire p50 / p99", "wait p50 / p99", "hand-over p50 / p99"] {
+        assert!(row(name).ends_with(" ms") && !row(name).ends_with(" 0 / 0 ms"), "{name}: {}", outcome.out);
+    }
+}
+
+/// Does this to a database, in whatever the load is doing, until the load has ended.
+fn meddled_with(store: &support::Store, mut load: Running, sql: &str) -> Ended {
+    let path = store.url.strip_prefix("sqlite:").unwrap();
+    support::appears(std::path::Path::new(path));
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.busy_timeout(support::PATIENCE).unwrap();
+    until("the load has ended", || {
+        // Whoever has a name at hand looks again when its changes have moved.
+        let meddle = format!("BEGIN IMMEDIATE; {sql}; UPDATE names SET changes = changes + 1; COMMIT");
+        // Before there is a table there is nothing to do.
+        if db.execute_batch(&meddle).is_err() {
+            let _ = db.execute_batch("ROLLBACK");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        load.has_ended()
+    });
+    load.ended()
+}
+
+#[test]
+fn a_lease_that_is_gone_before_its_time_makes_it_fail() {
+    let store = sqlite();
+    let options = ["--clients", "1", "--locks", "1", "--ttl", "9s", "--hold", "4s", "--jitter", "0"];
+    let load = load(&store.url, &[&options[..], &["--duration", "1s", "--failure-rate", "0"]].concat());
+    let outcome = meddled_with(&store, Running::start(load), "DELETE FROM leases");
+    let figures = figures(&outcome);
+    assert!(count(&figures, "leases_lost_early") > 0, "{figures}");
+    assert!(count(&figures, "violations") >= count(&figures, "leases_lost_early"), "{figures}");
+    assert_eq!(outcome.code(), 70, "{outcome:?}");
+}
+
+#[test]
+fn a_release_that_ends_a_lease_after_its_time_makes_it_fail() {
+    let store = sqlite();
+    let options = ["--clients", "1", "--locks", "1", "--ttl", "2s", "--duration", "4s"];
+    let load = load(&store.url, &[&options[..], &["--failure-rate", "1"]].concat());
+    let longer = "UPDATE leases SET expires_us = expires_us + 60000000";
+    let outcome = meddled_with(&store, Running::start(load), longer);
+    let figures = figures(&outcome);
+    assert!(count(&figures, "stalls") > 0 && count(&figures, "stale_releases_done") > 0, "{figures}");
+    assert_eq!(outcome.code(), 70, "{outcome:?}");
+}

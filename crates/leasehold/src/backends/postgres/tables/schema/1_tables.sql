@@ -17,7 +17,7 @@ CREATE TABLE leasehold.about (
 INSERT INTO leasehold.about (version, revision) VALUES (3, 1);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
--- name first. Half of each page is left free, so that updates stay on their page (HOT) unless the id is new.
+-- name first. A third of each page is left free, so that updates stay on their page (HOT) unless the id is new.
 CREATE TABLE leasehold.names (
     name        text COLLATE "C" PRIMARY KEY,
     fence       bigint NOT NULL DEFAULT 0,
@@ -44,7 +44,7 @@ CREATE TABLE leasehold.names (
     nonce       bigint,
     repeated    boolean,
     revoked     boolean
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 70);
 CREATE INDEX names_by_id ON leasehold.names (id);
 
 -- The leases that are shared, and the permits.

@@ -117,7 +117,8 @@ fn told_to_end_it_answers_who_waits_and_exits_with_0() {
         server.signal(signal);
         let (code, took) = server.ended();
         assert_eq!(code, Some(0));
-        assert!(took < Duration::from_secs(7), "it took {took:?}");
+        // That is what is promised, and far more than this takes.
+        assert!(took < Duration::from_secs(5), "it took {took:?}");
         let mut text = String::new();
         waiting.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         waiting.wait().unwrap();

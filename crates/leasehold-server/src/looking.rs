@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold::backend::{HolderInfo, NameInfo, Query, TimeAuthority, WaiterInfo};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{LeaseId, Name};
@@ -53,21 +55,24 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
                 _ => return Err(Refusal::bad("the query may have prefix, limit and cursor")),
             }
         }
-        let prefix = caller.readable(prefix)?;
-        let namespace = &app.settings.namespace;
-        let stored = Name::stored_prefix(namespace, &prefix)?;
-        // A cursor is a name without the namespace, which is nobody's business outside.
-        let cursor = match cursor {
-            Some(name) => Some(Name::stored_prefix(namespace, &name)?),
-            None => None,
-        };
-        let root = Name::stored_prefix(namespace, "")?.len();
+        let stored = |prefix: &str| Name::stored_prefix(&app.settings.namespace, prefix);
+        // Scopes are of names as they are stored, and what is asked for may be something else there.
+        let asked = stored(&prefix)?.split_off(stored("")?.len());
+        let stored = stored(&caller.readable(asked)?)?;
+        let cursor = cursor.as_deref().map(opened).transpose()?;
         let page = app.ask("inspect", app.backend.inspect(&Query::Prefix { stored, limit, cursor })).await?;
-        let next_cursor = page.next.map(|stored| stored.get(root..).unwrap_or_default().to_owned());
+        let next_cursor = page.next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor));
         let body = wire::Listed { locks: page.items.iter().map(shown).collect(), next_cursor };
         Ok(json(StatusCode::OK, &body))
     };
     respond(answer.await)
+}
+
+/// The store's own cursor, which may be anything, from what it is outside.
+fn opened(cursor: &str) -> Result<String, Refusal> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
+    let foreign = || Refusal::bad("cursor must be the next_cursor of a page");
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(foreign)
 }
 
 pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
@@ -80,15 +85,21 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "UNSUPPORTED", detail));
         }
         let page = app.ask("inspect", app.backend.inspect(&Query::LeaseId(id))).await?;
+        let may = |verb, info: &NameInfo| caller.may(verb, info.name.as_str()).is_ok();
+        // Who has the id and may acquire is its owner, and is told of the lease. To see the lock takes more.
         let mine = |info: &NameInfo| {
             *info.name.namespace() == *app.settings.namespace
-                && caller.may(Verb::Read, info.name.as_str()).is_ok()
+                && (may(Verb::Read, info) || may(Verb::Acquire, info))
         };
         let info = page.items.into_iter().find(mine);
         let state = info.as_ref().map(|info| {
             if info.holders.iter().any(|holder| holder.id == id) { "held" } else { "waiting" }.to_owned()
         });
-        let body = wire::Found { found: info.is_some(), state, lock: info.as_ref().map(shown) };
+        let body = wire::Found {
+            found: info.is_some(),
+            state,
+            lock: info.as_ref().filter(|info| may(Verb::Read, info)).map(shown),
+        };
         Ok(json(StatusCode::OK, &body))
     };
     respond(answer.await)

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leasehold::Locks;
+use leasehold_server::Settings;
 use serde_json::{Value, json};
 
 use crate::support::Server;
@@ -154,21 +156,27 @@ async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
 
 #[tokio::test]
 async fn locks_are_listed_in_pages() {
-    let server = Server::start().await;
-    for name in ["a/1", "a/2", "a/3", "b"] {
-        server.acquire(name).await;
-    }
-    let mut names = Vec::new();
-    let mut path = "/v1/locks?prefix=a%2F&limit=2".to_owned();
-    loop {
-        let page = server.get(&path).await.body;
-        names.extend(page["locks"].as_array().unwrap().iter().map(|lock| lock["lock_name"].to_string()));
-        let Some(cursor) = page["next_cursor"].as_str() else { break };
-        path = format!("/v1/locks?prefix=a%2F&limit=2&cursor={}", leasehold::wire::segment(cursor));
-    }
-    assert_eq!(names, ["\"a/1\"", "\"a/2\"", "\"a/3\""]);
-    for bad in ["limit=0", "limit=x", "limit=1001", "other=1", "prefix=%zz"] {
-        server.get(&format!("/v1/locks?{bad}")).await.is_problem(400, "INVALID_ARGUMENT");
+    let nodes = testkit::redis::servers(3);
+    let quorum = nodes.iter().map(testkit::redis::Server::url).collect::<Vec<_>>().join(",");
+    // The cursor of the one is a name, that of the other is not.
+    for url in ["memory:".to_owned(), format!("quorum:{quorum}")] {
+        let server = Server::on(Locks::connect(&url).await.unwrap(), Settings::default()).await;
+        for name in ["a/1", "a/2", "a/3", "b"] {
+            assert_eq!(server.acquire(name).await.status, 200);
+        }
+        let mut pages = Vec::new();
+        let mut path = "/v1/locks?prefix=a%2F&limit=2".to_owned();
+        loop {
+            let page = server.get(&path).await.body;
+            let names = page["locks"].as_array().unwrap().iter().map(|lock| lock["lock_name"].to_string());
+            pages.push(names.collect::<Vec<_>>().join(" "));
+            let Some(cursor) = page["next_cursor"].as_str() else { break };
+            path = format!("/v1/locks?prefix=a%2F&limit=2&cursor={}", leasehold::wire::segment(cursor));
+        }
+        assert_eq!(pages, [r#""a/1" "a/2""#, r#""a/3""#]);
+        for bad in ["limit=0", "limit=x", "limit=1001", "other=1", "prefix=%zz", "cursor=a%2F2"] {
+            server.get(&format!("/v1/locks?{bad}")).await.is_problem(400, "INVALID_ARGUMENT");
+        }
     }
 }
 

@@ -56,6 +56,8 @@ impl Tenants {
             token("blue/", &[Verb::Read, Verb::Acquire]),
             token("red/", &[Verb::Read, Verb::Acquire]),
             token("", &[Verb::Read, Verb::Admin]),
+            token("cafe", &[Verb::Read]),
+            token("café", &[Verb::Acquire]),
         ];
         let lines = made.each_ref().map(|token| token.line.clone());
         std::fs::write(file.path(), lines.join("\n")).unwrap();
@@ -123,6 +125,39 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
     t.call(1, "GET", "/metrics", "").await.text.contains(&t.secrets[1]).then(|| panic!("a secret is shown"));
     // Probes need no token.
     assert_eq!(t.server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_scope_is_not_left_by_another_way_to_write_a_name() {
+    let t = Tenants::new(Limits::default()).await;
+    assert_eq!(t.acquire(4, "café").await.status, 200);
+    assert_eq!(
+        t.call(2, "GET", "/v1/locks?prefix=cafe%CC%81", "").await.body["locks"][0]["lock_name"],
+        "café"
+    );
+    // It begins with the letters of the scope, and with an accent after them it is another letter.
+    for path in ["/v1/locks?prefix=cafe%CC%81", "/v1/locks/cafe%CC%81", "/v1/locks?prefix=caf%C3%A9"] {
+        t.call(3, "GET", path, "").await.is_problem(403, "AUTH_FAILED");
+    }
+    let listed = t.call(3, "GET", "/v1/locks?prefix=cafe", "").await.body;
+    assert_eq!(listed["locks"].as_array().unwrap().len(), 0, "{listed}");
+}
+
+#[tokio::test]
+async fn the_owner_of_a_lease_who_may_not_look_at_locks_finds_the_lease() {
+    let t = Tenants::new(Limits::default()).await;
+    let lease = t.acquire(4, "café").await.body;
+    let id = json!({"lease_id": lease["lease_id"]}).to_string();
+    let found = t.call(4, "POST", "/v1/leases/lookup", &id).await.body;
+    assert_eq!(
+        (&found["found"], &found["state"], &found["lock"]),
+        (&json!(true), &json!("held"), &json!(null))
+    );
+    // Others do not, even with the id.
+    for who in [0, 3] {
+        assert_eq!(t.call(who, "POST", "/v1/leases/lookup", &id).await.body["found"], false, "{who}");
+    }
+    assert_eq!(t.call(2, "POST", "/v1/leases/lookup", &id).await.body["lock"]["lock_name"], "café");
 }
 
 #[tokio::test]

@@ -214,6 +214,34 @@ async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen
     locks.mutex("other").lock().await.unwrap().release().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_notices_that_the_server_hangs_also_if_somebody_ended_the_session_that_would_have_told() {
+    let server = Postgres::start();
+    let builder = leasehold::backends::postgres::Advisory::parse(&url(&server, "")).unwrap();
+    let store = builder.keepalive(Duration::from_millis(500)).connect().await.unwrap();
+    let (locks, direct, look) = (Locks::new(store), connect(&server).await, stranger(&server).await);
+    let other = direct.mutex("other").lock().await.unwrap();
+    let waiter = tokio::spawn(async move { locks.mutex("other").lock().await });
+    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    let ended = look
+        .execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+             AND pid <> pg_backend_pid() AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(ended, 1);
+    let clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+    until("there is another", async || look.query_one(clients, &[]).await.unwrap().get::<_, i64>(0) == 4)
+        .await;
+    server.freeze();
+    let error = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    server.thaw();
+    other.release().await.unwrap();
+}
+
 /// A proxy before a server, and a store with a quick keepalive behind it.
 async fn through_a_proxy(server: &Postgres) -> (Proxy, Locks) {
     let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();

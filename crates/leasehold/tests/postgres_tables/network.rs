@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::backend::Query;
+use leasehold::backend::{Backend as _, Query};
+use leasehold::backends::postgres::Postgres;
 use leasehold::{Locks, LocksBuilder, State};
 use testkit::proxy::Proxy;
 
-use crate::support::{PATIENCE, Place, place, server, until};
+use crate::support::{LONG, PATIENCE, Place, claim, granted, place, server, until};
 
 /// What one request may take at the client's level, and a little for a slow machine.
 const REQUEST: Duration = Duration::from_secs(5 + 3);
@@ -96,4 +97,26 @@ async fn a_claim_that_is_delivered_after_it_was_called_off_makes_no_ghost_holder
     assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), "0");
     let direct = Locks::connect(&place.url).await.unwrap();
     direct.mutex("ghost").try_lock().await.unwrap().expect("it is free").release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_given_up_while_they_connect_make_no_more_connections_than_the_pool_may_have() {
+    let place = place();
+    let proxy = Proxy::before(([127, 0, 0, 1], server().port()).into()).unwrap();
+    let url = format!("postgres://postgres@{}/postgres?schema={}", proxy.address(), place.schema);
+    let store = Postgres::builder(&url).unwrap().pool_size(2).open().await.unwrap();
+    granted(&store, &claim("before", LONG)).await;
+    proxy.blackhole();
+    proxy.reset();
+    until("the old connections are gone", async || proxy.counts().open == 0).await;
+    let before = proxy.counts().accepted;
+    for _ in 0..30 {
+        let claim = claim("x", LONG);
+        let _given_up = tokio::time::timeout(Duration::from_millis(20), store.try_acquire(&claim)).await;
+    }
+    assert_eq!(proxy.counts().accepted - before, 2);
+    // Those that were begun are used by whoever comes next.
+    proxy.pass();
+    granted(&store, &claim("after", LONG)).await;
+    assert_eq!(proxy.counts().accepted - before, 2);
 }

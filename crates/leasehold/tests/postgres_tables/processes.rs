@@ -1,6 +1,6 @@
 //! Sixteen processes want one lock; some are killed while they have it, some stopped past its ttl.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -22,19 +22,31 @@ const TTL: Duration = Duration::from_secs(4);
 /// How many are killed, and how many stopped.
 const EACH: usize = 3;
 const LINGER: Duration = Duration::from_millis(30);
+/// What one says at the end.
+const ENDS: [&str; 2] = ["out", "lost"];
 /// What is enough of a history.
 const LINES: usize = 300;
 /// For the slowest machine.
 const AT_MOST: Duration = Duration::from_secs(240);
 
-/// The role of a child: notes when it is inside, line by line, each by one write.
-fn contend(role: &str) {
-    let [who, url, log] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    let mut log = File::options().append(true).open(log).unwrap();
-    let mut note = |what: &str, fence: u64| {
+/// What is done and seen, in one file for all: a line is one write, so the lines are in the order of what they tell.
+struct Notes(File);
+
+impl Notes {
+    fn open(path: &Path) -> Self {
+        Notes(File::options().append(true).open(path).unwrap())
+    }
+
+    fn add(&mut self, what: &str, who: &str, fence: u64) {
         let line = format!("{what} {who} {fence}\n");
-        assert_eq!(log.write(line.as_bytes()).unwrap(), line.len());
-    };
+        assert_eq!(self.0.write(line.as_bytes()).unwrap(), line.len());
+    }
+}
+
+/// The role of a child: notes when it is inside.
+fn contend(role: &str) {
+    let [who, url, notes] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let mut notes = Notes::open(Path::new(notes));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let locks = Locks::connect(&format!("{url}?application_name=contender")).await.unwrap();
@@ -42,13 +54,13 @@ fn contend(role: &str) {
         loop {
             // The server may be slow, and a lease that is lost while its process stood still cannot be released.
             let Ok(guard) = mutex.lock().await else { continue };
-            note("in", guard.fence().get());
+            notes.add("in", who, guard.fence().get());
             if index(who) < STOPPED.end {
                 // Long enough to be met inside.
                 tokio::time::sleep(LINGER).await;
             }
             // Whoever stood still for too long, for whatever reason, has to know it by now.
-            note(if guard.check().is_ok() { "out" } else { "lost" }, guard.fence().get());
+            notes.add(if guard.check().is_ok() { "out" } else { "lost" }, who, guard.fence().get());
             let _ = guard.release().await;
         }
     });
@@ -58,11 +70,14 @@ fn index(who: &str) -> usize {
     who.split('-').next().unwrap().parse().unwrap()
 }
 
-/// The whole lines of the log, in words.
-fn history(log: &Path) -> Vec<[String; 3]> {
-    let text = std::fs::read_to_string(log).unwrap();
+/// The whole lines, in words.
+fn history(notes: &Path) -> Vec<(String, String, u64)> {
+    let text = std::fs::read_to_string(notes).unwrap();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
+    let words = |line: &str| {
+        let [what, who, fence] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        (what.to_owned(), who.to_owned(), fence.parse().unwrap())
+    };
     whole.lines().map(words).collect()
 }
 
@@ -72,70 +87,90 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
         return contend(&role);
     }
     let server = Postgres::start();
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let start = |who: &str| Child::spawn(TEST, &format!("{who} {} {}", server.url(), log.path().display()));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut notes = Notes::open(file.path());
+    let start = |who: &str| Child::spawn(TEST, &format!("{who} {} {}", server.url(), file.path().display()));
     let mut names: Vec<_> = (0..PROCESSES).map(|index| format!("{index}-0")).collect();
     let mut running: Vec<_> = names.iter().map(|who| start(who)).collect();
-    let (mut kills, mut stops, mut met) = (0, 0, HashSet::new());
+    let (mut kills, mut stopped, mut met) = (0, Vec::new(), HashSet::new());
     let started = Instant::now();
-    let seen = loop {
-        assert!(started.elapsed() < AT_MOST, "{kills} kills, {stops} stops");
+    let history = loop {
+        assert!(started.elapsed() < AT_MOST, "{kills} kills, {} stops", stopped.len());
         std::thread::sleep(Duration::from_millis(1));
-        let history = history(log.path());
-        let entered: HashSet<_> = history.iter().map(|[_, who, _]| index(who)).collect();
-        let all = (STOPPED.end..PROCESSES).all(|index| entered.contains(&index));
-        if (kills, stops) == (EACH, EACH) && all && history.len() >= LINES {
+        let history = history(file.path());
+        let entered: HashSet<_> = history.iter().map(|(_, who, _)| index(who)).collect();
+        let all = (0..PROCESSES).all(|index| entered.contains(&index));
+        let has_said =
+            |one: &u64| history.iter().any(|(what, _, fence)| fence == one && ENDS.contains(&&**what));
+        if (kills, stopped.len()) == (EACH, EACH)
+            && all
+            && history.len() >= LINES
+            && stopped.iter().all(has_said)
+        {
             // Before they are killed one by one: whoever is inside then never says that it is out.
             break history;
         }
         // Who is inside, and was not met yet.
-        let Some([what, who, fence]) = history.last() else { continue };
+        let Some((what, who, fence)) = history.last() else { continue };
         let index = index(who);
-        if what != "in" || names[index] != *who || !met.insert(fence.clone()) {
+        if what != "in" || names[index] != *who || !met.insert(*fence) {
             continue;
         }
         if KILLED.contains(&index) && kills < EACH {
             kills += 1;
+            // Noted before, so that nothing that follows from it can be.
+            notes.add("kill", who, *fence);
             running[index].signal(Signal::KILL);
             names[index] = format!("{index}-{kills}");
             running[index] = start(&names[index]);
-        } else if STOPPED.contains(&index) && stops < EACH {
-            stops += 1;
-            running[index].signal(Signal::STOP);
+        } else if STOPPED.contains(&index) && stopped.len() < EACH {
+            stopped.push(*fence);
+            running[index].stop();
+            // It has said by now what it could before.
+            notes.add("stop", who, *fence);
             std::thread::sleep(TTL + LINGER);
-            running[index].signal(Signal::CONT);
+            running[index].go_on();
         }
     };
     drop(running);
-    println!("{} times inside, {kills} kills, {stops} stops", judge(&seen));
+    println!("{} times inside, {kills} kills, {} stops", judge(&history), stopped.len());
     nothing_is_left(&server);
 }
 
 /// Reads the history in the order it was written. Returns how often somebody was inside.
-fn judge(history: &[[String; 3]]) -> usize {
-    let lost: HashSet<_> =
-        history.iter().filter(|[what, ..]| what == "lost").map(|[.., fence]| fence).collect();
+fn judge(history: &[(String, String, u64)]) -> usize {
+    // Whoever stood still past its ttl, and says so itself: because it was stopped, or the machine is slow.
+    let lost: HashSet<u64> =
+        history.iter().filter(|(what, ..)| what == "lost").map(|(.., fence)| *fence).collect();
     let mut inside: Option<(&str, u64)> = None;
+    let (mut killed, mut stopped, mut given) = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut highest = 0;
-    let mut given: HashMap<u64, &str> = HashMap::new();
-    for [what, who, fence] in history {
-        let stopped = STOPPED.contains(&index(who)) || lost.contains(fence);
-        let fence = fence.parse().unwrap();
-        if what == "in" {
-            assert_eq!(given.insert(fence, who), None, "fence {fence} was given twice");
-            if let Some((other, theirs)) = inside {
-                // One that was killed never says that it is out; one that stood still says late that it is in.
-                let late = stopped && fence < theirs;
-                assert!(late || KILLED.contains(&index(other)), "{who} was let in while {other} was inside");
+    for (what, who, fence) in history {
+        let this = (who.as_str(), *fence);
+        match what.as_str() {
+            "in" => {
+                assert!(given.insert(*fence), "fence {fence} was given twice");
+                if lost.contains(fence) && *fence < highest {
+                    continue; // it stood still before it could say so
+                }
+                let before = inside.replace(this);
+                let is_out = |(other, fence): (&str, u64)| killed.contains(other) || lost.contains(&fence);
+                assert!(before.is_none_or(is_out), "{who} came in to {before:?}");
+                assert!(*fence > highest, "{who} was given fence {fence} after {highest}");
+                highest = *fence;
             }
-            if !stopped {
-                assert!(fence > highest, "fence {fence} came after {highest}");
-                inside = Some((who, fence));
+            "kill" => {
+                killed.insert(who.as_str());
             }
-            highest = highest.max(fence);
-        } else if !stopped {
-            assert_eq!(inside, Some((who.as_str(), fence)));
-            inside = None;
+            "stop" => {
+                stopped.insert(this);
+            }
+            "out" => {
+                assert!(!stopped.contains(&this), "{who} did not know that its lease had ended");
+                assert_eq!(inside.take(), Some(this), "when {who} went out");
+            }
+            "lost" => inside = inside.filter(|one| *one != this),
+            other => panic!("{other}"),
         }
     }
     given.len()

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
-use leasehold::{ErrorKind, Fence, Locks};
+use leasehold::{ErrorKind, Fence, LeaseId, Locks};
+use testkit::postgres::Postgres;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -223,31 +224,124 @@ async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_ot
     assert_eq!(store.release(&Release::new(name("stuck"), held.id)).await.unwrap(), Released::Done);
 }
 
+/// How many calls of a store wait for a row.
+fn waiting(schema: &str) -> String {
+    server().sql(&format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{schema}\"%' AND wait_event_type = 'Lock'"
+    ))
+}
+
+/// A transaction of somebody else that has locked the row of a name, until it is told to end.
+async fn keep_locked(schema: &str, on: &str) -> tokio_postgres::Client {
+    let (keeper, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let lock = format!("BEGIN; SELECT 1 FROM {schema}.names WHERE name LIKE '%{on}' FOR UPDATE");
+    keeper.batch_execute(&lock).await.unwrap();
+    keeper
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of_the_batch() {
+    let place = place();
+    let (store, other) = (place.open().await, place.open().await);
+    let ttl = Duration::from_secs(24);
+    let mut leases = Vec::new();
+    for on in ["a", "stuck", "z"] {
+        let claim = claim(on, ttl);
+        granted(&store, &claim).await;
+        leases.push(Renewal::new(claim.name, claim.id, ttl));
+    }
+    let keeper = keep_locked(&place.schema, "stuck").await;
+    let renewing = tokio::spawn({
+        let (store, leases) = (store.clone(), leases.clone());
+        async move {
+            let started = Instant::now();
+            (store.renew(&leases).await, started.elapsed())
+        }
+    });
+    // Meanwhile nobody is kept from the others.
+    until("it waits for the row", async || waiting(&place.schema) == "1").await;
+    for on in ["a", "z"] {
+        let attempt = tokio::time::timeout(ttl / 12, other.try_acquire(&claim(on, ttl))).await;
+        assert!(matches!(attempt, Ok(Ok(Attempt::Busy(_)))), "{on}: {attempt:?}");
+    }
+    let (answers, took) = renewing.await.unwrap();
+    let kinds: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().err().map(|error| error.kind())).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Busy), None]);
+    // The time a renewal has, after which its answers would count for nothing.
+    assert!(took < ttl / 6, "{took:?}");
+    keeper.batch_execute("COMMIT").await.unwrap();
+    assert!(store.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(Renewed::Held(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_is_locked_for_a_moment_is_waited_for_also_in_a_batch() {
+    let place = place();
+    let store = place.open().await;
+    let mut leases = Vec::new();
+    for on in ["a", "stuck"] {
+        let claim = claim(on, LONG);
+        granted(&store, &claim).await;
+        leases.push(Renewal::new(claim.name, claim.id, LONG));
+    }
+    leases.push(Renewal::new(name("never"), LeaseId::random(), LONG));
+    let keeper = keep_locked(&place.schema, "stuck").await;
+    let renewing = tokio::spawn(async move { store.renew(&leases).await });
+    until("it waits for the row", async || waiting(&place.schema) == "1").await;
+    keeper.batch_execute("COMMIT").await.unwrap();
+    let answers = renewing.await.unwrap();
+    let [Ok(Renewed::Held(_)), Ok(Renewed::Held(_)), Ok(Renewed::Gone(Gone::NotFound))] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_server_rolls_back_for_a_deadlock_with_somebody_else_is_made_again() {
+    let server = Postgres::start();
+    let store = Store::connect(&server.url()).await.unwrap();
+    let claim = Claim::new(name("x"), Mode::Shared, LONG, "test");
+    granted(&store, &Claim::new(name("x"), Mode::Shared, LONG, "before")).await;
+    // Somebody puts in a row that the claim is about to, and then wants what the claim has locked.
+    let (other, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let same = format!(
+        "BEGIN; INSERT INTO leasehold.shares SELECT name, '{}', mode, permits, fence, granted, owner, metadata, ttl, \
+         granted_at, expires, renewals, nonce, repeated, revoked FROM leasehold.shares",
+        claim.id.expose()
+    );
+    other.batch_execute(&same).await.unwrap();
+    let taking = tokio::spawn(async move { store.try_acquire(&claim).await });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    until("it waits for the row", async || server.sql(waiting) == "1").await;
+    // The server looks for a deadlock when somebody has waited for a second: the claim has been first.
+    other.batch_execute("SELECT 1 FROM leasehold.names FOR UPDATE").await.unwrap();
+    let deadlocks =
+        "SELECT pg_stat_clear_snapshot(); SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'";
+    until("the server has rolled it back", async || server.sql(deadlocks).ends_with('1')).await;
+    other.batch_execute("ROLLBACK").await.unwrap();
+    let attempt = taking.await.unwrap();
+    assert!(matches!(attempt, Ok(Attempt::Granted(_))), "{attempt:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_waits_behind_one_that_was_given_up() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
     granted(&store, &claim("stuck", LONG)).await;
-    let (keeper, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    let lock = format!("BEGIN; SELECT 1 FROM {}.names WHERE name LIKE '%stuck' FOR UPDATE", place.schema);
-    keeper.batch_execute(&lock).await.unwrap();
-    let waiting = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{}\"%' AND wait_event_type = 'Lock'",
-        place.schema
-    );
+    let keeper = keep_locked(&place.schema, "stuck").await;
     // The server gives up the row after 4 s: a round that was slower says nothing.
     until("another call is answered before the one that was given up", async || {
         let given_up = claim("stuck", LONG);
         tokio::select! {
             _slow = store.try_acquire(&given_up) => return false,
-            () = until("it waits for the row", async || server().sql(&waiting) == "1") => {}
+            () = until("it waits for the row", async || waiting(&place.schema) == "1") => {}
         }
         for _ in 0..3 {
             granted(&store, &claim(&format!("other {}", given_up.nonce), LONG)).await;
             store.revoke(&name(&format!("other {}", given_up.nonce)), true).await.unwrap();
         }
-        server().sql(&waiting) == "1"
+        waiting(&place.schema) == "1"
     })
     .await;
     keeper.batch_execute("ROLLBACK").await.unwrap();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released};
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{Fence, Locks};
 use testkit::postgres::{Postgres, Stop};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, PATIENCE, claim, granted, look, name, place, server, until};
+use crate::support::{LONG, PATIENCE, TICKET, claim, granted, look, name, place, server, until};
 
 /// What one task was told about its names.
 #[derive(Default)]
@@ -260,4 +260,37 @@ async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
         assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), taken.to_string());
     }
     println!("{most} were taken during one sweep");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_grant_renewal_and_release_is_on_disk_before_it_is_answered() {
+    // Whatever is left to be written later stays so for long.
+    let server = Postgres::builder().setting("wal_writer_delay", "10s").start();
+    let store = Store::connect(&server.url()).await.unwrap();
+    let (look, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mut flushed = [0; 5];
+    let mut see = async |verb: usize| {
+        let unwritten = "SELECT (pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn())::bigint";
+        let unwritten: i64 = look.query_one(unwritten, &[]).await.unwrap().get(0);
+        flushed[verb] += i32::from(unwritten == 0);
+    };
+    const ROUNDS: i32 = 20;
+    for _ in 0..ROUNDS {
+        let (first, next) = (claim("x", LONG), claim("x", LONG).queued(TICKET));
+        granted(&store, &first).await;
+        see(0).await;
+        assert!(matches!(store.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
+        let renewed = store.renew(&[Renewal::new(name("x"), first.id, LONG * 2)]).await.remove(0);
+        assert!(matches!(renewed, Ok(Renewed::Held(_))));
+        see(1).await;
+        store.release(&Release::new(name("x"), first.id)).await.unwrap();
+        see(2).await;
+        granted(&store, &next).await;
+        see(3).await;
+        store.release(&Release::new(name("x"), next.id)).await.unwrap();
+        see(4).await;
+    }
+    // Now and then the server writes something of its own.
+    assert!(flushed.iter().all(|rounds| *rounds > ROUNDS / 2), "{flushed:?} of {ROUNDS}");
 }

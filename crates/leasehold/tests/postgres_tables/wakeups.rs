@@ -72,6 +72,13 @@ impl Pair {
     }
 }
 
+/// Most of them: the machine may have been slow.
+fn within_a_second(mut took: [Duration; 5]) {
+    took.sort();
+    println!("{took:?}");
+    assert!(took[2] < Duration::from_secs(1), "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_the_next_at_once() {
     let pair = Pair::new().await;
@@ -83,32 +90,30 @@ async fn a_release_wakes_the_next_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_listener_delays_a_hand_over_by_a_second_at_most_and_the_next_is_pushed() {
     let pair = Pair::new().await;
-    let mut best = Duration::MAX;
-    for _ in 0..3 {
+    let mut took = [Duration::ZERO; 5];
+    for took in &mut took {
         let (guard, waits) = pair.hold().await;
         let pid = pair.listener().await;
         server().sql(&format!("SELECT pg_terminate_backend({pid})"));
-        best = best.min(Pair::hand_over(guard, waits).await);
+        *took = Pair::hand_over(guard, waits).await;
     }
-    println!("without a listener {best:?}");
-    assert!(best < Duration::from_secs(1), "{best:?}");
+    within_a_second(took);
     assert!(pair.pushed().await < Duration::from_millis(50));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_is_silent_delays_a_hand_over_by_a_second_at_most_and_the_next_is_pushed() {
     let pair = Pair::new().await;
-    let mut best = Duration::MAX;
-    for _ in 0..3 {
+    let mut took = [Duration::ZERO; 5];
+    for took in &mut took {
         let (guard, waits) = pair.hold().await;
         let pid = pair.listener().await;
         // The connection stays open, and nothing comes any more.
         server().signal_session(pid, Signal::STOP);
-        best = best.min(Pair::hand_over(guard, waits).await);
+        *took = Pair::hand_over(guard, waits).await;
         server().signal_session(pid, Signal::CONT);
     }
-    println!("with a silent listener {best:?}");
-    assert!(best < Duration::from_secs(1), "{best:?}");
+    within_a_second(took);
     assert!(pair.pushed().await < Duration::from_millis(50));
 }
 

@@ -90,10 +90,13 @@ impl Pool {
 
     /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask.
     pub(super) async fn silence(&self) {
-        let witness = self.inside().shared.first().map(|(session, _)| Arc::clone(session));
-        match witness {
-            Some(session) => session.silence().await,
-            None => std::future::pending().await,
+        loop {
+            match self.shared(&[]).await {
+                Ok(witness) if witness.session().fell_silent().await => return,
+                Err(error) if error.kind() == ErrorKind::NetworkTimeout => return,
+                // Somebody has ended it, or there cannot be one now: the next one tells.
+                Ok(_) | Err(_) => tokio::time::sleep(self.keepalive).await,
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Session {
     doomed: Cancel,
     /// It no longer answered.
     silent: Cancel,
+    /// It has ended, whatever it was that ended it.
+    ended: Cancel,
     /// Where its I/O is done.
     home: Handle,
     /// Its place among the sessions there may be.
@@ -54,8 +56,15 @@ impl Session {
         let Reached { client, connection, line, target } = address.connect().await?;
         let driver = Driver::new(connection, line);
         let (tell, session) = tokio::sync::oneshot::channel::<Weak<Session>>();
-        let silent = Cancel::new();
-        tokio::spawn(drive(Arc::clone(&driver), session, keepalive, silent.clone()));
+        let (silent, ended) = (Cancel::new(), Cancel::new());
+        let driving = drive(Arc::clone(&driver), session, keepalive, silent.clone());
+        tokio::spawn({
+            let ended = ended.clone();
+            async move {
+                driving.await;
+                ended.cancel();
+            }
+        });
         let row = client
             .query_typed_one(&body(include_str!("sql/session.sql")), &[])
             .await
@@ -79,6 +88,7 @@ impl Session {
             statements: Default::default(),
             doomed: Cancel::new(),
             silent,
+            ended,
             home: Handle::current(),
             _room: room,
         });
@@ -121,9 +131,13 @@ impl Session {
         self.driver.take_home();
     }
 
-    /// Resolves if the server stops to answer on this session.
-    pub(super) async fn silence(&self) {
-        self.silent.cancelled().await;
+    /// Resolves when it has ended: whether because the server no longer answered on it.
+    pub(super) async fn fell_silent(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.silent.cancelled() => true,
+            () = self.ended.cancelled() => false,
+        }
     }
 
     /// The server's process.

@@ -177,8 +177,17 @@ pub(super) fn renewed(row: &Row) -> Result<Renewed> {
             ErrorKind::Mismatch,
             "only an exclusive lease can change its mode, and only to shared",
         )),
+        "busy" => Err(locked()),
         other => gone(other).map(Renewed::Gone),
     }
+}
+
+/// Somebody has the row of a name locked.
+pub(super) fn locked() -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        "somebody keeps the row of this lock locked: look in pg_stat_activity for a session that is idle in a transaction",
+    )
 }
 
 /// What a look has seen, name by name.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -205,7 +205,9 @@ impl Postgres {
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
-        let params: [Param<'_>; 9] = [
+        let patience =
+            leases.first().map(|lease| i32::try_from(patience(lease).as_millis()).unwrap_or(i32::MAX));
+        let params: [Param<'_>; 10] = [
             (&names, Type::TEXT_ARRAY),
             (&ids, Type::TEXT_ARRAY),
             (&ttls, Type::INT8_ARRAY),
@@ -215,6 +217,7 @@ impl Postgres {
             (&modes, Type::TEXT_ARRAY),
             (&permits, Type::INT8_ARRAY),
             (&raise, Type::INT8_ARRAY),
+            (&patience, Type::INT4),
         ];
         let rows = self.call(Verb::Renew, &params).await?;
         if rows.len() != leases.len() {
@@ -223,6 +226,17 @@ impl Postgres {
         self.read_clock(&rows[0], 0)?;
         rows.iter().try_for_each(|row| self.count_expired(row, 8))?;
         Ok(rows.iter().map(answers::renewed).collect())
+    }
+
+    /// A renewal whose row somebody had locked, which is most often over in a moment. Whatever it is, those that were
+    /// asked for with it are not kept waiting longer than they have time.
+    async fn renew_alone(&self, lease: &Renewal) -> Result<Renewed> {
+        let answer =
+            tokio::time::timeout(patience(lease) * 3 / 2, self.renew_all(std::slice::from_ref(lease)));
+        match answer.await {
+            Ok(answers) => answers?.pop().unwrap_or_else(|| Err(too_few())),
+            Err(_) => Err(answers::locked()),
+        }
     }
 
     async fn look_at_prefix(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
@@ -252,6 +266,15 @@ impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").field("push", &self.inner.bell.is_some()).finish_non_exhaustive()
     }
+}
+
+/// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `cell.rs`.
+fn patience(lease: &Renewal) -> Duration {
+    (lease.ttl / 12).clamp(Duration::from_millis(10), Duration::from_secs(2))
+}
+
+fn is_busy(answer: &Result<Renewed>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
 }
 
 /// Microseconds, rounded up.
@@ -304,10 +327,15 @@ impl Backend for Postgres {
         if leases.is_empty() {
             return Vec::new();
         }
-        match self.renew_all(leases).await {
+        let mut answers = match self.renew_all(leases).await {
             Ok(answers) => answers,
-            Err(error) => leases.iter().map(|_| Err(error.duplicate())).collect(),
+            Err(error) => return leases.iter().map(|_| Err(error.duplicate())).collect(),
+        };
+        if let [_, _, ..] = leases {
+            let locked = answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer));
+            join_all(locked.map(async |(answer, lease)| *answer = self.renew_alone(lease).await)).await;
         }
+        answers
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {

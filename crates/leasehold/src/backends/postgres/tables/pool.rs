@@ -78,6 +78,10 @@ pub(super) struct Link {
 }
 
 impl Session {
+    fn own(link: Link) -> Self {
+        Session::Own { link, prepared: Default::default() }
+    }
+
     fn client(&self) -> &Client {
         match self {
             Session::Own { link, .. } => &link.client,
@@ -103,6 +107,15 @@ impl Link {
         Ok(Link { client, driver })
     }
 
+    /// A new one that is ready for calls.
+    async fn own(address: Box<Address>, direct: bool) -> Result<Self> {
+        let link = Link::open(&address).await?;
+        if direct {
+            link.set_up().await?;
+        }
+        Ok(link)
+    }
+
     /// For what is asked when the store is opened, at its home.
     pub(super) fn client(&self) -> &Client {
         &self.client
@@ -115,8 +128,8 @@ impl Link {
 }
 
 /// A connection in use. Dropped before its answer has come, it is kept until it has, and then used again.
-struct InUse<'a> {
-    pool: &'a Arc<Pool>,
+struct InUse {
+    pool: Arc<Pool>,
     session: Option<(Session, OwnedSemaphorePermit)>,
     unanswered: bool,
 }
@@ -195,45 +208,39 @@ impl Pool {
     }
 
     /// A connection that works, as far as is known.
-    async fn take(self: &Arc<Self>) -> Result<InUse<'_>> {
+    async fn take(self: &Arc<Self>) -> Result<InUse> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
         let mut session = self.idle().pop();
         while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
             session = self.idle().pop();
         }
-        let session = match session {
-            Some((_, session)) => session,
-            None => self.connect().await?,
-        };
-        Ok(InUse { pool: self, session: Some((session, permit)), unanswered: false })
-    }
-
-    async fn connect(&self) -> Result<Session> {
-        match &self.source {
-            Source::Lent(lend) => lend().await.map(Session::Lent),
-            Source::Own { address, direct } => {
-                let (address, direct) = (address.clone(), *direct);
-                let made = self.runtime.spawn(async move {
-                    let link = Link::open(&address).await?;
-                    if direct {
-                        link.set_up().await?;
-                    }
-                    Ok::<_, Error>(link)
-                });
-                Ok(Session::Own { link: made.await.map_err(|_| closed())??, prepared: Default::default() })
+        let pool = Arc::clone(self);
+        let in_use = |session| InUse { pool, session: Some((session, permit)), unanswered: false };
+        match (session, &self.source) {
+            (Some((_, session)), _) => Ok(in_use(session)),
+            (None, Source::Lent(lend)) => lend().await.map(Session::Lent).map(in_use),
+            // Whoever gives up a call while it connects leaves the connection to the next one, and no place for another.
+            (None, Source::Own { address, direct }) => {
+                let made = Link::own(address.clone(), *direct);
+                let made = self.runtime.spawn(async { made.await.map(Session::own).map(in_use) });
+                made.await.map_err(|_| closed())?
             }
         }
     }
 
-    /// How the server is set up, asked on a connection of its own.
-    pub(super) async fn settings(&self, schema: &str) -> Result<Settings> {
-        let session = self.connect().await?;
-        session.ask(Settings::ask(session.client(), schema)).await.map_err(fault::statement)
+    /// How the server is set up.
+    pub(super) async fn settings(self: &Arc<Self>, schema: &str) -> Result<Settings> {
+        let mut in_use = self.take().await?;
+        let Some((session, _)) = &in_use.session else { return Err(closed()) };
+        in_use.unanswered = true;
+        let settings = session.ask(Settings::ask(session.client(), schema)).await;
+        in_use.unanswered = false;
+        settings.map_err(fault::statement)
     }
 
     /// Puts back a connection made before.
     pub(super) fn keep(&self, link: Link) {
-        self.give_back(Session::Own { link, prepared: Default::default() });
+        self.give_back(Session::own(link));
     }
 
     fn give_back(&self, session: Session) {
@@ -250,14 +257,14 @@ impl Pool {
     }
 }
 
-impl Drop for InUse<'_> {
+impl Drop for InUse {
     fn drop(&mut self) {
         let Some((session, permit)) = self.session.take() else { return };
         if !self.unanswered {
             self.pool.give_back(session);
             return;
         }
-        let pool = Arc::downgrade(self.pool);
+        let pool = Arc::downgrade(&self.pool);
         self.pool.runtime.spawn(async move {
             // Answered when what was asked before it has been.
             let answered =

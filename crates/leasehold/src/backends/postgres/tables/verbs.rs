@@ -45,7 +45,7 @@ impl Verb {
                 value("leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)")
             }
             Verb::Release => value("leasehold.release($1, $2, $3, $4, $5, $6)"),
-            Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)".into(),
+            Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2, $3)".into(),
             Verb::LookName => look(include_str!("sql/look_name.sql")),

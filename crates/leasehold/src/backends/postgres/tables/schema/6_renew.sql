@@ -1,4 +1,4 @@
--- renew, one of a batch. The numbers are those of docs/contract.md.
+-- renew, one of a batch, whose row is locked. The numbers are those of docs/contract.md.
 -- The answer is one of held, expired, not_found, superseded, revoked, too_high, mismatch.
 CREATE OR REPLACE FUNCTION leasehold.renew_one(
     p_name text, p_id text, p_ttl bigint, p_fence bigint, p_owner text, p_shorten bigint, p_mode text,
@@ -14,11 +14,7 @@ DECLARE
     dropped boolean := false;
     changed boolean := false;
 BEGIN
-    SELECT * INTO n FROM leasehold.names WHERE name = p_name FOR UPDATE;
-    IF NOT FOUND THEN
-        o_answer := 'not_found';
-        RETURN;
-    END IF;
+    SELECT * INTO n FROM leasehold.names WHERE name = p_name; -- locked
     IF n.next_expiry <= p_now OR n.next_lapse <= p_now OR n.next_forget <= p_now THEN
         SELECT * INTO s FROM leasehold.settle(n, p_now, p_id);
         n := s.n;
@@ -116,36 +112,52 @@ BEGIN
     END IF;
 END $$;
 
--- A batch: locks the names in their order, so that two batches never wait for each other, then reads the clock.
+-- A batch: locks the names in their order, then reads the clock. It waits for no row that somebody else has locked, or
+-- one that is stuck would keep all the others: that one is answered `busy`, and asked for again alone. Alone it waits so
+-- many milliseconds at most.
 CREATE OR REPLACE FUNCTION leasehold.renew(
     p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
-    p_modes text[], p_permits bigint[], p_raise bigint[]
+    p_modes text[], p_permits bigint[], p_raise bigint[], p_patience integer
 ) RETURNS TABLE (
     o_now timestamptz, o_answer text, o_mode text, o_permits bigint, o_fence bigint, o_renewals bigint,
     o_granted_at timestamptz, o_expires timestamptz, o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     r record;
+    locked boolean[] := array_fill(false, ARRAY[cardinality(p_names)]);
 BEGIN
     PERFORM leasehold.check_session();
     IF cardinality(p_names) > 1 THEN
-        PERFORM 1 FROM leasehold.names WHERE name = ANY (p_names) ORDER BY name FOR UPDATE;
+        FOR r IN
+            SELECT w.place FROM unnest(p_names) WITH ORDINALITY AS w (name, place) JOIN leasehold.names AS n USING (name)
+            ORDER BY n.name FOR UPDATE OF n SKIP LOCKED
+        LOOP
+            locked[r.place] := true;
+        END LOOP;
     ELSE
+        PERFORM set_config('lock_timeout', p_patience::text, true);
         PERFORM 1 FROM leasehold.names WHERE name = p_names[1] FOR UPDATE;
+        locked[1] := FOUND;
     END IF;
     o_now := clock_timestamp();
     FOR i IN 1 .. cardinality(p_names) LOOP
-        SELECT * INTO r FROM leasehold.renew_one(
-            p_names[i], p_ids[i], p_ttls[i], p_fences[i], p_owners[i], p_shorten[i], p_modes[i], p_permits[i],
-            p_raise[i], o_now);
-        o_answer := r.o_answer;
-        o_mode := r.o_mode;
-        o_permits := r.o_permits;
-        o_fence := r.o_fence;
-        o_renewals := r.o_renewals;
-        o_granted_at := r.o_granted_at;
-        o_expires := r.o_expires;
-        o_expired := r.o_expired;
+        IF locked[i] THEN
+            SELECT * INTO r FROM leasehold.renew_one(
+                p_names[i], p_ids[i], p_ttls[i], p_fences[i], p_owners[i], p_shorten[i], p_modes[i], p_permits[i],
+                p_raise[i], o_now);
+            o_answer := r.o_answer;
+            o_mode := r.o_mode;
+            o_permits := r.o_permits;
+            o_fence := r.o_fence;
+            o_renewals := r.o_renewals;
+            o_granted_at := r.o_granted_at;
+            o_expires := r.o_expires;
+            o_expired := r.o_expired;
+        ELSE
+            PERFORM 1 FROM leasehold.names WHERE name = p_names[i];
+            o_answer := CASE WHEN FOUND THEN 'busy' ELSE 'not_found' END;
+            o_expired := NULL;
+        END IF;
         RETURN NEXT;
     END LOOP;
 END $$;

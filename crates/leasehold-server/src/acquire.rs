@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::gate::{Caller, Told};
 use crate::problem::{Refusal, json, retry_after};
 use crate::reading;
-use crate::token::Verb;
+use crate::token::{Share, Verb};
 
 use taking::{Outcome, Taking};
 pub(crate) use turn::Turns;
@@ -136,21 +136,18 @@ fn nonce() -> u64 {
 
 async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> Response<Body> {
     let waits = !asked.wait.is_zero();
-    let places =
-        caller.hold_place(waits).and_then(|place| Ok((place, caller.room_for_lease(asked.claim.id)?)));
-    let (_place, room) = match places {
-        Ok(places) => places,
+    let share = match caller.share(&asked.claim, waits) {
+        Ok(share) => share,
         Err(refusal) => {
             told.refused(&refusal);
             return refusal.response();
         }
     };
     let shown = (asked.claim.clone(), asked.wait);
-    let outcome = Handed::over(app.clone(), asked).await;
+    let outcome = Handed::over(app.clone(), asked, share).await;
     let (claim, wait) = shown;
     match outcome {
         Outcome::Granted(grant) => {
-            room.taken(claim.id, claim.ttl);
             told.granted(grant.fence, grant.waited);
             app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
             acquired(&claim, &grant)
@@ -170,6 +167,10 @@ async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> R
         }
         Outcome::Failed(error) => {
             let refusal = Refusal::from(error);
+            told.refused(&refusal);
+            refusal.response()
+        }
+        Outcome::Barred(refusal) => {
             told.refused(&refusal);
             refusal.response()
         }
@@ -258,15 +259,16 @@ fn unix_ms() -> u64 {
 
 /// The work of one request, which goes on by itself when the client has gone.
 struct Handed {
+    app: Arc<App>,
     work: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
     gone: Cancel,
 }
 
 impl Handed {
-    fn over(app: Arc<App>, asked: Asked) -> Self {
+    fn over(app: Arc<App>, asked: Asked, share: Option<Share>) -> Self {
         let gone = Cancel::new();
-        let work = Taking::new(app, asked, gone.clone()).run();
-        Handed { work: Some(Box::pin(work)), gone }
+        let work = Taking::new(Arc::clone(&app), asked, share, gone.clone()).run();
+        Handed { app, work: Some(Box::pin(work)), gone }
     }
 }
 
@@ -287,10 +289,7 @@ impl Drop for Handed {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             self.gone.cancel();
-            // Without a runtime the process ends, and with it everything that could be given back.
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(work);
-            }
+            self.app.go_on_with(async { drop(work.await) });
         }
     }
 }

@@ -14,6 +14,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
 use leasehold::backend::{Backend, Info, Liveness};
 use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::history::History;
 use crate::metrics::Metrics;
@@ -22,7 +24,7 @@ use crate::settings::Settings;
 use crate::{acquire, dashboard, findings, gate, history, looking, metrics, openapi, verbs};
 
 /// How long one call to the store may take.
-const CALL: Duration = Duration::from_secs(5);
+pub(crate) const CALL: Duration = Duration::from_secs(5);
 
 /// A store, as a server has it.
 #[derive(Debug)]
@@ -36,6 +38,10 @@ pub struct App {
     pub(crate) turns: acquire::Turns,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
+    /// It has ended as far as the store is concerned: no call to it is waited for any more.
+    pub(crate) closing: Cancel,
+    /// What goes on without a request listens to this, so it can be seen when all of it has ended.
+    background: watch::Sender<()>,
     /// The store's connections live on its thread.
     _locks: Locks,
 }
@@ -65,6 +71,8 @@ impl App {
             request_ids: gate::RequestIds::new(),
             turns: acquire::Turns::default(),
             draining: Cancel::new(),
+            closing: Cancel::new(),
+            background: watch::Sender::new(()),
             _locks: locks,
         }))
     }
@@ -91,11 +99,47 @@ impl App {
         op: &'static str,
         call: impl Future<Output = leasehold::Result<T>>,
     ) -> leasehold::Result<T> {
+        self.ask_for(CALL, op, call).await
+    }
+
+    /// The same, with a time of its own.
+    pub(crate) async fn ask_for<T>(
+        &self,
+        time: Duration,
+        op: &'static str,
+        call: impl Future<Output = leasehold::Result<T>>,
+    ) -> leasehold::Result<T> {
         let began = Instant::now();
-        let answer = in_time(CALL, call).await;
+        let call = async {
+            tokio::select! {
+                biased;
+                answer = call => Some(answer),
+                () = self.closing.cancelled() => None,
+            }
+        };
+        let answer = in_time(time, call).await.flatten();
         self.metrics.asked_store(op, began.elapsed());
         answer
             .unwrap_or_else(|| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
+    }
+
+    /// Goes on with something when nobody waits for it any more; the server's end is put off for it, within bounds.
+    pub(crate) fn go_on_with(
+        &self,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<JoinHandle<()>> {
+        let under_way = self.background.subscribe();
+        let work = async move {
+            work.await;
+            drop(under_way);
+        };
+        // Without a runtime the process ends, and with it everything that could go on.
+        tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.spawn(work))
+    }
+
+    /// Resolves when nothing goes on by itself.
+    pub(crate) async fn is_done(&self) {
+        self.background.closed().await;
     }
 
     /// A ttl in a body.

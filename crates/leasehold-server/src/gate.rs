@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use leasehold::backend::{Claim, Release, Released, Renewal};
 use leasehold::{Fence, LeaseId, Name, hash_name};
 
 use crate::app::App;
 use crate::digits::{self, Digits};
 use crate::history::{Event, History, What};
 use crate::problem::Refusal;
-use crate::token::{Place, Room, Token, Verb};
+use crate::token::{Renewing, Share, Token, Verb};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -29,43 +30,35 @@ impl Caller {
         request.extensions_mut().remove().unwrap_or_default()
     }
 
-    /// Out of scope is always 403, whatever is or is not there.
+    /// Whether the token allows it; without tokens everybody may everything.
     pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
-        match &self.0 {
-            Some(token) if !token.may(verb, name) => Err(out_of_scope()),
-            _ => Ok(()),
-        }
+        self.0.as_ref().map_or(Ok(()), |token| token.may(verb, name))
     }
 
     /// The prefix to list, narrowed to what the token may read.
     pub(crate) fn readable(&self, prefix: String) -> Result<String, Refusal> {
         match &self.0 {
-            Some(token) => token.readable(prefix).ok_or_else(out_of_scope),
+            Some(token) => token.readable(prefix).ok_or_else(Refusal::out_of_scope),
             None => Ok(prefix),
         }
     }
 
-    pub(crate) fn hold_place(&self, waits: bool) -> Result<Option<Place>, Refusal> {
-        match &self.0 {
-            Some(token) if waits => Token::hold_place(token).map(Some),
-            _ => Ok(None),
-        }
+    /// Room for what a claim may get, where there is a token.
+    pub(crate) fn share(&self, claim: &Claim, waits: bool) -> Result<Option<Share>, Refusal> {
+        self.0.as_ref().map(|token| Share::of(token, claim, waits)).transpose()
     }
 
-    pub(crate) fn room_for_lease(&self, id: LeaseId) -> Result<Room, Refusal> {
-        Room::check(self.0.clone(), id)
+    /// Renewals that are about to be sent.
+    pub(crate) fn renewing<'a>(&'a self, leases: &'a [Renewal]) -> Renewing<'a> {
+        Renewing::of(self.0.as_deref(), leases)
     }
 
-    /// A lease was renewed for so long, or, with `None`, is no more.
-    pub(crate) fn lease_lasts(&self, id: LeaseId, time: Option<Duration>) {
+    /// The store answered a release that was sent at this time.
+    pub(crate) fn released(&self, release: &Release, sent: Instant, answer: &Released) {
         if let Some(token) = &self.0 {
-            token.lease_lasts(id, time);
+            token.released(release, sent, answer);
         }
     }
-}
-
-fn out_of_scope() -> Refusal {
-    Refusal::forbidden("the token does not allow this")
 }
 
 /// What an operation was and how it ended: for the log and the metrics.
@@ -265,13 +258,7 @@ fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
     });
-    let token = bearer.and_then(|bearer| tokens.find(bearer)).ok_or_else(|| {
-        Refusal::new(
-            StatusCode::UNAUTHORIZED,
-            "AUTH_FAILED",
-            "a valid token is required: Authorization: Bearer …",
-        )
-    })?;
+    let token = bearer.and_then(|bearer| tokens.find(bearer)).ok_or_else(Refusal::no_token)?;
     token.spend_request()?;
     Ok(Caller(Some(token)))
 }

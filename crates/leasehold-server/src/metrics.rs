@@ -101,7 +101,11 @@ impl Metrics {
         r.register("lock_renew", "Renewals that were answered, by result", renewals);
         r.register("lock_release", "Releases that were answered, by result", releases);
         r.register("lock_op_latency_ms", "From request to answer, waiting included", latency);
-        r.register("lock_db_busy", "Operations that found the store busy", store_busy);
+        r.register(
+            "lock_db_busy",
+            "Calls that found the store busy, those that were tried again included",
+            store_busy,
+        );
         r.register("lock_store_latency_ms", "How long the store took for a call", store_latency);
         metrics.register(store);
         metrics
@@ -155,6 +159,13 @@ impl Metrics {
             verb.store_busy.inc();
         }
         Some(verb)
+    }
+
+    /// A call of a request that goes on found the store busy: nobody is told of it.
+    pub(crate) fn found_busy(&self, op: &str) {
+        if let Some(verb) = self.verbs.iter().find(|verb| verb.name == op) {
+            verb.store_busy.inc();
+        }
     }
 
     pub(crate) fn asked_store(&self, op: &'static str, took: Duration) {

@@ -32,6 +32,16 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, wire::code(ErrorKind::AuthFailed), detail)
     }
 
+    /// Whatever is or is not there.
+    pub(crate) fn out_of_scope() -> Self {
+        Refusal::forbidden("the token does not allow this")
+    }
+
+    pub(crate) fn no_token() -> Self {
+        let detail = "a valid token is required: Authorization: Bearer …";
+        Refusal::new(StatusCode::UNAUTHORIZED, wire::code(ErrorKind::AuthFailed), detail)
+    }
+
     pub(crate) fn too_many(detail: impl Into<String>, retry_after_ms: u64) -> Self {
         Refusal {
             retryable: true,

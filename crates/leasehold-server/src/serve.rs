@@ -17,8 +17,11 @@ use crate::tls::Tls;
 
 use connection::speak;
 
-/// How long what is under way may take when the server ends.
-const DRAIN: Duration = Duration::from_secs(5);
+/// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
+const LAST_CALLS: Duration = Duration::from_secs(3);
+
+/// How long it takes after that until everybody is told: five seconds in all.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
@@ -43,7 +46,24 @@ pub async fn serve(
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
     let connections = accept(&state, router, listener, tls, shutdown).await;
     state.draining.cancel();
+<<<<<<< HEAD
     drain(&state, connections).await;
+=======
+    {
+        let all = async {
+            while connections.join_next().await.is_some() {}
+            // What those who waited had in the store is given back, even if they were answered before.
+            state.is_done().await;
+        };
+        let mut all = std::pin::pin!(all);
+        let calls = tokio::time::timeout(LAST_CALLS, all.as_mut()).await;
+        // Nothing of it is left, or whatever is left does not get any further.
+        state.closing.cancel();
+        if calls.is_err() {
+            let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
+        }
+    }
+>>>>>>> limits
     sweeping.abort();
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Who may do what: bearer tokens, of which only hashes are kept.
 
 mod limits;
+mod share;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,7 +11,8 @@ use leasehold::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use limits::{Place, Room, Token};
+pub(crate) use limits::Token;
+pub(crate) use share::{Renewing, Share};
 
 /// What a token may be allowed to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +54,10 @@ pub struct Scope {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Leases at a time.
+    /// Leases at a time, those that are waited for included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<u64>,
-    /// Requests that wait at a time.
+    /// Requests that wait at a time, and places in queues that are kept without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u64>,
     /// Requests a second.
@@ -73,6 +76,12 @@ pub(crate) struct Entry {
     scopes: Vec<Scope>,
     #[serde(default)]
     limits: Limits,
+}
+
+impl Entry {
+    fn allows(&self, verb: Verb, name: &str) -> bool {
+        self.scopes.iter().any(|scope| scope.allow.contains(&verb) && name.starts_with(&scope.prefix))
+    }
 }
 
 /// A token that was just made: the only time it is seen.
@@ -117,7 +126,8 @@ impl Tokens {
     /// `InvalidArgument` if it cannot be read or a line cannot be understood.
     pub fn read(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let list = RwLock::new(Arc::new(load(&path, &[])?));
+        let new = |(entry, hash)| Arc::new(Token::new(entry, hash));
+        let list = RwLock::new(Arc::new(load(&path)?.into_iter().map(new).collect()));
         Ok(Tokens { path, list })
     }
 
@@ -127,8 +137,26 @@ impl Tokens {
     }
 
     pub(crate) fn reload(&self) -> Result<()> {
-        let new = Arc::new(load(&self.path, &self.current())?);
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = new;
+        let (entries, before) = (load(&self.path)?, self.current());
+        let mut list: Vec<Arc<Token>> = Vec::with_capacity(entries.len());
+        let mut changed = Vec::new();
+        for (entry, hash) in entries {
+            // What a token uses is remembered, whatever else its line says now. Of two lines for one, the last counts.
+            match before.iter().rfind(|token| token.hash == hash) {
+                Some(token) => {
+                    list.push(Arc::clone(token));
+                    changed.push((Arc::clone(token), entry));
+                }
+                None => list.push(Arc::new(Token::new(entry, hash))),
+            }
+        }
+        let list = Arc::new(list);
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&list);
+        // Nobody finds a token that is struck out any more; those who have found it are told.
+        for gone in before.iter().filter(|token| !list.iter().any(|kept| Arc::ptr_eq(kept, token))) {
+            gone.change(None);
+        }
+        changed.into_iter().for_each(|(token, entry)| token.change(Some(entry)));
         Ok(())
     }
 
@@ -150,7 +178,7 @@ impl Tokens {
     }
 }
 
-fn load(path: &Path, before: &[Arc<Token>]) -> Result<Vec<Arc<Token>>> {
+fn load(path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::invalid("the file of tokens cannot be read").with_source(error))?;
     let mut list = Vec::new();
@@ -161,11 +189,7 @@ fn load(path: &Path, before: &[Arc<Token>]) -> Result<Vec<Arc<Token>>> {
         let bad = |why: &str| Error::invalid(format!("line {} of the file of tokens: {why}", number + 1));
         let entry: Entry = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
         let hash = unhex(&entry.sha256).ok_or_else(|| bad("sha256 must have 64 hex digits"))?;
-        // What a token uses is remembered when the file is read again.
-        match before.iter().find(|token| token.hash == hash && token.is(&entry)) {
-            Some(token) => list.push(Arc::clone(token)),
-            None => list.push(Arc::new(Token::new(entry, hash))),
-        }
+        list.push((entry, hash));
     }
     Ok(list)
 }
@@ -202,12 +226,13 @@ mod tests {
         let tokens = Tokens::read(file.path()).unwrap();
         let token = tokens.find(&made.secret).unwrap();
         assert!(!made.line.contains(&made.secret[3..]));
-        assert!(token.may(Verb::Acquire, "ci/build") && !token.may(Verb::Acquire, "other"));
-        assert!(token.may(Verb::Read, "other") && !token.may(Verb::Admin, "ci/build"));
+        assert!(token.may(Verb::Acquire, "ci/build").is_ok() && token.may(Verb::Acquire, "other").is_err());
+        assert!(token.may(Verb::Read, "other").is_ok() && token.may(Verb::Admin, "ci/build").is_err());
         assert!(tokens.find("lh_00").is_none());
         std::fs::write(file.path(), "").unwrap();
         tokens.reload().unwrap();
         assert!(tokens.find(&made.secret).is_none());
+        assert!(token.may(Verb::Acquire, "ci/build").is_err(), "who has found it before may do nothing now");
         std::fs::write(file.path(), "{").unwrap();
         assert!(tokens.reload().is_err());
     }

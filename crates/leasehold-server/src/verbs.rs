@@ -1,6 +1,7 @@
 //! Renewing, releasing, revoking, sweeping.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -42,16 +43,14 @@ async fn renew_one(app: &App, mut request: Request<Body>, told: &mut Told) -> An
     }
     let renewal = renewal(app, name, body)?;
     told.lease(renewal.id);
-    let renewed = renew_all(app, std::slice::from_ref(&renewal)).await.pop();
+    let renewed = renew_all(app, &caller, std::slice::from_ref(&renewal)).await.pop();
     let renewed = renewed.unwrap_or_else(|| Err(no_answer()))?;
     Ok(match renewed {
         Renewed::Held(grant) => {
-            caller.lease_lasts(renewal.id, grant.left);
             told.granted(grant.fence, grant.waited);
             json(StatusCode::OK, &held(&renewal.name, &grant))
         }
         Renewed::Gone(gone) => {
-            caller.lease_lasts(renewal.id, None);
             told.result("fail", gone.as_str());
             json(StatusCode::GONE, &lost(&renewal.name, gone))
         }
@@ -63,10 +62,13 @@ fn no_answer() -> Error {
     Error::new(ErrorKind::Internal, "the store gave no answer that this server knows")
 }
 
-async fn renew_all(app: &App, leases: &[Renewal]) -> Vec<leasehold::Result<Renewed>> {
+async fn renew_all(app: &App, caller: &Caller, leases: &[Renewal]) -> Vec<leasehold::Result<Renewed>> {
     let late = || Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+    let renewing = caller.renewing(leases);
     let answers = app.ask("renew", async { Ok(app.backend.renew(leases).await) }).await;
-    answers.unwrap_or_else(|_| leases.iter().map(|_| Err(late())).collect())
+    let answers = answers.unwrap_or_else(|_| leases.iter().map(|_| Err(late())).collect());
+    renewing.answered(&answers);
+    answers
 }
 
 fn renewal(app: &App, name: Name, body: wire::Renew) -> Result<Renewal, Refusal> {
@@ -132,17 +134,15 @@ async fn renew_batch(app: &App, mut request: Request<Body>, told: &mut Told) -> 
         caller.may(Verb::Acquire, name.as_str())?;
         renewals.push(renewal(app, name, one)?);
     }
-    let mut answers = renew_all(app, &renewals).await.into_iter();
+    let mut answers = renew_all(app, &caller, &renewals).await.into_iter();
     let mut results = Vec::with_capacity(renewals.len());
     for renewal in &renewals {
         results.push(match answers.next().unwrap_or_else(|| Err(no_answer())) {
             Ok(Renewed::Held(grant)) => {
-                caller.lease_lasts(renewal.id, grant.left);
                 app.metrics.renewed_in_batch("success");
                 with_status(200, &held(&renewal.name, &grant))
             }
             Ok(Renewed::Gone(gone)) => {
-                caller.lease_lasts(renewal.id, None);
                 app.metrics.renewed_in_batch("fail");
                 with_status(410, &lost(&renewal.name, gone))
             }
@@ -204,9 +204,11 @@ async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> 
     };
     release.nonce = body.attempt;
     app.metrics.releasing(&name);
+    let sent = Instant::now();
     let answer = app.ask("release", app.backend.release(&release)).await;
     app.metrics.released(&name, id, matches!(answer, Ok(Released::Done)));
     let released = answer?;
+    caller.released(&release, sent, &released);
     let gone = match released {
         Released::Done => None,
         Released::Gone(gone) => Some(gone),
@@ -214,8 +216,6 @@ async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> 
     };
     if let Some(gone) = gone {
         told.result("fail", gone.as_str());
-    } else {
-        caller.lease_lasts(id, None);
     }
     let reason = gone.map(|gone| if gone == Gone::Expired { "EXPIRED" } else { "NOT_OWNER" });
     let body = wire::Released {

@@ -8,13 +8,21 @@ use leasehold::{Cancel, Error, ErrorKind, Poll};
 
 use super::Asked;
 use super::turn::{Left, Turn};
-use crate::app::App;
+use crate::app::{App, CALL, in_time};
+use crate::problem::Refusal;
+use crate::token::Share;
 
 /// How long a wait puts up with a store that does not answer: as long as its place is kept.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long giving back is tried.
 const GIVE_BACK: Duration = Duration::from_secs(10);
+
+/// How long an answer waits for that: any store that is well has done it by then.
+const PROMPT: Duration = Duration::from_millis(250);
+
+/// How long after its end a wait still waits for the store's answer, as in the library's own wait loop.
+const LAST_LOOK: Duration = Duration::from_secs(2);
 
 /// How a request ends.
 #[derive(Debug)]
@@ -24,6 +32,8 @@ pub(super) enum Outcome {
     /// The id will never be granted.
     Gone(Gone),
     Failed(Error),
+    /// Its token no longer allows it.
+    Barred(Refusal),
     /// The server ends.
     Draining,
     /// The client has gone, so nobody reads this.
@@ -34,6 +44,8 @@ pub(super) enum Outcome {
 pub(super) struct Taking {
     app: Arc<App>,
     asked: Asked,
+    /// Its part of what the token may use, where there is one.
+    share: Option<Share>,
     /// The client has gone.
     gone: Cancel,
     started: Instant,
@@ -52,15 +64,18 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub(super) fn new(app: Arc<App>, asked: Asked, gone: Cancel) -> Self {
+    pub(super) fn new(app: Arc<App>, asked: Asked, share: Option<Share>, gone: Cancel) -> Self {
         let probing = asked.own_id && !asked.numbered;
         let turn = probing.then(|| Turn::of(Arc::clone(&app), &asked.claim));
+        // Who numbers its attempts may repeat one: what that finds was there before.
+        let ours = !asked.numbered;
         let mut taking = Taking {
             app,
             asked,
+            share,
             gone,
             started: Instant::now(),
-            ours: true,
+            ours,
             probing,
             unanswered: false,
             faults: 0,
@@ -75,7 +90,12 @@ impl Taking {
     }
 
     pub(super) async fn run(mut self) -> Outcome {
-        let outcome = self.take().await;
+        let mut outcome = self.take().await;
+        if matches!(outcome, Outcome::Granted(_))
+            && let Some(Err(refusal)) = self.share.as_ref().map(Share::check)
+        {
+            outcome = Outcome::Barred(refusal);
+        }
         self.tidy(&outcome).await;
         outcome
     }
@@ -99,7 +119,13 @@ impl Taking {
         let mut _waiting = None;
         loop {
             let sent = Instant::now();
-            let busy = match self.app.ask("acquire", self.app.backend.try_acquire(&self.asked.claim)).await {
+            // The first call has as long as it would have without a wait.
+            let time = match _waiting {
+                Some(_) => CALL.min(self.asked.wait.saturating_sub(self.started.elapsed()) + LAST_LOOK),
+                None => CALL,
+            };
+            let call = self.app.backend.try_acquire(&self.asked.claim);
+            let busy = match self.app.ask_for(time, "acquire", call).await {
                 Ok(Attempt::Granted(grant)) => {
                     self.ours |= self.is_new(&grant);
                     (self.probing, self.asked.claim.first) = (false, false);
@@ -115,8 +141,11 @@ impl Taking {
                 Ok(Attempt::Busy(busy)) => {
                     (self.probing, self.asked.claim.first) = (false, false);
                     (self.failing_since, self.faults) = (None, 0);
-                    // A place with our number is ours, and so is whatever it becomes.
-                    self.ours |= busy.place.is_some();
+                    if busy.place.is_some() {
+                        // A place with our number is ours, and so is whatever it becomes.
+                        self.ours = true;
+                        self.share.iter().for_each(Share::placed);
+                    }
                     busy
                 }
                 // A newer library may answer what this server does not know.
@@ -152,6 +181,7 @@ impl Taking {
 
     /// A grant of a call sent at this moment.
     fn granted(&self, sent: Instant, mut grant: Grant) -> Outcome {
+        self.share.iter().for_each(|share| share.granted(&grant));
         grant.waited += sent.duration_since(self.started);
         Outcome::Granted(grant)
     }
@@ -163,6 +193,10 @@ impl Taking {
         let end = self.started.elapsed() >= self.asked.wait || since.elapsed() >= PATIENCE;
         if !error.is_retryable() || end {
             return Some(Outcome::Failed(error));
+        }
+        if error.kind() == ErrorKind::Busy {
+            // The last one is counted with the answer.
+            self.app.metrics.found_busy("acquire");
         }
         self.asked.claim.repeat |= self.unanswered;
         let pause = Poll::new(Duration::from_millis(20), Duration::from_secs(1)).delay(self.faults);
@@ -187,6 +221,7 @@ impl Taking {
                 biased;
                 () = self.gone.cancelled() => return Some(Outcome::Left),
                 () = taken_over(&self.turn) => return Some(Outcome::Gone(Gone::Superseded)),
+                refusal = barred(&self.share) => return Some(Outcome::Barred(refusal)),
                 () = self.app.draining.cancelled() => return Some(Outcome::Draining),
                 wake = wait, if self.app.info.push => wake,
                 () = tokio::time::sleep(look) => return None,
@@ -209,6 +244,7 @@ impl Taking {
             biased;
             () = self.gone.cancelled() => Some(Outcome::Left),
             () = taken_over(&self.turn) => Some(Outcome::Gone(Gone::Superseded)),
+            refusal = barred(&self.share) => Some(Outcome::Barred(refusal)),
             () = self.app.draining.cancelled() => Some(Outcome::Draining),
             () = tokio::time::sleep(pause) => None,
         }
@@ -217,7 +253,8 @@ impl Taking {
     /// Gives back what nobody will come for, or leaves it to whoever came meanwhile.
     async fn tidy(&mut self, outcome: &Outcome) {
         let gone = self.gone.is_cancelled();
-        if self.asked.numbered || (matches!(outcome, Outcome::Granted(_)) && !gone) {
+        let barred = matches!(outcome, Outcome::Barred(_));
+        if (self.asked.numbered && !barred) || (matches!(outcome, Outcome::Granted(_)) && !gone) {
             // The client is told of what it got: from here on nobody but the client gives it back.
             self.turn = None;
             return;
@@ -236,9 +273,9 @@ impl Taking {
         // What was there before is never given back.
         let give_back = self.ours
             && match outcome {
-                Outcome::Granted(_) => true,
-                Outcome::Busy(_) | Outcome::Draining => queued && !comes_back,
-                Outcome::Left => true,
+                Outcome::Granted(_) | Outcome::Barred(_) | Outcome::Left => true,
+                Outcome::Busy(_) => queued && !comes_back,
+                Outcome::Draining => (queued || self.unanswered) && !comes_back,
                 Outcome::Gone(_) => false,
                 // Who made the id repeats the call or gives it up; of an id we made, nobody else knows.
                 Outcome::Failed(_) => !self.asked.own_id || gone,
@@ -251,12 +288,14 @@ impl Taking {
         let failed = matches!(outcome, Outcome::Failed(_));
         // Of an id that the server made, an attempt that is still on its way must never be granted.
         release.unanswered = (self.unanswered && !self.asked.own_id).then_some(claim.ttl);
-        let work = give_back_to(Arc::clone(&self.app), release, self.turn.take());
-        if failed {
-            // The answer does not wait for a store that does not answer.
-            tokio::spawn(work);
-        } else {
-            work.await;
+        let work = give_back_to(Arc::clone(&self.app), release, self.turn.take(), self.share.take());
+        if gone {
+            return work.await;
+        }
+        // The answer does not wait for a store that does not answer.
+        let task = self.app.go_on_with(work);
+        if let Some(task) = task.filter(|_| !failed) {
+            in_time(PROMPT, task).await;
         }
     }
 }
@@ -269,19 +308,37 @@ async fn taken_over(turn: &Option<Turn>) {
     }
 }
 
-async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>) {
+/// Resolves when the request's token no longer allows it.
+async fn barred(share: &Option<Share>) -> Refusal {
+    match share {
+        Some(share) => share.barred().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>, share: Option<Share>) {
     let pauses = Poll::new(Duration::from_millis(20), Duration::from_secs(1));
     let began = Instant::now();
     for tries in 0.. {
+        let sent = Instant::now();
         let answer = app.ask("release", app.backend.release(&release)).await;
         // Without an answer this may be on its way for long, and take away what has our number: the next one
         // takes a number of its own, and does not wait.
         drop(turn.take());
         match answer {
-            Err(error) if error.is_retryable() && began.elapsed() < GIVE_BACK => {
-                tokio::time::sleep(pauses.delay(tries)).await;
+            Err(error)
+                if error.is_retryable() && began.elapsed() < GIVE_BACK && !app.closing.is_cancelled() =>
+            {
+                tokio::select! {
+                    () = tokio::time::sleep(pauses.delay(tries)) => {}
+                    () = app.closing.cancelled() => return,
+                }
             }
-            _ => return,
+            Err(_) => return,
+            Ok(released) => {
+                share.iter().for_each(|share| share.given_back(&release, sent, &released));
+                return;
+            }
         }
     }
 }

@@ -1,24 +1,24 @@
 //! One token in use: what it may do, and how much of it.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
-use leasehold::LeaseId;
+use tokio::sync::Notify;
 
-use super::{Entry, Verb};
+use super::usage::Usage;
+use super::{Entry, Limits, Verb};
 use crate::problem::Refusal;
 
-/// One token and what it uses.
+/// One token and what it uses. Known by its hash: its line may change, and what it has used stays.
 #[derive(Debug)]
 pub(crate) struct Token {
-    entry: Entry,
     pub(super) hash: [u8; 32],
-    waiting: AtomicU64,
+    /// `None`: it was struck out.
+    entry: RwLock<Option<Arc<Entry>>>,
+    /// Rings when that has changed.
+    pub(super) bell: Notify,
     bucket: Mutex<Bucket>,
-    /// The leases it took here, and until when they last; only kept where they are bounded.
-    leases: Mutex<HashMap<LeaseId, Instant>>,
+    usage: Mutex<Usage>,
 }
 
 /// Requests that may be sent now. It holds those of one second.
@@ -36,30 +36,48 @@ impl Token {
     pub(super) fn new(entry: Entry, hash: [u8; 32]) -> Self {
         let drops = f64::from(entry.limits.requests_per_second.unwrap_or(0));
         Token {
-            entry,
             hash,
-            waiting: AtomicU64::new(0),
+            entry: RwLock::new(Some(Arc::new(entry))),
+            bell: Notify::new(),
             bucket: Mutex::new(Bucket { drops, filled: Instant::now() }),
-            leases: Mutex::default(),
+            usage: Mutex::default(),
         }
     }
 
-    pub(super) fn is(&self, entry: &Entry) -> bool {
-        self.entry == *entry
+    /// Its line is another one now, or gone. Whoever waits with it looks at that.
+    pub(super) fn change(&self, entry: Option<Entry>) {
+        *self.entry.write().unwrap_or_else(PoisonError::into_inner) = entry.map(Arc::new);
+        self.bell.notify_waiters();
     }
 
-    pub(crate) fn may(&self, verb: Verb, name: &str) -> bool {
-        self.entry.scopes.iter().any(|scope| scope.allow.contains(&verb) && name.starts_with(&scope.prefix))
+    fn entry(&self) -> Option<Arc<Entry>> {
+        self.entry.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.entry().map_or_else(Limits::default, |entry| entry.limits)
+    }
+
+    pub(super) fn usage(&self) -> MutexGuard<'_, Usage> {
+        lock(&self.usage)
+    }
+
+    /// Out of scope is always 403, whatever is or is not there.
+    pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
+        let entry = self.entry().ok_or_else(Refusal::no_token)?;
+        if entry.allows(verb, name) { Ok(()) } else { Err(Refusal::out_of_scope()) }
     }
 
     /// The part of a prefix that it may read: all of it, or the only scope inside.
     pub(crate) fn readable(&self, prefix: String) -> Option<String> {
-        if self.may(Verb::Read, &prefix) {
+        let entry = self.entry()?;
+        if entry.allows(Verb::Read, &prefix) {
             return Some(prefix);
         }
-        let scopes = self.entry.scopes.iter();
-        let mut inside =
-            scopes.filter(|scope| scope.allow.contains(&Verb::Read) && scope.prefix.starts_with(&prefix));
+        let mut inside = entry
+            .scopes
+            .iter()
+            .filter(|scope| scope.allow.contains(&Verb::Read) && scope.prefix.starts_with(&prefix));
         match (inside.next(), inside.next()) {
             (Some(only), None) => Some(only.prefix.clone()),
             _ => None,
@@ -68,7 +86,7 @@ impl Token {
 
     /// Counts a request.
     pub(crate) fn spend_request(&self) -> Result<(), Refusal> {
-        let Some(rate) = self.entry.limits.requests_per_second.map(f64::from) else { return Ok(()) };
+        let Some(rate) = self.limits().requests_per_second.map(f64::from) else { return Ok(()) };
         let mut bucket = lock(&self.bucket);
         let now = Instant::now();
         bucket.drops =
@@ -80,63 +98,5 @@ impl Token {
         }
         bucket.drops -= 1.0;
         Ok(())
-    }
-
-    /// Counts a request that waits, for as long as it does.
-    pub(crate) fn hold_place(token: &Arc<Self>) -> Result<Place, Refusal> {
-        let most = token.entry.limits.waiters.unwrap_or(u64::MAX);
-        let place = Place(Arc::clone(token));
-        if token.waiting.fetch_add(1, Ordering::SeqCst) >= most {
-            return Err(Refusal::too_many("too many requests of this token wait", 1000));
-        }
-        Ok(place)
-    }
-
-    /// A lease lasts so long from now, or is no more.
-    pub(crate) fn lease_lasts(&self, id: LeaseId, time: Option<Duration>) {
-        if self.entry.limits.leases.is_none() {
-            return;
-        }
-        let mut leases = lock(&self.leases);
-        match time {
-            Some(time) => drop(leases.insert(id, Instant::now() + time)),
-            None => drop(leases.remove(&id)),
-        }
-    }
-}
-
-/// A request that waits.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<Token>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Room for one more lease.
-#[derive(Debug)]
-pub(crate) struct Room(Option<Arc<Token>>);
-
-impl Room {
-    pub(crate) fn check(token: Option<Arc<Token>>, id: LeaseId) -> Result<Self, Refusal> {
-        if let Some((token, most)) =
-            token.as_ref().and_then(|token| Some((token, token.entry.limits.leases?)))
-        {
-            let mut leases = lock(&token.leases);
-            let now = Instant::now();
-            leases.retain(|_, until| *until > now);
-            if leases.len() as u64 >= most && !leases.contains_key(&id) {
-                return Err(Refusal::too_many("this token holds as many leases as it may", 1000));
-            }
-        }
-        Ok(Room(token))
-    }
-
-    pub(crate) fn taken(self, id: LeaseId, ttl: Duration) {
-        if let Some(token) = self.0 {
-            token.lease_lasts(id, Some(ttl));
-        }
     }
 }

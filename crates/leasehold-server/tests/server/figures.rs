@@ -174,6 +174,23 @@ async fn a_busy_store_is_counted_for_each_verb() {
     }
 }
 
+/// Nobody is told of these: the wait goes on. They are found busy all the same.
+#[tokio::test]
+async fn a_busy_store_is_counted_also_where_a_wait_tries_again() {
+    let (server, store) = faulty().await;
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy), Act::Fail(ErrorKind::Busy)]);
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
+    assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
+    assert_eq!(server.figure("lock_db_busy_total{op=\"acquire\"}").await, 2.0);
+    server.counts("acquire", [("success", 1.0), ("fail", 0.0), ("busy", 0.0)]).await;
+    // The last one of a wait is told, and counted once.
+    store.always(Verb::TryAcquire, Act::Fail(ErrorKind::Busy));
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 10});
+    assert_eq!(server.verb("b", "acquire", waits).await.body["reason"], "BUSY_RETRY");
+    let tried = store.count(Verb::TryAcquire) - 1;
+    assert_eq!(server.figure("lock_db_busy_total{op=\"acquire\"}").await, tried as f64);
+}
+
 /// U08.
 #[tokio::test]
 async fn held_locks_are_those_whose_ttl_has_not_passed() {

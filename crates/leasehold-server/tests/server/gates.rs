@@ -34,14 +34,19 @@ async fn a_web_page_cannot_drive_a_loopback_server() {
     assert_eq!(post(same).await.status, 200);
 }
 
-struct Tenants {
-    server: Server,
-    secrets: Vec<String>,
-    _file: tempfile::NamedTempFile,
+pub(crate) struct Tenants {
+    pub(crate) server: Server,
+    pub(crate) secrets: Vec<String>,
+    pub(crate) lines: Vec<String>,
+    file: tempfile::NamedTempFile,
 }
 
 impl Tenants {
     async fn new(limits: Limits) -> Self {
+        Tenants::on(Locks::connect("memory:").await.unwrap(), limits).await
+    }
+
+    pub(crate) async fn on(locks: Locks, limits: Limits) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         let token = |prefix: &str, allow: &[Verb]| {
             let scope = Scope { prefix: prefix.into(), allow: allow.into() };
@@ -54,21 +59,27 @@ impl Tenants {
             token("cafe", &[Verb::Read]),
             token("café", &[Verb::Acquire]),
         ];
-        let lines: String = made.iter().map(|token| format!("{}\n", token.line)).collect();
-        std::fs::write(file.path(), lines).unwrap();
+        let lines = made.each_ref().map(|token| token.line.clone());
+        std::fs::write(file.path(), lines.join("\n")).unwrap();
         let mut settings = Settings::default();
         settings.tokens = Some(Tokens::read(file.path()).unwrap());
-        let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
-        Tenants { server, secrets: made.map(|token| token.secret).into(), _file: file }
+        let server = Server::on(locks, settings).await;
+        Tenants { server, secrets: made.map(|token| token.secret).into(), lines: lines.into(), file }
     }
 
-    async fn call(&self, who: usize, method: &str, path: &str, body: &str) -> Answer {
+    /// The file has these lines from now on, and is read again.
+    pub(crate) fn reload(&self, lines: &[&str]) {
+        std::fs::write(self.file.path(), lines.join("\n")).unwrap();
+        self.server.app.reload_tokens().unwrap();
+    }
+
+    pub(crate) async fn call(&self, who: usize, method: &str, path: &str, body: &str) -> Answer {
         let bearer = format!("Bearer {}", self.secrets[who]);
         let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
         self.server.send(method, path, &headers, body).await
     }
 
-    async fn acquire(&self, who: usize, name: &str) -> Answer {
+    pub(crate) async fn acquire(&self, who: usize, name: &str) -> Answer {
         let body = json!({"owner_id": "me", "ttl_ms": 60_000}).to_string();
         self.call(who, "POST", &format!("/v1/locks/{}/acquire", leasehold::wire::segment(name)), &body).await
     }
@@ -153,8 +164,7 @@ async fn the_owner_of_a_lease_who_may_not_look_at_locks_finds_the_lease() {
 async fn a_token_that_is_struck_out_is_refused_after_the_file_is_read_again() {
     let t = Tenants::new(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
-    std::fs::write(t._file.path(), "# nobody\n").unwrap();
-    t.server.app.reload_tokens().unwrap();
+    t.reload(&["# nobody"]);
     t.acquire(0, "blue/b").await.is_problem(401, "AUTH_FAILED");
 }
 

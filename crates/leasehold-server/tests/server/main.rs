@@ -4,15 +4,18 @@
 
 mod api;
 mod bad_input;
+mod draining;
 mod figures;
 mod findings;
 mod gates;
 mod json;
+mod limits;
 mod operations;
 mod repeats;
 mod schema;
 mod several;
 mod silence;
+mod struck_out;
 mod support;
 mod tls;
 mod vanishing;

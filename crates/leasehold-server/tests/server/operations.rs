@@ -35,7 +35,8 @@ async fn a_server_that_ends_answers_everybody_who_waits() {
     }
     let ended = tokio::time::timeout(PATIENCE, &mut server.task).await;
     ended.unwrap().unwrap().unwrap();
-    assert!(began.elapsed() < Duration::from_secs(7), "it took {:?} to end", began.elapsed());
+    // That is what is promised, and far more than this takes.
+    assert!(began.elapsed() < Duration::from_secs(5), "it took {:?} to end", began.elapsed());
     assert!(tokio::net::TcpStream::connect(server.address).await.is_err());
 }
 

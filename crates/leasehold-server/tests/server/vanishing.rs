@@ -15,6 +15,10 @@ use crate::support::{Server, asked, faulty, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
+/// Within a second of the client's going: its connection's end and one call to the store. And two more for a machine
+/// that is busy with something else; a place lapses after ten.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
 fn acquire(name: &str, body: serde_json::Value) -> Vec<u8> {
     let headers = [("content-type", "application/json")];
     request("POST", &format!("/v1/locks/{name}/acquire"), &headers, &body.to_string())
@@ -34,7 +38,7 @@ async fn a_client_that_goes_while_it_waits_leaves_the_queue() {
         let began = Instant::now();
         drop(waiting);
         server.until("a", |lock| lock["queue_length"] == 0).await;
-        assert!(began.elapsed() < Duration::from_secs(8), "its place lapsed; it was not given up");
+        assert!(began.elapsed() < AT_ONCE, "it took {:?}", began.elapsed());
     }
 }
 
@@ -50,9 +54,11 @@ async fn what_a_client_got_that_went_before_its_answer_goes_to_the_next() {
         let going = server.raw(&acquire("a", body)).await;
         asked(&store, Verb::TryAcquire, 1).await;
         drop(going);
+        let went = Instant::now();
         let next = json!({"owner_id": "next", "ttl_ms": 30_000, "wait_ms": 50_000});
         let next = server.verb("a", "acquire", next).await;
         assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")));
+        assert!(went.elapsed() < AT_ONCE, "the next had it after {:?}", went.elapsed());
     }
 }
 

@@ -1,0 +1,318 @@
+//! How much a token may use, whatever is sent at once, repeated, refused or broken off.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::backend::{Backend, Release};
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
+use leasehold::{ErrorKind, LeaseId, Locks, Name};
+use leasehold_server::Limits;
+use serde_json::{Value, json};
+use testkit::faulty::{Act, Faulty, Verb};
+use tokio::task::JoinSet;
+
+use crate::gates::Tenants;
+use crate::support::{Answer, PATIENCE, asked, request};
+
+const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
+/// The tenant of these tests.
+const BLUE: usize = 0;
+
+fn leases(most: u64) -> Limits {
+    Limits { leases: Some(most), ..Limits::default() }
+}
+
+fn waiters(most: u64) -> Limits {
+    Limits { waiters: Some(most), ..Limits::default() }
+}
+
+async fn on_faulty(limits: Limits) -> (Tenants, Faulty) {
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+    (Tenants::on(locks, limits).await, store)
+}
+
+fn path(name: &str, verb: &str) -> String {
+    format!("/v1/locks/blue%2F{name}/{verb}")
+}
+
+fn once() -> Value {
+    json!({"owner_id": "me", "ttl_ms": 600_000})
+}
+
+fn with_id(id: &str) -> Value {
+    json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": id})
+}
+
+fn bytes(t: &Tenants, name: &str, body: &Value) -> Vec<u8> {
+    let bearer = format!("Bearer {}", t.secrets[BLUE]);
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    request("POST", &path(name, "acquire"), &headers, &body.to_string())
+}
+
+impl Tenants {
+    async fn blue(&self, name: &str, verb: &str, body: Value) -> Answer {
+        self.call(BLUE, "POST", &path(name, verb), &body.to_string()).await
+    }
+
+    async fn looks_like(&self, name: &str, is_so: impl Fn(&Value) -> bool) {
+        let began = Instant::now();
+        loop {
+            let seen = self.call(BLUE, "GET", &format!("/v1/locks/blue%2F{name}"), "").await.body;
+            if is_so(&seen) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Tries until there is room.
+    async fn has_room_in_the_end(&self, body: impl Fn() -> Value) {
+        let began = Instant::now();
+        loop {
+            let answer = self.blue("free", "acquire", body()).await;
+            if answer.status != 429 {
+                assert_eq!(answer.status, 200, "{answer:?}");
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "there is never room again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
+    for body in [once(), json!({"owner_id": "me", "ttl_ms": 600_000, "wait_ms": 20_000})] {
+        let (t, store) = on_faulty(leases(3)).await;
+        // All are under way before the first is answered.
+        store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));
+        let t = Arc::new(t);
+        let mut all = JoinSet::new();
+        for number in 0..30 {
+            let (t, body) = (Arc::clone(&t), body.clone());
+            all.spawn(async move { t.blue(&number.to_string(), "acquire", body).await });
+        }
+        let answers = all.join_all().await;
+        let granted: Vec<_> = answers.iter().filter(|answer| answer.status == 200).collect();
+        assert_eq!(granted.len(), 3, "of 30 at once");
+        answers.iter().filter(|answer| answer.status != 200).for_each(|a| a.is_problem(429, "RATE_LIMITED"));
+        // What is given back is there for others.
+        store.always(Verb::TryAcquire, Act::Pass);
+        let lease = &granted[0].body;
+        let name = lease["lock_name"].as_str().unwrap().strip_prefix("blue/").unwrap();
+        assert_eq!(t.blue("free", "acquire", once()).await.status, 429);
+        t.blue(name, "release", json!({"lease_id": lease["lease_id"]})).await;
+        assert_eq!(t.blue("free", "acquire", once()).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn those_who_wait_have_their_room_already() {
+    let (t, _) = on_faulty(leases(2)).await;
+    assert_eq!(t.acquire(BLUE, "blue/a").await.status, 200);
+    let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
+    let waiting = t.server.raw(&bytes(&t, "a", &waits)).await;
+    t.looks_like("a", |lock| lock["queue_length"] == 1).await;
+    t.blue("b", "acquire", waits).await.is_problem(429, "RATE_LIMITED");
+    drop(waiting);
+    t.has_room_in_the_end(once).await;
+}
+
+#[tokio::test]
+async fn one_lease_id_on_two_names_is_two_leases_and_a_repeat_is_none() {
+    let (t, _) = on_faulty(leases(1)).await;
+    assert_eq!(t.blue("a", "acquire", with_id(ID)).await.status, 200);
+    t.blue("b", "acquire", with_id(ID)).await.is_problem(429, "RATE_LIMITED");
+    let mut repeat = with_id(ID);
+    // What it asks for now is not how long the lease lasts.
+    repeat["ttl_ms"] = json!(1);
+    assert_eq!(t.blue("a", "acquire", repeat).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn a_refused_renewal_frees_its_room_only_if_the_lease_is_gone() {
+    let store = Memory::new();
+    let backend: Arc<dyn Backend> = Arc::new(store);
+    let t = Tenants::on(Locks::builder(Arc::clone(&backend)).build(), leases(1)).await;
+    let fence = t.blue("a", "acquire", with_id(ID)).await.body["fencing_token"].as_u64().unwrap();
+    let renew = json!({"lease_id": ID, "extend_by_ms": 600_000});
+    let with = |field: &str, value: Value| {
+        let mut renew = renew.clone();
+        renew[field] = value;
+        renew
+    };
+    for (name, body) in [
+        ("b", renew.clone()),
+        ("a", with("fencing_token", json!(fence + 1))),
+        ("a", with("owner_id", json!("another"))),
+        ("a", with("raise_fencing_token", json!(1))),
+    ] {
+        assert_eq!(t.blue(name, "renew", body.clone()).await.status, 410, "{body}");
+        let mut one = body.clone();
+        one["lock_name"] = json!(format!("blue/{name}"));
+        let batch = json!({"leases": [one]}).to_string();
+        assert_eq!(t.call(BLUE, "POST", "/v1/renew", &batch).await.body["results"][0]["status"], 410);
+        t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    }
+    // Revoked, it still holds the lock until its time has passed.
+    assert_eq!(t.call(2, "POST", &path("a", "revoke"), "{}").await.body["revoked"], 1);
+    assert_eq!(t.blue("a", "renew", renew.clone()).await.status, 410);
+    t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    // Somebody else ended it, without this server.
+    let name = Name::within("leasehold", "blue/a").unwrap();
+    backend.release(&Release::new(name, LeaseId::parse(ID).unwrap())).await.unwrap();
+    t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    assert_eq!(t.blue("a", "renew", renew).await.status, 410);
+    assert_eq!(t.blue("free", "acquire", once()).await.status, 200);
+}
+
+#[tokio::test]
+async fn whatever_gets_nothing_gives_its_room_back() {
+    let (t, store) = on_faulty(leases(1)).await;
+    t.blue("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable)]);
+    t.blue("a", "acquire", with_id(ID)).await.is_problem(503, "UNAVAILABLE");
+    let red = json!({"owner_id": "me", "ttl_ms": 600_000, "mode": "permit", "limit": 1});
+    assert_eq!(t.blue("held", "acquire", red).await.status, 200);
+    let (t, store) = on_faulty(leases(1)).await;
+    let backend: &dyn Backend = &store;
+    let claim = leasehold::backend::Claim::new(
+        Name::within("leasehold", "blue/held").unwrap(),
+        leasehold::backend::Mode::Exclusive,
+        Duration::from_secs(600),
+        "somebody",
+    );
+    backend.try_acquire(&claim).await.unwrap();
+    assert_eq!(t.blue("held", "acquire", once()).await.status, 409);
+    let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 10});
+    assert_eq!(t.blue("held", "acquire", waits).await.status, 409);
+    t.blue("held", "acquire", json!({"owner_id": "w", "ttl_ms": 1, "mode": "permit", "limit": 2}))
+        .await
+        .is_problem(422, "MISMATCH");
+    // One that goes before its answer, and one that goes while it waits.
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(100))]);
+    let tried = store.count(Verb::TryAcquire);
+    let going = t.server.raw(&bytes(&t, "a", &once())).await;
+    asked(&store, Verb::TryAcquire, tried + 1).await;
+    drop(going);
+    let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
+    // There is room for it when the first has given back.
+    t.looks_like("a", |lock| lock["held"] == false).await;
+    let began = Instant::now();
+    loop {
+        let going = t.server.raw(&bytes(&t, "held", &waits)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let seen = t.call(BLUE, "GET", "/v1/locks/blue%2Fheld", "").await.body;
+        drop(going);
+        if seen["queue_length"] == 1 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "there is never room again");
+    }
+    t.has_room_in_the_end(once).await;
+}
+
+/// A client that numbers its attempts gives up by itself. One that does not, keeps the lease: so it is counted.
+#[tokio::test]
+async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
+    let (t, store) = on_faulty(leases(1)).await;
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(200))]);
+    let mut numbered = with_id(ID);
+    numbered["attempt"] = json!(1);
+    let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
+    asked(&store, Verb::TryAcquire, 1).await;
+    drop(going);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    t.looks_like("a", |lock| lock["held"] == true).await;
+    t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    t.blue("a", "release", json!({"lease_id": ID, "attempt": 1, "unanswered": 600_000})).await;
+    assert_eq!(t.blue("b", "acquire", once()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_token_whose_line_was_changed_keeps_what_it_has_used() {
+    let (t, _) = on_faulty(Limits { requests_per_second: Some(1000), ..leases(2) }).await;
+    assert_eq!(t.acquire(BLUE, "blue/a").await.status, 200);
+    let fewer = t.lines[BLUE].replace(r#""leases":2"#, r#""leases":1"#);
+    assert_ne!(fewer, t.lines[BLUE]);
+    t.reload(&[&t.lines[1], &fewer]);
+    t.acquire(BLUE, "blue/b").await.is_problem(429, "RATE_LIMITED");
+    t.reload(&[&t.lines[BLUE]]);
+    assert_eq!(t.acquire(BLUE, "blue/b").await.status, 200);
+    t.acquire(BLUE, "blue/c").await.is_problem(429, "RATE_LIMITED");
+}
+
+/// A place that is kept without a request at it holds up others as one that waits does.
+#[tokio::test]
+async fn a_place_that_is_kept_counts_as_one_that_waits() {
+    let (t, _) = on_faulty(waiters(1)).await;
+    let holder = t.acquire(BLUE, "blue/a").await.body;
+    let place = |id: &str, queue: u64| {
+        let mut body = with_id(id);
+        body["queue"] = json!(queue);
+        body
+    };
+    let other = || LeaseId::random().expose().to_owned();
+    assert_eq!(t.blue("a", "acquire", place(ID, 600_000)).await.status, 409);
+    for _ in 0..3 {
+        t.blue("a", "acquire", place(&other(), 600_000)).await.is_problem(429, "RATE_LIMITED");
+    }
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 10});
+    t.blue("a", "acquire", waits.clone()).await.is_problem(429, "RATE_LIMITED");
+    // Who comes back to it has it already; and neither is in the way of an attempt that does not queue.
+    assert_eq!(t.blue("a", "acquire", place(ID, 600_000)).await.status, 409);
+    assert_eq!(t.blue("a", "acquire", once()).await.status, 409);
+    // Given up.
+    t.blue("a", "release", json!({"lease_id": ID})).await;
+    let id = other();
+    assert_eq!(t.blue("a", "acquire", place(&id, 600_000)).await.status, 409);
+    t.blue("a", "acquire", waits.clone()).await.is_problem(429, "RATE_LIMITED");
+    // Granted.
+    t.blue("a", "release", json!({"lease_id": holder["lease_id"]})).await;
+    assert_eq!(t.blue("a", "acquire", place(&id, 600_000)).await.status, 200);
+    assert_eq!(t.blue("a", "acquire", place(&other(), 1)).await.status, 409);
+    // Lapsed.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(t.blue("a", "acquire", waits).await.body["reason"], "WAIT_TIMEOUT");
+    // The place of one that numbers its attempts and went stays as well.
+    let mut numbered = place(ID, 600_000);
+    (numbered["attempt"], numbered["wait_ms"]) = (json!(1), json!(50_000));
+    let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
+    t.looks_like("a", |lock| lock["queue_length"] == 1).await;
+    drop(going);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    t.blue("a", "acquire", place(&other(), 1)).await.is_problem(429, "RATE_LIMITED");
+}
+
+/// Nobody heard how long the lease lasts now: the client hung up, or the store did not say.
+#[tokio::test]
+async fn a_renewal_without_an_answer_makes_no_lease_last_longer_than_it_is_counted() {
+    for hang_up in [true, false] {
+        let (t, store) = on_faulty(leases(1)).await;
+        let mut brief = with_id(ID);
+        // Long enough to be renewed on a slow machine.
+        brief["ttl_ms"] = json!(2_000);
+        assert_eq!(t.blue("a", "acquire", brief).await.status, 200);
+        let renew = json!({"lease_id": ID, "extend_by_ms": 600_000}).to_string();
+        let renewed = if hang_up { Act::NeverAfter } else { Act::LostAfter(ErrorKind::NetworkTimeout) };
+        store.plan(Verb::Renew, [renewed]);
+        if hang_up {
+            let bearer = format!("Bearer {}", t.secrets[BLUE]);
+            let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+            let going = t.server.raw(&request("POST", &path("a", "renew"), &headers, &renew)).await;
+            asked(&store, Verb::Renew, 1).await;
+            drop(going);
+        } else {
+            t.call(BLUE, "POST", &path("a", "renew"), &renew).await.is_problem(503, "NETWORK_TIMEOUT");
+        }
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        t.looks_like("a", |lock| lock["held"] == true).await;
+        t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    }
+}

@@ -46,24 +46,7 @@ pub async fn serve(
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
     let connections = accept(&state, router, listener, tls, shutdown).await;
     state.draining.cancel();
-<<<<<<< HEAD
     drain(&state, connections).await;
-=======
-    {
-        let all = async {
-            while connections.join_next().await.is_some() {}
-            // What those who waited had in the store is given back, even if they were answered before.
-            state.is_done().await;
-        };
-        let mut all = std::pin::pin!(all);
-        let calls = tokio::time::timeout(LAST_CALLS, all.as_mut()).await;
-        // Nothing of it is left, or whatever is left does not get any further.
-        state.closing.cancel();
-        if calls.is_err() {
-            let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
-        }
-    }
->>>>>>> limits
     sweeping.abort();
     Ok(())
 }
@@ -86,8 +69,17 @@ pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<A
 
 /// Finishes what is under way, in bounded time.
 async fn drain(state: &App, mut connections: JoinSet<()>) {
-    let all = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(DRAIN, all).await;
+    let all = async {
+        while connections.join_next().await.is_some() {}
+        // What those who waited had in the store is given back, even if they were answered before.
+        state.is_done().await;
+    };
+    let mut all = std::pin::pin!(all);
+    if tokio::time::timeout(LAST_CALLS, all.as_mut()).await.is_err() {
+        // Whatever is left does not get any further.
+        state.closing.cancel();
+        let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
+    }
     state.settings.log.flush();
 }
 

@@ -4,10 +4,12 @@
 
 mod api;
 mod bad_input;
+mod batch;
 mod figures;
 mod findings;
 mod gates;
 mod json;
+mod logs;
 mod operations;
 mod repeats;
 mod schema;

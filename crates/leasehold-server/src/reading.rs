@@ -13,7 +13,7 @@ use crate::app::{App, in_time};
 use crate::problem::Refusal;
 
 /// Bytes of a body at most, so 128 for each of a full batch of renewals: one that says no more than it must fits with a
-/// name of 51 bytes. Who has longer names sends smaller batches, as the Rust client does.
+/// name of 52 bytes. Who has longer names sends smaller batches, as the Rust client does.
 const MAX_BODY: usize = 64 * 1024;
 
 /// The name in `/v1/locks/{name}…`: one segment, decoded once.
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_batch_fits_into_a_body_with_names_of_51_bytes_and_no_longer() {
+    fn a_full_batch_fits_into_a_body_with_names_of_52_bytes_and_no_longer() {
         let bytes = |name: usize| {
             let mut one = wire::Renew::default();
             one.lock_name = Some("n".repeat(name));
@@ -136,7 +136,7 @@ mod tests {
             one.extend_by_ms = 600_000;
             serde_json::json!({ "leases": vec![one; wire::MAX_BATCH] }).to_string().len()
         };
-        assert!(bytes(51) <= MAX_BODY && bytes(52) > MAX_BODY, "{} and {}", bytes(51), bytes(52));
+        assert!(bytes(52) <= MAX_BODY && bytes(53) > MAX_BODY, "{} and {}", bytes(52), bytes(53));
     }
 
     #[test]

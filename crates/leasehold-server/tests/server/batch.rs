@@ -146,7 +146,8 @@ async fn a_rust_client_keeps_the_leases_that_may_be_renewed_when_others_of_the_b
     leases.push(leases[0].clone());
     t.narrow(&["red/"]);
     let answers = client.renew(&leases).await;
-    let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().map_err(leasehold::Error::kind)).collect();
+    let kinds: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().map_err(leasehold::Error::kind)).collect();
     assert!(
         matches!(
             kinds[..],
@@ -194,7 +195,11 @@ async fn each_of_a_batch_has_its_line_its_time_and_its_place_in_the_history() {
     for (line, (result, status, lock, lease, fence)) in told.iter().zip(expected) {
         assert_eq!((&line["op"], &line["request_id"]), (&json!("renew"), &json!("batch-1")), "{line}");
         assert_eq!((&line["result"], &line["status"]), (&json!(result), &json!(status)), "{line}");
-        assert_eq!((&line["lock_hash"], &line["lease_hash"], &line["fence"]), (&lock, &lease, &fence), "{line}");
+        assert_eq!(
+            (&line["lock_hash"], &line["lease_hash"], &line["fence"]),
+            (&lock, &lease, &fence),
+            "{line}"
+        );
         assert!(line["latency_ms"].is_number() && line["error"].is_string() == (status != 200), "{line}");
     }
     assert_eq!(server.figure("lock_op_latency_ms_count{op=\"renew\"}").await, 4.0);

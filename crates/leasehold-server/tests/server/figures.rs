@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks};
-use leasehold_server::Settings;
+use leasehold_server::{Limits, NewToken, Settings, Tokens};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::faulty::{Act, Verb};
@@ -317,6 +317,22 @@ async fn requests_that_the_gate_refuses_are_counted() {
     // What is refused by its route is counted there.
     server.verb("a", "acquire", json!({})).await.is_problem(400, "INVALID_ARGUMENT");
     assert_eq!(server.figure(refused).await, 2.0);
+    // For its token, and for being one too many.
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    let limits = Limits { requests_per_second: Some(1), ..Limits::default() };
+    let slow = NewToken::create("slow", Vec::new(), limits).unwrap();
+    let other = NewToken::create("other", Vec::new(), Limits::default()).unwrap();
+    std::fs::write(tokens.path(), format!("{}\n{}\n", slow.line, other.line)).unwrap();
+    let mut settings = Settings::default();
+    settings.tokens = Some(Tokens::read(tokens.path()).unwrap());
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let get = async |path: &str, secret: &str| {
+        server.send("GET", path, &[("authorization", &format!("Bearer {secret}"))], "").await
+    };
+    assert_eq!(get("/v1/capabilities", "none").await.status, 401);
+    while get("/v1/capabilities", &slow.secret).await.status != 429 {}
+    let figures = get("/metrics", &other.secret).await.text;
+    assert!(figures.contains(&format!("\n{refused} 2\n")), "{figures}");
 }
 
 #[tokio::test]

@@ -34,7 +34,10 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
         (&json!("acquire"), &json!("success"), &json!("r-1"))
     );
     assert_eq!((&line["fence"], &line["status"]), (&lease["fencing_token"], &json!(200)));
-    assert_eq!((&line["lock_hash"], &line["owner_hash"]), (&json!(hash_name("private")), &json!(hash_name("hush"))));
+    assert_eq!(
+        (&line["lock_hash"], &line["owner_hash"]),
+        (&json!(hash_name("private")), &json!(hash_name("hush")))
+    );
     assert!(line["ts"].is_u64() && line["latency_ms"].is_number() && line["level"] == "info");
     assert_eq!(line["lease_hash"], told[1]["lease_hash"]);
     assert_eq!(line["error"], Value::Null);
@@ -145,9 +148,25 @@ async fn nothing_that_a_body_holds_reaches_the_log_and_no_answer_repeats_it() {
     let mut bodies = Vec::new();
     for text in [secret, &tricky, &format!("{tricky}`, there are no fields")] {
         let all = [
-            "owner_id", "ttl_ms", "mode", "limit", "wait_ms", "queue", "metadata", "repeat", "attempt",
-            "first", "lease_id", "extend_by_ms", "fencing_token", "shorten", "raise_fencing_token",
-            "unanswered", "now", "leases", "lock_name",
+            "owner_id",
+            "ttl_ms",
+            "mode",
+            "limit",
+            "wait_ms",
+            "queue",
+            "metadata",
+            "repeat",
+            "attempt",
+            "first",
+            "lease_id",
+            "extend_by_ms",
+            "fencing_token",
+            "shorten",
+            "raise_fencing_token",
+            "unanswered",
+            "now",
+            "leases",
+            "lock_name",
         ];
         // As text where a number or flag belongs, inside a list, and as the name of a field.
         for field in all {
@@ -186,7 +205,10 @@ async fn an_answer_says_which_field_is_wrong_and_what_belongs_there() {
     let server = Server::start().await;
     for (body, says) in [
         (json!({"owner_id": "me", "ttl_ms": "30s"}), "ttl_ms: expected u64 at line 1 column "),
-        (json!({"owner_id": 7, "ttl_ms": 1, "colour": 1}), "a field that is not known, expected one of `owner_id`"),
+        (
+            json!({"owner_id": 7, "ttl_ms": 1, "colour": 1}),
+            "a field that is not known, expected one of `owner_id`",
+        ),
         (json!({"owner_id": 7, "ttl_ms": 1}), "owner_id: expected a string"),
         (json!({"owner_id": "me", "ttl_ms": -1}), "ttl_ms: expected u64"),
         (json!({"mode": "odd"}), "mode: expected one of `exclusive`, `shared`, `permit`"),
@@ -216,7 +238,10 @@ async fn a_sweep_that_found_something_or_failed_is_a_line_with_how_long_it_took(
         let began = Instant::now();
         loop {
             let text = lines.text();
-            let found = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|line| is_it(line));
+            let found = text
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap())
+                .find(|line| is_it(line));
             if let Some(line) = found {
                 return line;
             }
@@ -227,7 +252,11 @@ async fn a_sweep_that_found_something_or_failed_is_a_line_with_how_long_it_took(
     server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
     server.acquire("b").await;
     let line = sweep(&|line| line["op"] == "sweep" && line["result"] == "success").await;
-    assert_eq!((&line["expired"], &line["held"], &line["level"]), (&json!(1), &json!(1), &json!("info")), "{line}");
+    assert_eq!(
+        (&line["expired"], &line["held"], &line["level"]),
+        (&json!(1), &json!(1), &json!("info")),
+        "{line}"
+    );
     assert!(line["latency_ms"].is_number() && line["ts"].is_u64() && line["tickets"] == 0, "{line}");
     store.always(Verb::Other, Act::Fail(ErrorKind::Unavailable));
     let line = sweep(&|line| line["op"] == "sweep" && line["result"] == "fail").await;

@@ -171,7 +171,8 @@ async fn well(document: &mut Document, server: &Server) {
             assert_eq!(busy.body["queue_place"], 0);
         }
         if template == "/v1/renew" {
-            let statuses: Vec<_> = [0, 1, 2].map(|item| answer.body["results"][item]["status"].clone()).into();
+            let statuses: Vec<_> =
+                [0, 1, 2].map(|item| answer.body["results"][item]["status"].clone()).into();
             assert_eq!(statuses, [200, 410, 400]);
         }
     }
@@ -249,7 +250,9 @@ async fn with_a_store_that_fails(document: &mut Document) {
         if template == "/v1/renew" {
             document.fits(method, template, 200, &answer);
             assert_eq!(answer.body["results"][0]["status"], 503);
-        } else if !document.api["paths"][template][method]["responses"]["5XX"].is_null() && answer.status != 404 {
+        } else if !document.api["paths"][template][method]["responses"]["5XX"].is_null()
+            && answer.status != 404
+        {
             document.fits(method, template, 503, &answer);
         }
     }
@@ -313,15 +316,22 @@ async fn the_document_says_what_must_be_sent_and_its_examples_fit() {
             let answers = operation["responses"].as_object().unwrap();
             let open = operation["security"] == json!([{}]);
             assert_eq!(open, matches!(path.as_str(), "/healthz" | "/readyz"), "{method} {path}");
-            assert!(answers.contains_key("4XX"), "{method} {path} is refused without a token or from elsewhere");
-            let bodies = answers.values().map(|answer| &answer["content"]).chain([&operation["requestBody"]["content"]]);
+            assert!(
+                answers.contains_key("4XX"),
+                "{method} {path} is refused without a token or from elsewhere"
+            );
+            let bodies = answers
+                .values()
+                .map(|answer| &answer["content"])
+                .chain([&operation["requestBody"]["content"]]);
             for (number, body) in bodies.enumerate() {
                 if body.is_null() && number == answers.len() {
                     continue;
                 }
-                let (kind, body) = body.as_object().and_then(|kinds| kinds.iter().next()).unwrap_or_else(|| {
-                    panic!("{method} {path}: what it answers is not in the document")
-                });
+                let (kind, body) = body
+                    .as_object()
+                    .and_then(|kinds| kinds.iter().next())
+                    .unwrap_or_else(|| panic!("{method} {path}: what it answers is not in the document"));
                 let reference = body["schema"]["$ref"].as_str().unwrap_or_default();
                 let example = &api.pointer(reference.trim_start_matches('#')).unwrap()["example"];
                 let exempt = !kind.ends_with("json");

@@ -216,7 +216,8 @@ impl Lines {
 
     /// The lines of a log in JSON about operations; sweeps are nobody's.
     pub(crate) fn json(&self) -> Vec<Value> {
-        let lines = self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+        let lines =
+            self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
         lines.into_iter().filter(|line| line["op"] != "sweep").collect()
     }
 }

@@ -249,8 +249,8 @@ async fn a_sweep_that_found_something_or_failed_is_a_line_with_how_long_it_took(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
     server.acquire("b").await;
+    server.verb("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
     let line = sweep(&|line| line["op"] == "sweep" && line["result"] == "success").await;
     assert_eq!(
         (&line["expired"], &line["held"], &line["level"]),

@@ -22,7 +22,7 @@ use leasehold::{Cancel, MAX_METADATA_BYTES, MAX_OWNER_BYTES};
 
 use crate::app::App;
 use crate::gate::{Caller, Told};
-use crate::problem::{Refusal, json, retry_after};
+use crate::problem::{Refusal, json};
 use crate::reading;
 use crate::token::{Share, Verb};
 
@@ -211,7 +211,7 @@ fn recommended_retry_ms(busy: &backend::Busy, reason: &str) -> u64 {
     }
 }
 
-fn held(claim: &Claim, reason: &str, busy: &backend::Busy) -> Response<Body> {
+fn held(claim: &Claim, reason: &'static str, busy: &backend::Busy) -> Response<Body> {
     let left = busy.holder_left.map(floor_ms);
     let retry = recommended_retry_ms(busy, reason);
     let error = match reason {
@@ -219,7 +219,12 @@ fn held(claim: &Claim, reason: &str, busy: &backend::Busy) -> Response<Body> {
         "WAIT_TIMEOUT" => "somebody else held the lock for all of wait_ms; try again",
         _ => "somebody else holds the lock; try again",
     };
-    let body = wire::Busy {
+    let refusal = Refusal {
+        retryable: true,
+        retry_after_ms: Some(retry),
+        ..Refusal::new(StatusCode::CONFLICT, reason, error)
+    };
+    refusal.response_with(&wire::Busy {
         acquired: false,
         lock_name: claim.name.as_str().into(),
         reason: reason.into(),
@@ -229,27 +234,21 @@ fn held(claim: &Claim, reason: &str, busy: &backend::Busy) -> Response<Body> {
         queue_length: busy.queue_length,
         queue_place: busy.place,
         recommended_retry_ms: retry,
-        error: error.into(),
-        code: reason.into(),
-        retryable: true,
-    };
-    let mut response = json(StatusCode::CONFLICT, &body);
-    retry_after(&mut response, retry);
-    response
+        problem: refusal.problem(),
+    })
 }
 
 fn superseded(claim: &Claim, gone: Gone) -> Response<Body> {
-    let body = wire::LeaseGone {
+    let error = "this lease_id was given up or taken over by a newer call; use a new one";
+    let refusal = Refusal::new(StatusCode::GONE, "SUPERSEDED", error);
+    refusal.response_with(&wire::LeaseGone {
         acquired: Some(false),
         renewed: None,
         lock_name: claim.name.as_str().into(),
-        reason: "SUPERSEDED".into(),
+        reason: refusal.code.into(),
         gone: gone.as_str().into(),
-        error: "this lease_id was given up or taken over by a newer call; use a new one".into(),
-        code: "SUPERSEDED".into(),
-        retryable: false,
-    };
-    json(StatusCode::GONE, &body)
+        problem: refusal.problem(),
+    })
 }
 
 fn unix_ms() -> u64 {

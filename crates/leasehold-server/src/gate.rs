@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use leasehold::backend::{Claim, Release, Released, Renewal};
-use leasehold::{Fence, LeaseId, Name, hash_name};
+use leasehold::{Fence, LeaseId, MAX_OWNER_BYTES, Name, hash_name};
 
 use crate::app::App;
 use crate::digits::{self, Digits};
@@ -91,6 +91,12 @@ impl Told {
         self.lease = Some(id);
     }
 
+    /// What a client says of the lease it means. No lease has a longer owner, and nobody needs to read one.
+    pub(crate) fn said(&mut self, owner: Option<&str>, fence: Option<u64>) {
+        self.owner = owner.filter(|owner| owner.len() <= MAX_OWNER_BYTES).map(str::to_owned);
+        self.fence = fence.map(Fence::new);
+    }
+
     pub(crate) fn granted(&mut self, fence: Fence, waited: Duration) {
         (self.fence, self.waited) = (Some(fence), Some(waited));
     }
@@ -115,8 +121,33 @@ impl Told {
             ("release", "fail", StatusCode::OK) => What::ReleaseRefused,
             _ => return,
         };
-        let event = Event::new(what, self.lease).granted(self.owner.as_deref(), self.fence, self.waited);
-        history.note(name, event.because(self.why.as_deref()));
+        let mut event = Event::new(what, self.lease).because(self.why.as_deref());
+        // Of any other lease only what was known before is true for sure.
+        if what == What::Granted {
+            event = event.granted(self.owner.as_deref(), self.fence, self.waited);
+        }
+        history.note(name, event);
+    }
+
+    /// Owner and fence of a lease that was not granted just now, where it was granted here.
+    fn granted_here(&self, history: &History) -> Option<(Option<Arc<str>>, Option<Fence>)> {
+        let is_known = self.op == "acquire" || (self.owner.is_some() && self.fence.is_some());
+        if is_known { None } else { history.grant(self.name.as_ref()?, self.lease?) }
+    }
+
+    pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// What the operations in one request were, each with the status of its answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Each(Vec<(Told, StatusCode)>);
+
+impl Each {
+    pub(crate) fn add(&mut self, told: Told, status: StatusCode) {
+        self.0.push((told, status));
     }
 
     pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
@@ -152,10 +183,15 @@ where
         }
     };
     let took = began.elapsed();
+    let conclude = |told: &Told, status: StatusCode| {
+        app.metrics.operation(told, took);
+        told.remember(&app.history, status);
+        tell(app, told, &id, status, took);
+    };
     if let Some(told) = response.extensions_mut().remove::<Told>() {
-        app.metrics.operation(&told, took);
-        told.remember(&app.history, response.status());
-        tell(app, &told, &id, response.status(), took);
+        conclude(&told, response.status());
+    } else if let Some(Each(all)) = response.extensions_mut().remove() {
+        all.iter().for_each(|(told, status)| conclude(told, *status));
     } else if changes {
         tell(app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
     }
@@ -168,6 +204,9 @@ where
 fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, took: Duration) {
     app.settings.log.line(|line| {
         let names = app.settings.log_names;
+        let granted = told.granted_here(&app.history);
+        let owner = told.owner.as_deref().or(granted.as_ref().and_then(|(owner, _)| owner.as_deref()));
+        let fence = told.fence.or(granted.as_ref().and_then(|(_, fence)| *fence));
         line.text("level", if status.is_server_error() { "warn" } else { "info" });
         line.text("op", told.op);
         if let Some(name) = &told.name {
@@ -176,7 +215,7 @@ fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, to
             }
             line.text("lock_hash", &name.hash());
         }
-        if let Some(owner) = &told.owner {
+        if let Some(owner) = owner {
             if names {
                 line.text("owner", owner);
             }
@@ -187,7 +226,7 @@ fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, to
         if let Some(id) = told.lease {
             line.text("lease_hash", id.digest().expose());
         }
-        if let Some(fence) = told.fence {
+        if let Some(fence) = fence {
             line.number("fence", fence.get());
         }
         if let Some(waited) = told.waited {

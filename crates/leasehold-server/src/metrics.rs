@@ -141,24 +141,14 @@ impl Metrics {
         if told.op == "refused" {
             self.refused.inc();
         }
-        if let Some(verb) = self.count(told.op, told.result) {
-            verb.latency.observe(took.as_secs_f64() * 1e3);
-        }
-    }
-
-    pub(crate) fn renewed_in_batch(&self, result: &'static str) {
-        self.count("renew", result);
-    }
-
-    fn count(&self, op: &str, result: &str) -> Option<&Verb> {
-        let verb = self.verbs.iter().find(|verb| verb.name == op)?;
-        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == result) {
+        let Some(verb) = self.verbs.iter().find(|verb| verb.name == told.op) else { return };
+        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == told.result) {
             counter.inc();
         }
-        if result == "busy" {
+        if told.result == "busy" {
             verb.store_busy.inc();
         }
-        Some(verb)
+        verb.latency.observe(took.as_secs_f64() * 1e3);
     }
 
     /// A call of a request that goes on found the store busy: nobody is told of it.

@@ -18,8 +18,8 @@ mod paths {
         request_body = wire::Acquire,
         responses(
             (status = 200, description = "Granted", body = wire::Acquired),
-            (status = 409, description = "Somebody else holds it, or the store is busy: try again", body = wire::Busy),
-            (status = 410, description = "This lease_id was given up or taken over", body = wire::LeaseGone),
+            (status = 409, description = "Somebody else holds it, or the store is busy: try again", body = wire::Busy, content_type = "application/problem+json"),
+            (status = 410, description = "This lease_id was given up or taken over", body = wire::LeaseGone, content_type = "application/problem+json"),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
             (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
         ))]
@@ -30,7 +30,7 @@ mod paths {
         request_body = wire::Renew,
         responses(
             (status = 200, description = "Still held", body = wire::Renewed),
-            (status = 410, description = "Lost, for ever", body = wire::LeaseGone),
+            (status = 410, description = "Lost, for ever", body = wire::LeaseGone, content_type = "application/problem+json"),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
             (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
         ))]
@@ -128,12 +128,16 @@ mod paths {
     fn findings() {}
 
     #[utoipa::path(get, path = "/healthz", tag = "operations", security(()),
-        responses((status = 200, description = "The process lives")))]
+        responses(
+            (status = 200, description = "The process lives", body = super::Health),
+            (status = "4XX", description = "Refused for host or origin", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
     fn healthz() {}
 
     #[utoipa::path(get, path = "/readyz", tag = "operations", security(()),
         responses(
-            (status = 200, description = "The store answers"),
+            (status = 200, description = "The store answers", body = super::Health),
+            (status = "4XX", description = "Refused for host or origin", body = wire::Problem, content_type = "application/problem+json"),
             (status = 503, description = "It does not, or the server ends", body = wire::Problem, content_type = "application/problem+json"),
         ))]
     fn readyz() {}
@@ -146,8 +150,22 @@ mod paths {
     fn metrics() {}
 }
 
+/// That the server, or its store, is well.
+#[derive(utoipa::ToSchema)]
+#[schema(example = json!({"status": "ok"}))]
+#[allow(dead_code)] // only its schema is used
+struct Health {
+    /// `ok` if the process lives, `ready` if the store answers.
+    status: String,
+}
+
 /// 200 to a batch of renewals.
 #[derive(utoipa::ToSchema)]
+#[schema(example = json!({"results": [
+    {"status": 200, "renewed": true, "lock_name": "nightly", "lease_expiry_ms": 1794827493574_u64, "expires_in_ms": 30000, "fencing_token": 459475822995008_u64, "mode": "exclusive", "renewals": 1, "acquired_at_ms": 1794827463574_u64},
+    {"status": 410, "renewed": false, "lock_name": "weekly", "reason": "NOT_OWNER_OR_EXPIRED", "gone": "expired", "type": "about:blank", "title": "Gone", "detail": "the lease is gone; stop work that needs it", "error": "the lease is gone; stop work that needs it", "code": "LOST", "retryable": false},
+    {"status": 403, "type": "about:blank", "title": "Forbidden", "detail": "the token does not allow this", "error": "the token does not allow this", "code": "AUTH_FAILED", "retryable": false}
+]}))]
 #[allow(dead_code)] // only its schema is used: each answer is made as it would be alone
 struct RenewedMany {
     /// In the order of the request.
@@ -158,7 +176,7 @@ struct RenewedMany {
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code)]
 struct RenewedEach {
-    /// 200: renewed. 410: lost, for ever. 503: not known, try again.
+    /// 200: renewed. 410: lost, for ever. 503: not known, try again. 400, 403 and others: as they are alone.
     status: u16,
     /// Whether it was renewed, with 200 and 410.
     renewed: Option<bool>,

@@ -62,18 +62,26 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn response(self) -> Response<Body> {
-        let title = self.status.canonical_reason().unwrap_or("Error");
-        let problem = Problem {
+    /// What every body of an error has.
+    pub(crate) fn problem(&self) -> Problem {
+        Problem {
             kind: "about:blank".into(),
-            title: title.into(),
+            title: self.status.canonical_reason().unwrap_or("Error").into(),
             status: self.status.as_u16(),
             detail: self.detail.clone(),
-            error: self.detail,
+            error: self.detail.clone(),
             code: self.code.into(),
             retryable: self.retryable,
-        };
-        let mut response = json(self.status, &problem);
+        }
+    }
+
+    pub(crate) fn response(self) -> Response<Body> {
+        self.response_with(&self.problem())
+    }
+
+    /// The response with a body that says more than its problem.
+    pub(crate) fn response_with(&self, body: &impl Serialize) -> Response<Body> {
+        let mut response = json(self.status, body);
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         if let Some(after) = self.retry_after_ms {
@@ -134,7 +142,7 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> 
 }
 
 /// Whole seconds, rounded up: the header knows nothing finer.
-pub(crate) fn retry_after(response: &mut Response<Body>, after_ms: u64) {
+fn retry_after(response: &mut Response<Body>, after_ms: u64) {
     response.headers_mut().insert(header::RETRY_AFTER, after_ms.div_ceil(1000).into());
 }
 

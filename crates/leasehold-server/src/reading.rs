@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use crate::app::{App, in_time};
 use crate::problem::Refusal;
 
-/// Bytes of a body at most: a batch of 512 renewals with long names fits.
+/// Bytes of a body at most, so 128 for each of a full batch of renewals: one that says no more than it must fits with a
+/// name of 52 bytes. Who has longer names sends smaller batches, as the Rust client does.
 const MAX_BODY: usize = 64 * 1024;
 
 /// The name in `/v1/locks/{name}…`: one segment, decoded once.
@@ -52,9 +53,55 @@ pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>)
     if !is_json(request.headers()) {
         return Err(Refusal::bad("the body must be JSON, with content-type: application/json"));
     }
-    let bytes = bytes(request.into_body(), app.settings.read_timeout).await?;
-    let read = serde_json::from_slice(&bytes).map(|wire::Object(body)| body);
-    read.map_err(|error| Refusal::bad(format!("the body cannot be read: {error}")))
+    object(&bytes(request.into_body(), app.settings.read_timeout).await?)
+}
+
+/// A body, or one of many in a body.
+pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    let read = serde_json::from_slice(bytes).map(|wire::Object(body)| body);
+    read.map_err(|error| {
+        let field = wrong_field::<T>(bytes, &error).map(|field| field + ": ").unwrap_or_default();
+        Refusal::bad(format!("the body cannot be read: {field}{}", without_values(&error)))
+    })
+}
+
+/// What is wrong with a body, and nothing of what it holds, not even the names of its fields: any of it may be a secret
+/// that stands in the wrong place, and this is logged. By itself serde repeats what it met.
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // What is no JSON is told by where it ends to be some; the names of fields here are our own.
+    if !error.is_data() || text.starts_with("missing field") || text.starts_with("duplicate field") {
+        return text;
+    }
+    let expected = match text.rsplit_once(" at line ") {
+        Some((said, _)) if said.ends_with("there are no fields") => None,
+        // The last one: what comes before it was sent.
+        _ => text.rsplit_once(", expected ").map(|(_, expected)| format!("expected {expected}")),
+    };
+    match (text.starts_with("unknown field"), expected) {
+        (true, Some(expected)) => format!("a field that is not known, {expected}"),
+        (true, None) => "a field that is not known; there are none".into(),
+        (false, Some(expected)) => expected,
+        (false, None) => "something is not as it must be; see /openapi.json".into(),
+    }
+}
+
+/// The field whose value is of the wrong type. No request is without defaults, so each field can be tried alone.
+fn wrong_field<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Option<String> {
+    let is_value = |error: &serde_json::Error| {
+        let text = error.to_string();
+        error.is_data() && ["invalid", "unknown variant"].iter().any(|begin| text.starts_with(begin))
+    };
+    if !is_value(error) {
+        return None;
+    }
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(bytes).ok()?;
+    // Only fields that are known have values of a wrong type.
+    let wrong = fields.into_iter().find(|(field, value)| {
+        let alone = serde_json::from_value::<T>(serde_json::json!({ field: value }));
+        alone.is_err_and(|error| is_value(&error))
+    });
+    wrong.map(|(field, _)| field)
 }
 
 async fn bytes(body: Body, timeout: Duration) -> Result<Bytes, Refusal> {
@@ -79,6 +126,18 @@ fn is_json(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_batch_fits_into_a_body_with_names_of_52_bytes_and_no_longer() {
+        let bytes = |name: usize| {
+            let mut one = wire::Renew::default();
+            one.lock_name = Some("n".repeat(name));
+            one.lease_id = leasehold::LeaseId::random().expose().to_owned();
+            one.extend_by_ms = 600_000;
+            serde_json::json!({ "leases": vec![one; wire::MAX_BATCH] }).to_string().len()
+        };
+        assert!(bytes(52) <= MAX_BODY && bytes(53) > MAX_BODY, "{} and {}", bytes(52), bytes(53));
+    }
 
     #[test]
     fn escapes_are_decoded_once_and_broken_ones_refused() {

@@ -43,12 +43,17 @@ pub(crate) async fn run(app: Arc<App>) {
                 line.text("level", if answer.is_ok() { "info" } else { "warn" });
                 line.text("op", "sweep");
                 line.text("result", if answer.is_ok() { "success" } else { "fail" });
-                let swept = answer.unwrap_or_default();
-                line.number("expired", swept.expired);
-                line.number("tickets", swept.tickets);
-                line.number("held", swept.held);
-                line.number("waiting", swept.waiting);
+                if let Ok(swept) = &answer {
+                    line.number("expired", swept.expired);
+                    line.number("tickets", swept.tickets);
+                    line.number("held", swept.held);
+                    line.number("waiting", swept.waiting);
+                }
                 line.milliseconds("latency_ms", took);
+                if let Err(error) = &answer {
+                    // Messages hold no names, ids or passwords; sources may.
+                    line.text("error", error.message());
+                }
             });
         }
     }

@@ -9,9 +9,10 @@ use axum::http::{Request, Response, StatusCode};
 use leasehold::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{Error, ErrorKind, Fence, Name};
+use serde_json::value::RawValue;
 
 use crate::app::App;
-use crate::gate::{Caller, Told};
+use crate::gate::{Caller, Each, Told};
 use crate::problem::{Refusal, json};
 use crate::reading;
 use crate::token::Verb;
@@ -41,21 +42,36 @@ async fn renew_one(app: &App, mut request: Request<Body>, told: &mut Told) -> An
     if body.lock_name.is_some() {
         return Err(Refusal::bad("lock_name belongs into a batch; here the path says it"));
     }
-    let renewal = renewal(app, name, body)?;
-    told.lease(renewal.id);
+    let renewal = renewal(app, name, body, told)?;
     let renewed = renew_all(app, &caller, std::slice::from_ref(&renewal)).await.pop();
-    let renewed = renewed.unwrap_or_else(|| Err(no_answer()))?;
-    Ok(match renewed {
+    Ok(match fate(&renewal, renewed, told)? {
+        Fate::Held(held) => json(StatusCode::OK, &held),
+        Fate::Lost(refusal, lost) => refusal.response_with(&lost),
+    })
+}
+
+/// What a renewal came to, where the store could say.
+enum Fate {
+    Held(wire::Renewed),
+    Lost(Refusal, wire::LeaseGone),
+}
+
+fn fate(
+    renewal: &Renewal,
+    answer: Option<leasehold::Result<Renewed>>,
+    told: &mut Told,
+) -> Result<Fate, Refusal> {
+    match answer.unwrap_or_else(|| Err(no_answer()))? {
         Renewed::Held(grant) => {
             told.granted(grant.fence, grant.waited);
-            json(StatusCode::OK, &held(&renewal.name, &grant))
+            Ok(Fate::Held(held(&renewal.name, &grant)))
         }
         Renewed::Gone(gone) => {
             told.result("fail", gone.as_str());
-            json(StatusCode::GONE, &lost(&renewal.name, gone))
+            Ok(lost(&renewal.name, gone))
         }
-        _ => return Err(no_answer().into()),
-    })
+        _ => Err(no_answer().into()),
+    }
 }
 
 fn no_answer() -> Error {
@@ -71,8 +87,10 @@ async fn renew_all(app: &App, caller: &Caller, leases: &[Renewal]) -> Vec<leaseh
     answers
 }
 
-fn renewal(app: &App, name: Name, body: wire::Renew) -> Result<Renewal, Refusal> {
+fn renewal(app: &App, name: Name, body: wire::Renew, told: &mut Told) -> Result<Renewal, Refusal> {
     let id = wire::lease_id(&body.lease_id)?;
+    told.lease(id);
+    told.said(body.owner_id.as_deref(), body.fencing_token);
     let mut renewal = Renewal::new(name, id, app.ttl("extend_by_ms", body.extend_by_ms)?);
     renewal.owner = body.owner_id.map(Into::into);
     renewal.fence = body.fencing_token.map(Fence::new);
@@ -101,84 +119,83 @@ fn held(name: &Name, grant: &Grant) -> wire::Renewed {
     }
 }
 
-fn lost(name: &Name, gone: Gone) -> wire::LeaseGone {
-    wire::LeaseGone {
+fn lost(name: &Name, gone: Gone) -> Fate {
+    let error = "the lease is gone; stop work that needs it";
+    let refusal = Refusal::new(StatusCode::GONE, wire::code(ErrorKind::Lost), error);
+    let body = wire::LeaseGone {
         acquired: None,
         renewed: Some(false),
         lock_name: name.as_str().into(),
         reason: "NOT_OWNER_OR_EXPIRED".into(),
         gone: gone.as_str().into(),
-        error: "the lease is gone; stop work that needs it".into(),
-        code: wire::code(ErrorKind::Lost).into(),
-        retryable: false,
+        problem: refusal.problem(),
+    };
+    Fate::Lost(refusal, body)
+}
+
+/// [`wire::RenewMany`], whose leases are read one by one: what is wrong with one says nothing about the others.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    leases: Vec<Box<RawValue>>,
+}
+
+/// `POST /v1/renew`: each of the batch is judged, answered, counted and logged as it would be alone.
+pub(crate) async fn renew_many(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
+    match renew_batch(&app, request).await {
+        Ok((response, each)) => each.onto(response),
+        Err(refusal) => finish(Told::new("renew"), Err(refusal)),
     }
 }
 
-/// `POST /v1/renew`: each of the batch is answered as it would be alone, with its status.
-pub(crate) async fn renew_many(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("renew");
-    let answer = renew_batch(&app, request, &mut told).await;
-    finish(told, answer)
-}
-
-async fn renew_batch(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
+async fn renew_batch(app: &App, mut request: Request<Body>) -> Result<(Response<Body>, Each), Refusal> {
     let caller = Caller::of(&mut request);
-    let body: wire::RenewMany = reading::body(app, request).await?;
+    let body: Batch = reading::body(app, request).await?;
     if body.leases.is_empty() || body.leases.len() > wire::MAX_BATCH {
         return Err(Refusal::bad(format!("leases must have 1 to {} items", wire::MAX_BATCH)));
     }
     let mut renewals = Vec::with_capacity(body.leases.len());
-    for mut one in body.leases {
-        let name = one.lock_name.take().ok_or_else(|| Refusal::bad("lock_name required"))?;
-        let name = app.name(&name)?;
-        caller.may(Verb::Acquire, name.as_str())?;
-        renewals.push(renewal(app, name, one)?);
-    }
-    let mut answers = renew_all(app, &caller, &renewals).await.into_iter();
-    let mut results = Vec::with_capacity(renewals.len());
-    for renewal in &renewals {
-        results.push(match answers.next().unwrap_or_else(|| Err(no_answer())) {
-            Ok(Renewed::Held(grant)) => {
-                app.metrics.renewed_in_batch("success");
-                with_status(200, &held(&renewal.name, &grant))
-            }
-            Ok(Renewed::Gone(gone)) => {
-                app.metrics.renewed_in_batch("fail");
-                with_status(410, &lost(&renewal.name, gone))
-            }
-            Ok(_) => with_status(500, &problem(no_answer())),
-            Err(error) => {
-                let busy = error.kind() == ErrorKind::Busy;
-                app.metrics.renewed_in_batch(if busy { "busy" } else { "fail" });
-                let problem = problem(error);
-                with_status(problem.status, &problem)
-            }
+    let judged = body.leases.iter().map(|lease| {
+        let mut told = Told::new("renew");
+        let judged = one_of_many(app, &caller, lease, &mut told).map(|renewal| renewals.push(renewal));
+        (judged, told)
+    });
+    let judged: Vec<_> = judged.collect();
+    let mut answers = match &renewals[..] {
+        [] => Vec::new().into_iter(),
+        some => renew_all(app, &caller, some).await.into_iter(),
+    };
+    let (mut renewals, mut each) = (renewals.iter(), Each::default());
+    let mut results = Vec::with_capacity(judged.len());
+    for (judged, mut told) in judged {
+        let fate = judged.and_then(|()| {
+            let renewal = renewals.next().ok_or_else(no_answer)?;
+            fate(renewal, answers.next(), &mut told)
         });
+        let (status, body) = match fate {
+            Ok(Fate::Held(held)) => (StatusCode::OK, serde_json::to_value(held)),
+            Ok(Fate::Lost(refusal, lost)) => (refusal.status, serde_json::to_value(lost)),
+            Err(refusal) => {
+                told.refused(&refusal);
+                (refusal.status, serde_json::to_value(refusal.problem()))
+            }
+        };
+        // Our own types of strings and numbers always serialise. Errors have their status already.
+        let mut body = body.unwrap_or_default();
+        body["status"] = status.as_u16().into();
+        results.push(body);
+        each.add(told, status);
     }
-    // Each was counted by itself.
-    told.op = "renew_batch";
-    Ok(json(StatusCode::OK, &serde_json::json!({ "results": results })))
+    Ok((json(StatusCode::OK, &serde_json::json!({ "results": results })), each))
 }
 
-fn problem(error: Error) -> wire::Problem {
-    let refusal = Refusal::from(error);
-    wire::Problem {
-        kind: "about:blank".into(),
-        title: refusal.status.canonical_reason().unwrap_or("Error").into(),
-        status: refusal.status.as_u16(),
-        detail: refusal.detail.clone(),
-        error: refusal.detail,
-        code: refusal.code.into(),
-        retryable: refusal.retryable,
-    }
-}
-
-fn with_status(status: u16, body: &impl serde::Serialize) -> serde_json::Value {
-    let mut value = serde_json::to_value(body).unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("status".into(), status.into());
-    }
-    value
+fn one_of_many(app: &App, caller: &Caller, lease: &RawValue, told: &mut Told) -> Result<Renewal, Refusal> {
+    let mut body: wire::Renew = reading::object(lease.get().as_bytes())?;
+    let name = body.lock_name.take().ok_or_else(|| Refusal::bad("lock_name required"))?;
+    let name = app.name(&name)?;
+    told.name(&name);
+    caller.may(Verb::Acquire, name.as_str())?;
+    renewal(app, name, body, told)
 }
 
 pub(crate) async fn release(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
@@ -195,6 +212,7 @@ async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> 
     let body: wire::Release = reading::body(app, request).await?;
     let id = wire::lease_id(&body.lease_id)?;
     told.lease(id);
+    told.said(body.owner_id.as_deref(), body.fencing_token);
     let mut release = Release::new(name.clone(), id);
     release.owner = body.owner_id.map(Into::into);
     release.fence = body.fencing_token.map(Fence::new);

@@ -52,7 +52,13 @@ async fn wrong_requests_are_refused_before_anything_is_done() {
     for body in ["", "{", "nonsense", "{\"owner_id\":\"\\ud800\",\"ttl_ms\":1}"] {
         server.post("/v1/locks/a/acquire", body).await.is_problem(400, "INVALID_ARGUMENT");
     }
-    for body in [r#"{"leases":[["a","AAAAAAAAAAAAAAAAAAAAAA",1000]]}"#, r#"[[{"lock_name":"a"}]]"#] {
+    for body in [
+        r#"{"leases":[]}"#,
+        "{}",
+        r#"{"leases":{}}"#,
+        r#"{"leases":[],"more":1}"#,
+        r#"[[{"lock_name":"a"}]]"#,
+    ] {
         server.post("/v1/renew", body).await.is_problem(400, "INVALID_ARGUMENT");
     }
     server.post("/v1/sweep", "[]").await.is_problem(400, "INVALID_ARGUMENT");

@@ -1,19 +1,15 @@
 //! The metrics, row by row: that each really counts.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::backend::Backend;
-use leasehold::backends::memory::Memory;
-use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
-use leasehold_server::Settings;
+use leasehold_server::{Limits, NewToken, Settings, Tokens};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::faulty::{Act, Faulty, Verb};
+use testkit::faulty::{Act, Verb};
 use testkit::proxy::{Direction, Proxy};
 
-use crate::support::{PATIENCE, Server};
+use crate::support::{PATIENCE, Server, faulty};
 
 impl Server {
     /// A figure of `/metrics`, by its name and labels.
@@ -45,12 +41,6 @@ impl Server {
         assert_eq!(answer.status, 200, "{answer:?}");
         answer.body["lease_id"].clone()
     }
-}
-
-async fn faulty() -> (Server, Faulty) {
-    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Server::on(locks, Settings::default()).await, store)
 }
 
 /// Stores that tell of what has expired.
@@ -312,6 +302,67 @@ async fn waits_and_hand_overs_are_measured() {
     for line in ["lock_waiting_requests 0", "lock_wait_seconds_count 1", "lock_handover_seconds_count 1"] {
         assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn how_long_leases_were_held_is_measured_from_grant_to_release() {
+    let server = Server::start().await;
+    let (id, began) = (server.take("a", 60_000).await, Instant::now());
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let least = began.elapsed().as_secs_f64();
+    // What is refused, and what this server did not grant, has no time.
+    for (name, id) in [("b", &id), ("a", &json!("AAAAAAAAAAAAAAAAAAAAAA"))] {
+        assert_eq!(server.verb(name, "release", json!({"lease_id": id})).await.body["released"], false);
+    }
+    assert_eq!(server.figure("lock_hold_seconds_count").await, 0.0);
+    assert_eq!(server.verb("a", "release", json!({"lease_id": id})).await.body["released"], true);
+    assert_eq!(server.figure("lock_hold_seconds_count").await, 1.0);
+    let held = server.figure("lock_hold_seconds_sum").await;
+    assert!(held >= least && held < began.elapsed().as_secs_f64() + 0.1, "{held} s");
+    assert_eq!(server.figure("lock_hold_seconds_bucket{le=\"0.016\"}").await, 0.0);
+}
+
+#[tokio::test]
+async fn requests_that_the_gate_refuses_are_counted() {
+    let refused = "lock_requests_refused_total";
+    let server = Server::start().await;
+    assert_eq!(server.figure(refused).await, 0.0);
+    server.send("GET", "/v1/locks", &[("host", "evil.example")], "").await.is_problem(403, "AUTH_FAILED");
+    let page = [("origin", "http://evil.example")];
+    server.send("POST", "/v1/sweep", &page, "").await.is_problem(403, "AUTH_FAILED");
+    assert_eq!(server.figure(refused).await, 2.0);
+    // What is refused by its route is counted there.
+    server.verb("a", "acquire", json!({})).await.is_problem(400, "INVALID_ARGUMENT");
+    assert_eq!(server.figure(refused).await, 2.0);
+    // For its token, and for being one too many.
+    let tokens = tempfile::NamedTempFile::new().unwrap();
+    let limits = Limits { requests_per_second: Some(1), ..Limits::default() };
+    let slow = NewToken::create("slow", Vec::new(), limits).unwrap();
+    let other = NewToken::create("other", Vec::new(), Limits::default()).unwrap();
+    std::fs::write(tokens.path(), format!("{}\n{}\n", slow.line, other.line)).unwrap();
+    let mut settings = Settings::default();
+    settings.tokens = Some(Tokens::read(tokens.path()).unwrap());
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let get = async |path: &str, secret: &str| {
+        server.send("GET", path, &[("authorization", &format!("Bearer {secret}"))], "").await
+    };
+    assert_eq!(get("/v1/capabilities", "none").await.status, 401);
+    while get("/v1/capabilities", &slow.secret).await.status != 429 {}
+    let figures = get("/metrics", &other.secret).await.text;
+    assert!(figures.contains(&format!("\n{refused} 2\n")), "{figures}");
+}
+
+#[tokio::test]
+async fn places_in_queues_are_those_that_are_kept() {
+    let server = Server::start().await;
+    server.take("a", 60_000).await;
+    let place = |id: &str| json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": id, "queue": 600_000});
+    for id in ["BBBBBBBBBBBBBBBBBBBBBB", "CCCCCCCCCCCCCCCCCCCCCC"] {
+        assert_eq!(server.verb("a", "acquire", place(id)).await.status, 409);
+    }
+    server.figure_becomes("lock_queued", 2.0).await;
+    server.verb("a", "release", json!({"lease_id": "BBBBBBBBBBBBBBBBBBBBBB"})).await;
+    server.figure_becomes("lock_queued", 1.0).await;
 }
 
 /// What the board in `docs/deploy/` draws is there; and what every server says of the whole store is not added up.

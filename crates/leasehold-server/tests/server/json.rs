@@ -172,7 +172,17 @@ fn acquired() -> BoxedStrategy<Value> {
 }
 
 fn problem_fields() -> Vec<Field> {
-    vec![must("error", text()), must("code", text()), must("retryable", flag())]
+    let status = any::<u16>().prop_map(Value::from);
+    vec![
+        must("error", text()),
+        must("code", text()),
+        must("retryable", flag()),
+        // Older servers do not say these of every error.
+        may("type", text()),
+        may("title", text()),
+        may("status", status),
+        may("detail", text()),
+    ]
 }
 
 fn busy() -> BoxedStrategy<Value> {
@@ -236,10 +246,7 @@ fn lock() -> BoxedStrategy<Value> {
 }
 
 fn problem() -> BoxedStrategy<Value> {
-    let mut fields = problem_fields();
-    fields.extend([must("type", text()), must("title", text()), must("detail", text())]);
-    fields.push(must("status", any::<u16>().prop_map(Value::from)));
-    object(fields)
+    object(problem_fields())
 }
 
 fn check(cases: u32, bodies: &BoxedStrategy<Value>, test: impl Fn(Value)) {

@@ -4,12 +4,14 @@
 
 mod api;
 mod bad_input;
+mod batch;
 mod draining;
 mod figures;
 mod findings;
 mod gates;
 mod json;
 mod limits;
+mod logs;
 mod operations;
 mod repeats;
 mod schema;

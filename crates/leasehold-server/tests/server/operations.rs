@@ -1,11 +1,11 @@
-//! Ending, counting, logging.
+//! Starting and ending.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks};
-use leasehold_server::{App, Log, LogForm, Settings, SoleServer};
-use serde_json::{Value, json};
+use leasehold_server::{App, Settings, SoleServer};
+use serde_json::json;
 use testkit::faulty::{Act, Verb};
 use tokio::io::AsyncReadExt as _;
 
@@ -64,53 +64,6 @@ async fn readiness_is_that_of_the_store_and_health_that_of_the_process() {
     assert_eq!(server.get("/healthz").await.body, json!({"status": "ok"}));
     store.always(Verb::Other, Act::Pass);
     assert_eq!(server.get("/readyz").await.status, 200);
-}
-
-/// Where a log can be read back.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[tokio::test]
-async fn every_operation_is_one_line_without_secrets_or_names() {
-    let lines = Lines::default();
-    let mut settings = Settings::default();
-    settings.log = Log::to(lines.clone(), LogForm::Json).unwrap();
-    let log = settings.log.clone();
-    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
-    let body = json!({"owner_id": "hush", "ttl_ms": 1000}).to_string();
-    let headers = [("content-type", "application/json"), ("x-request-id", "r-1")];
-    let lease = server.send("POST", "/v1/locks/private/acquire", &headers, &body).await.body;
-    server.verb("private", "release", json!({"lease_id": lease["lease_id"]})).await;
-    // Who only looks is no operation.
-    assert_eq!(server.get("/v1/locks/private").await.status, 200);
-    assert_eq!(server.send("HEAD", "/v1/locks/private", &[], "").await.status, 200);
-    log.flush();
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 2, "{text}");
-    let line = &lines[0];
-    assert_eq!(
-        (&line["op"], &line["result"], &line["request_id"]),
-        (&json!("acquire"), &json!("success"), &json!("r-1"))
-    );
-    assert_eq!((&line["fence"], &line["status"]), (&lease["fencing_token"], &json!(200)));
-    assert_eq!(line["lock_hash"], leasehold::hash_name("private"));
-    assert!(line["ts"].is_u64() && line["latency_ms"].is_number() && line["level"] == "info");
-    assert_eq!(line["lease_hash"], lines[1]["lease_hash"]);
-    for secret in ["private", "hush", lease["lease_id"].as_str().unwrap()] {
-        assert!(!text.contains(secret), "{secret} is in {text}");
-    }
 }
 
 #[tokio::test]

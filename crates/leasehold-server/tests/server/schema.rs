@@ -1,22 +1,20 @@
 //! What the server says about itself is true: real answers against its own OpenAPI document.
 
-use leasehold::Locks;
-use leasehold_server::{Examiner, Settings};
-use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use crate::support::Server;
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
+use leasehold::{ErrorKind, Locks};
+use leasehold_server::{Examiner, Limits, NewToken, Scope, Settings, Tokens, Verb};
+use serde_json::{Map, Value, json};
+use testkit::faulty::{self, Act, Faulty};
+
+use crate::support::{Answer, Server, faulty};
 
 /// As much of JSON Schema as the document uses.
 fn check(api: &Value, schema: &Value, value: &Value, at: &str) {
-    if let Some(reference) = schema["$ref"].as_str() {
-        let pointer = reference.strip_prefix('#').unwrap();
-        return check(
-            api,
-            api.pointer(pointer).unwrap_or_else(|| panic!("{reference} is nowhere")),
-            value,
-            at,
-        );
-    }
+    let schema = &whole(api, schema);
     if let Some(choices) = schema["oneOf"].as_array() {
         let fits = |choice: &&Value| std::panic::catch_unwind(|| check(api, choice, value, at)).is_ok();
         return assert!(choices.iter().any(|choice| fits(&choice)), "{at}: {value} is none of {choices:?}");
@@ -53,65 +51,223 @@ fn check(api: &Value, schema: &Value, value: &Value, at: &str) {
     }
 }
 
-fn fits(api: &Value, method: &str, path: &str, status: u16, body: &Value) {
-    let responses = &api["paths"][path][method]["responses"];
-    let exact = status.to_string();
-    let class = format!("{}XX", status / 100);
-    let response = if responses[&exact].is_null() { &responses[&class] } else { &responses[&exact] };
-    assert!(!response.is_null(), "{method} {path}: status {status} is not in the document");
-    let (_, content) = response["content"].as_object().and_then(|kinds| kinds.iter().next()).unwrap();
-    check(api, &content["schema"], body, path);
+/// A schema with what it refers to, and its parts as one.
+fn whole(api: &Value, schema: &Value) -> Value {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let pointer = reference.strip_prefix('#').unwrap();
+        return whole(api, api.pointer(pointer).unwrap_or_else(|| panic!("{reference} is nowhere")));
+    }
+    let Some(parts) = schema["allOf"].as_array() else { return schema.clone() };
+    let (mut properties, mut required) = (Map::new(), Vec::new());
+    for part in parts.iter().map(|part| whole(api, part)) {
+        properties.extend(part["properties"].as_object().unwrap().clone());
+        required.extend(part["required"].as_array().into_iter().flatten().cloned());
+    }
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// The document, and which of its answers were seen.
+struct Document {
+    api: Value,
+    seen: BTreeSet<[String; 3]>,
+}
+
+impl Document {
+    async fn of(server: &Server) -> Self {
+        let api = server.get("/openapi.json").await.body;
+        assert!(api["openapi"].as_str().unwrap().starts_with("3.1"), "{}", api["openapi"]);
+        Document { api, seen: BTreeSet::new() }
+    }
+
+    /// An answer has the type and the form that are promised for its status.
+    #[track_caller]
+    fn fits(&mut self, method: &str, path: &str, status: u16, answer: &Answer) {
+        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+        let responses = &self.api["paths"][path][method]["responses"];
+        let (exact, class) = (status.to_string(), format!("{}XX", status / 100));
+        let key = if responses[&exact].is_null() { class } else { exact };
+        let response = &responses[&key];
+        assert!(!response.is_null(), "{method} {path}: status {status} is not in the document");
+        let kind = answer.header("content-type").unwrap().split(';').next().unwrap();
+        let schema = &response["content"][kind]["schema"];
+        assert!(!schema.is_null(), "{method} {path} {status}: {kind} is not in the document");
+        let text = Value::from(&*answer.text);
+        check(&self.api, schema, if kind.ends_with("json") { &answer.body } else { &text }, path);
+        if status >= 400 {
+            answer.is_problem(status, answer.body["code"].as_str().unwrap());
+        }
+        self.seen.insert([method.into(), path.into(), key]);
+    }
+
+    /// Every answer that it lists.
+    fn listed(&self) -> BTreeSet<[String; 3]> {
+        let mut all = BTreeSet::new();
+        for (path, methods) in self.api["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let statuses = operation["responses"].as_object().unwrap().keys();
+                all.extend(statuses.map(|status| [method.clone(), path.clone(), status.clone()]));
+            }
+        }
+        all
+    }
+}
+
+/// Every route with a body that is good in form: method, path, what the document calls it, body.
+fn routes(lease: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
+    let take = json!({"owner_id": "me", "ttl_ms": 30_000, "metadata": "m", "mode": "permit", "limit": 1});
+    let renew = json!({"lease_id": lease, "extend_by_ms": 1000});
+    let one = |name: &str| json!({"lock_name": name, "lease_id": lease, "extend_by_ms": 1000});
+    vec![
+        ("post", "/v1/locks/a/acquire", "/v1/locks/{name}/acquire", take.to_string()),
+        ("post", "/v1/locks/a/renew", "/v1/locks/{name}/renew", renew.to_string()),
+        ("get", "/v1/locks/a", "/v1/locks/{name}", String::new()),
+        ("get", "/v1/locks", "/v1/locks", String::new()),
+        ("get", "/v1/locks/a/history", "/v1/locks/{name}/history", String::new()),
+        ("post", "/v1/renew", "/v1/renew", json!({"leases": [one("a"), one("b"), one("")]}).to_string()),
+        ("post", "/v1/leases/lookup", "/v1/leases/lookup", json!({ "lease_id": lease }).to_string()),
+        ("post", "/v1/locks/a/revoke", "/v1/locks/{name}/revoke", "{}".into()),
+        ("post", "/v1/locks/a/release", "/v1/locks/{name}/release", json!({ "lease_id": lease }).to_string()),
+        ("post", "/v1/sweep", "/v1/sweep", "{}".into()),
+        ("get", "/v1/capabilities", "/v1/capabilities", String::new()),
+        ("get", "/v1/findings", "/v1/findings", String::new()),
+        ("get", "/metrics", "/metrics", String::new()),
+        ("get", "/healthz", "/healthz", String::new()),
+        ("get", "/readyz", "/readyz", String::new()),
+    ]
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+async fn send(server: &Server, method: &str, path: &str, body: &str) -> Answer {
+    server.send(&method.to_uppercase(), path, &[JSON], body).await
 }
 
 #[tokio::test]
-async fn real_answers_are_as_the_document_says() {
+async fn every_answer_that_the_document_lists_is_given_with_the_type_and_form_that_it_says() {
     let mut settings = Settings::default();
     settings.examiner = Some(Examiner::new("memory:"));
     let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
-    let api = server.get("/openapi.json").await.body;
-    assert!(api["openapi"].as_str().unwrap().starts_with("3.1"), "{}", api["openapi"]);
-    let take = json!({"owner_id": "me", "ttl_ms": 30_000, "metadata": "m", "mode": "permit", "limit": 1});
-    let held = server.verb("a", "acquire", take.clone()).await;
-    fits(&api, "post", "/v1/locks/{name}/acquire", held.status, &held.body);
-    let mut queued = take.clone();
-    queued["lease_id"] = json!("FFFFFFFFFFFFFFFFFFFFFF");
-    queued["queue"] = json!(30_000);
-    let busy = server.verb("a", "acquire", queued).await;
-    assert_eq!(busy.status, 409);
-    fits(&api, "post", "/v1/locks/{name}/acquire", 409, &busy.body);
-    let bad = server.verb("a", "acquire", json!({})).await;
-    fits(&api, "post", "/v1/locks/{name}/acquire", bad.status, &bad.body);
-    let lease = held.body["lease_id"].clone();
-    let renew = server.verb("a", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
-    fits(&api, "post", "/v1/locks/{name}/renew", renew.status, &renew.body);
-    let lost = server.verb("b", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
-    assert_eq!(lost.status, 410);
-    fits(&api, "post", "/v1/locks/{name}/renew", 410, &lost.body);
-    for (path, template) in [
-        ("/v1/locks/a", "/v1/locks/{name}"),
-        ("/v1/locks", "/v1/locks"),
-        ("/v1/capabilities", "/v1/capabilities"),
-        ("/v1/findings", "/v1/findings"),
-    ] {
-        let answer = server.get(path).await;
-        fits(&api, "get", template, answer.status, &answer.body);
+    let document = &mut Document::of(&server).await;
+    well(document, &server).await;
+    refused(document, &server).await;
+    without_a_token(document).await;
+    with_a_store_that_fails(document).await;
+    let missed: Vec<_> = document.listed().difference(&document.seen).cloned().collect();
+    assert!(missed.is_empty(), "listed, and never seen: {missed:?}");
+}
+
+/// Each route as it should be.
+async fn well(document: &mut Document, server: &Server) {
+    let waiter = json!({"owner_id": "w", "ttl_ms": 1000, "mode": "permit", "limit": 1, "lease_id": "FFFFFFFFFFFFFFFFFFFFFF", "queue": 30_000});
+    let mut lease = String::new();
+    for (method, path, template, body) in routes("AAAAAAAAAAAAAAAAAAAAAA") {
+        let body = body.replace("AAAAAAAAAAAAAAAAAAAAAA", &lease);
+        let answer = send(server, method, path, &body).await;
+        document.fits(method, template, 200, &answer);
+        if template.ends_with("/acquire") {
+            lease = answer.body["lease_id"].as_str().unwrap().to_owned();
+            let busy = server.verb("a", "acquire", waiter.clone()).await;
+            document.fits("post", template, 409, &busy);
+            assert_eq!(busy.body["queue_place"], 0);
+        }
+        if template == "/v1/renew" {
+            let statuses: Vec<_> =
+                [0, 1, 2].map(|item| answer.body["results"][item]["status"].clone()).into();
+            assert_eq!(statuses, [200, 410, 400]);
+        }
     }
-    let found = server.post("/v1/leases/lookup", &json!({"lease_id": lease}).to_string()).await;
-    fits(&api, "post", "/v1/leases/lookup", found.status, &found.body);
-    let revoked = server.verb("a", "revoke", json!({})).await;
-    fits(&api, "post", "/v1/locks/{name}/revoke", revoked.status, &revoked.body);
-    let released = server.verb("a", "release", json!({"lease_id": lease})).await;
-    fits(&api, "post", "/v1/locks/{name}/release", released.status, &released.body);
-    let one = |name: &str| json!({"lock_name": name, "lease_id": lease, "extend_by_ms": 1000});
-    server.verb("c", "acquire", json!({"owner_id": "me", "ttl_ms": 60_000, "lease_id": lease})).await;
-    let batch = server.post("/v1/renew", &json!({"leases": [one("c"), one("b")]}).to_string()).await;
-    assert_eq!(
-        (&batch.body["results"][0]["status"], &batch.body["results"][1]["status"]),
-        (&json!(200), &json!(410))
-    );
-    fits(&api, "post", "/v1/renew", batch.status, &batch.body);
-    let swept = server.post("/v1/sweep", "{}").await;
-    fits(&api, "post", "/v1/sweep", swept.status, &swept.body);
+    let release = "/v1/locks/{name}/release";
+    let nothing = server.verb("a", "release", json!({ "lease_id": lease })).await;
+    assert_eq!(nothing.body["released"], false);
+    document.fits("post", release, 200, &nothing);
+    let history = server.get("/v1/locks/a/history").await;
+    assert!(history.body["events"].as_array().unwrap().len() > 2);
+    document.fits("get", "/v1/locks/{name}/history", 200, &history);
+    let lost = server.verb("b", "renew", json!({"lease_id": lease, "extend_by_ms": 1000})).await;
+    document.fits("post", "/v1/locks/{name}/renew", 410, &lost);
+    let spent = json!({"lease_id": "GGGGGGGGGGGGGGGGGGGGGG", "unanswered": 60_000});
+    document.fits("post", release, 200, &server.verb("c", "release", spent).await);
+    let spent = json!({"owner_id": "me", "ttl_ms": 1, "lease_id": "GGGGGGGGGGGGGGGGGGGGGG"});
+    document.fits("post", "/v1/locks/{name}/acquire", 410, &server.verb("c", "acquire", spent).await);
+}
+
+/// What is wrong with a request.
+async fn refused(document: &mut Document, server: &Server) {
+    let acquire = "/v1/locks/{name}/acquire";
+    document.fits("post", acquire, 400, &server.verb("a", "acquire", json!({})).await);
+    let huge = json!({"owner_id": "x".repeat(70_000)});
+    document.fits("post", acquire, 413, &server.verb("a", "acquire", huge).await);
+    let take = json!({"owner_id": "me", "ttl_ms": 30_000});
+    assert_eq!(server.verb("kind", "acquire", take.clone()).await.status, 200);
+    let mut other = take;
+    (other["mode"], other["limit"]) = (json!("permit"), json!(2));
+    document.fits("post", acquire, 422, &server.verb("kind", "acquire", other).await);
+    for (method, path, template, body) in routes("AAAAAAAAAAAAAAAAAAAAAA") {
+        let foreign = [JSON, ("host", "evil.example")];
+        let answer = server.send(&method.to_uppercase(), path, &foreign, &body).await;
+        document.fits(method, template, 403, &answer);
+    }
+    // Where there is no route nothing is listed; the form is that of every error.
+    for (method, path, status) in [("GET", "/v1/locks/a/acquire", 405), ("POST", "/v1/none", 404)] {
+        let answer = server.send(method, path, &[JSON], "{}").await;
+        answer.is_problem(status, answer.body["code"].as_str().unwrap());
+        check(&document.api, &document.api["components"]["schemas"]["Problem"], &answer.body, path);
+    }
+    let unaware = Server::start().await;
+    document.fits("get", "/v1/findings", 404, &unaware.get("/v1/findings").await);
+}
+
+async fn without_a_token(document: &mut Document) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let limits = Limits { requests_per_second: Some(1), ..Limits::default() };
+    let scope = Scope { prefix: "mine/".into(), allow: vec![Verb::Acquire] };
+    let token = NewToken::create("t", vec![scope], limits).unwrap();
+    std::fs::write(file.path(), format!("{}\n", token.line)).unwrap();
+    let mut settings = Settings::default();
+    settings.tokens = Some(Tokens::read(file.path()).unwrap());
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    for (method, path, template, body) in routes("AAAAAAAAAAAAAAAAAAAAAA") {
+        let open = matches!(path, "/healthz" | "/readyz");
+        let answer = send(&server, method, path, &body).await;
+        document.fits(method, template, if open { 200 } else { 401 }, &answer);
+    }
+    let bearer = format!("Bearer {}", token.secret);
+    let mut statuses = BTreeSet::new();
+    while statuses != BTreeSet::from([403, 429]) {
+        let answer = server.send("GET", "/v1/locks/a", &[("authorization", &bearer)], "").await;
+        document.fits("get", "/v1/locks/{name}", answer.status, &answer);
+        statuses.insert(answer.status);
+    }
+}
+
+async fn with_a_store_that_fails(document: &mut Document) {
+    let (server, store) = faulty().await;
+    for verb in [faulty::Verb::TryAcquire, faulty::Verb::Renew, faulty::Verb::Release, faulty::Verb::Other] {
+        store.always(verb, Act::Fail(ErrorKind::Unavailable));
+    }
+    for (method, path, template, body) in routes("AAAAAAAAAAAAAAAAAAAAAA") {
+        let answer = send(&server, method, path, &body).await;
+        if template == "/v1/renew" {
+            document.fits(method, template, 200, &answer);
+            assert_eq!(answer.body["results"][0]["status"], 503);
+        } else if !document.api["paths"][template][method]["responses"]["5XX"].is_null()
+            && answer.status != 404
+        {
+            document.fits(method, template, 503, &answer);
+        }
+    }
+    document.fits("get", "/readyz", 503, &server.get("/readyz").await);
+    store.always(faulty::Verb::TryAcquire, Act::Fail(ErrorKind::Busy));
+    document.fits("post", "/v1/locks/{name}/acquire", 409, &server.acquire("a").await);
+    let blind = Faulty::new(Memory::new(), Arc::new(SystemClock)).with_info(|info| info.find_by_id = false);
+    let blind = Server::on(Locks::new(blind), Settings::default()).await;
+    let lookup = send(&blind, "post", "/v1/leases/lookup", r#"{"lease_id":"AAAAAAAAAAAAAAAAAAAAAA"}"#).await;
+    document.fits("post", "/v1/leases/lookup", 501, &lookup);
+    let mut settings = Settings::default();
+    // The port of nobody.
+    settings.examiner = Some(Examiner::new("redis://127.0.0.1:1"));
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    document.fits("get", "/v1/findings", 503, &server.get("/v1/findings").await);
 }
 
 #[tokio::test]
@@ -157,12 +313,30 @@ async fn the_document_says_what_must_be_sent_and_its_examples_fit() {
     assert_eq!(api["components"]["securitySchemes"]["token"]["scheme"], "bearer");
     for (path, methods) in api["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
-            let answers = &operation["responses"];
+            let answers = operation["responses"].as_object().unwrap();
             let open = operation["security"] == json!([{}]);
             assert_eq!(open, matches!(path.as_str(), "/healthz" | "/readyz"), "{method} {path}");
-            assert!(open || !answers["4XX"].is_null(), "{method} {path} is refused without a token");
-            let body = &answers["200"]["content"];
-            assert!(open || body.is_object(), "{method} {path}: what it answers is not in the document");
+            assert!(
+                answers.contains_key("4XX"),
+                "{method} {path} is refused without a token or from elsewhere"
+            );
+            let bodies = answers
+                .values()
+                .map(|answer| &answer["content"])
+                .chain([&operation["requestBody"]["content"]]);
+            for (number, body) in bodies.enumerate() {
+                if body.is_null() && number == answers.len() {
+                    continue;
+                }
+                let (kind, body) = body
+                    .as_object()
+                    .and_then(|kinds| kinds.iter().next())
+                    .unwrap_or_else(|| panic!("{method} {path}: what it answers is not in the document"));
+                let reference = body["schema"]["$ref"].as_str().unwrap_or_default();
+                let example = &api.pointer(reference.trim_start_matches('#')).unwrap()["example"];
+                let exempt = !kind.ends_with("json");
+                assert!(exempt || example.is_object(), "{method} {path}: {reference} has no example");
+            }
         }
     }
 }

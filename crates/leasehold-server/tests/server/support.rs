@@ -1,14 +1,14 @@
 //! A server in this process, and a client that writes its requests byte by byte.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::Locks;
 use leasehold::backend::Backend;
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
-use leasehold_server::{App, Settings, serve};
+use leasehold_server::{App, Log, LogForm, Settings, serve};
 use serde_json::Value;
 use testkit::faulty::{Faulty, Verb};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -154,15 +154,20 @@ impl Answer {
         assert_eq!(self.body["status"], status);
         assert_eq!(self.body["code"], code, "{self:?}");
         assert!(self.body["error"].is_string() && self.body["retryable"].is_boolean(), "{self:?}");
+        assert!(self.body["type"] == "about:blank" && self.body["title"].is_string(), "{self:?}");
         assert_eq!(self.body["detail"], self.body["error"]);
     }
 }
 
 /// A server on a store whose calls can be seen, slowed down and made to fail.
 pub(crate) async fn faulty() -> (Server, Faulty) {
+    faulty_with(Settings::default()).await
+}
+
+pub(crate) async fn faulty_with(settings: Settings) -> (Server, Faulty) {
     let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
     let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Server::on(locks, Settings::default()).await, store)
+    (Server::on(locks, settings).await, store)
 }
 
 /// Waits until the store was asked so often.
@@ -171,5 +176,48 @@ pub(crate) async fn asked(store: &Faulty, verb: Verb, times: usize) {
     while store.calls(verb).len() < times {
         assert!(began.elapsed() < PATIENCE, "the store was never asked");
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The lines of a server.
+pub(crate) struct Lines {
+    log: Log,
+    written: Written,
+}
+
+/// Where a log can be read back.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// A log for these settings.
+    pub(crate) fn of(settings: &mut Settings, form: LogForm) -> Self {
+        let written = Written::default();
+        settings.log = Log::to(written.clone(), form).unwrap();
+        Lines { log: settings.log.clone(), written }
+    }
+
+    /// All that was logged so far.
+    pub(crate) fn text(&self) -> String {
+        self.log.flush();
+        String::from_utf8(self.written.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The lines of a log in JSON about operations; sweeps are nobody's.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        let lines =
+            self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+        lines.into_iter().filter(|line| line["op"] != "sweep").collect()
     }
 }

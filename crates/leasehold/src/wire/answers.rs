@@ -39,7 +39,7 @@ pub struct Acquired {
 
 /// 409 to an acquire: somebody else holds it, try again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": false, "lock_name": "nightly", "reason": "HELD", "current_owner_id": "worker-3", "current_expiry_ms": 1794827493574_u64, "current_expires_in_ms": 12000, "queue_length": 0, "queue_place": null, "recommended_retry_ms": 1000, "error": "somebody else holds the lock; try again", "code": "HELD", "retryable": true})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": false, "lock_name": "nightly", "reason": "HELD", "current_owner_id": "worker-3", "current_expiry_ms": 1794827493574_u64, "current_expires_in_ms": 12000, "queue_length": 0, "queue_place": null, "recommended_retry_ms": 1000, "type": "about:blank", "title": "Conflict", "status": 409, "detail": "somebody else holds the lock; try again", "error": "somebody else holds the lock; try again", "code": "HELD", "retryable": true})))]
 pub struct Busy {
     /// Always false.
     pub acquired: bool,
@@ -61,12 +61,9 @@ pub struct Busy {
     pub queue_place: Option<u64>,
     /// When to try again.
     pub recommended_retry_ms: u64,
-    /// What went wrong, for people.
-    pub error: String,
-    /// The reason, for programs.
-    pub code: String,
-    /// Always true.
-    pub retryable: bool,
+    /// What every error says; `code` is the reason.
+    #[serde(flatten)]
+    pub problem: Problem,
 }
 
 /// 200 to a renewal.
@@ -96,7 +93,7 @@ pub struct Renewed {
 
 /// 410 to an acquire or a renewal: the lease is gone and will not come back.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": false, "lock_name": "nightly", "reason": "NOT_OWNER_OR_EXPIRED", "gone": "expired", "error": "the lease is gone; stop work that needs it", "code": "LOST", "retryable": false})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": false, "lock_name": "nightly", "reason": "NOT_OWNER_OR_EXPIRED", "gone": "expired", "type": "about:blank", "title": "Gone", "status": 410, "detail": "the lease is gone; stop work that needs it", "error": "the lease is gone; stop work that needs it", "code": "LOST", "retryable": false})))]
 pub struct LeaseGone {
     /// False, in the answer to an acquire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,12 +107,9 @@ pub struct LeaseGone {
     pub reason: String,
     /// `expired`, `not_found`, `superseded` or `revoked`.
     pub gone: String,
-    /// What went wrong, for people.
-    pub error: String,
-    /// The same, for programs.
-    pub code: String,
-    /// Always false.
-    pub retryable: bool,
+    /// What every error says.
+    #[serde(flatten)]
+    pub problem: Problem,
 }
 
 /// 200 to a release.
@@ -136,7 +130,7 @@ pub struct Released {
 
 /// 200 to a revocation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"revoked": 1, "lock_name": "nightly"})))]
 pub struct Revoked {
     /// How many leases it met.
     pub revoked: u64,
@@ -146,7 +140,7 @@ pub struct Revoked {
 
 /// 200 to a sweep.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"expired": 2, "tickets": 1, "counters": 0, "held": 17, "waiting": 3})))]
 pub struct Swept {
     /// Leases that had expired and were dropped.
     pub expired: u64,
@@ -208,7 +202,7 @@ pub struct Waiter {
 
 /// A lock and who holds and wants it. The flat fields are those of the oldest holder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1})))]
 pub struct Lock {
     /// What is locked.
     pub lock_name: String,
@@ -234,7 +228,7 @@ pub struct Lock {
 
 /// 200 to a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "nightly"})))]
 pub struct Listed {
     /// Names in use, in order.
     pub locks: Vec<Lock>,
@@ -244,7 +238,7 @@ pub struct Listed {
 
 /// 200 to a lookup.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"found": true, "state": "held", "lock": {"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}})))]
 pub struct Found {
     /// Whether the id holds a lease or waits.
     pub found: bool,
@@ -256,7 +250,7 @@ pub struct Found {
 
 /// What a server and its store can do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"server": "leasehold", "version": "0.1.0", "store": "sqlite", "time": "store", "fenced": true, "fifo": true, "shared": true, "max_permits": 4294967295_u32, "downgrade": true, "find_by_id": true, "revoke": true, "detects_loss": true, "min_validity_percent": 0, "max_ttl_ms": 600000, "max_wait_ms": 50000})))]
 pub struct Capabilities {
     /// Always `leasehold`.
     pub server: String,
@@ -290,18 +284,25 @@ pub struct Capabilities {
     pub max_wait_ms: u64,
 }
 
-/// An error, as RFC 9457 has it, and three fields more.
+/// An error, as RFC 9457 has it, and three fields more. Those of the RFC may be missing where an older server answers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "owner_id required", "error": "owner_id required", "code": "INVALID_ARGUMENT", "retryable": false})))]
 pub struct Problem {
     /// Always `about:blank`: the status says what it is.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub kind: String,
     /// The status in words.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub title: String,
     /// The status.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub status: u16,
     /// What went wrong and what to do, for people.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub detail: String,
     /// The same.
     pub error: String,
@@ -313,7 +314,7 @@ pub struct Problem {
 
 /// What a server has found out about how its store is set up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"findings": [{"level": "ok", "what": "leases are on disk before they are given"}, {"level": "risk", "what": "the server keeps leases in its memory", "risk": "a restart frees every lock while its holder still believes to have it", "fix": "start it with --store sqlite:path"}]})))]
 pub struct Findings {
     /// One after the other.
     pub findings: Vec<crate::finding::Finding>,

@@ -180,7 +180,7 @@ pub struct Lookup {
 
 /// A body that says nothing: `{}`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({})))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NoFields {}

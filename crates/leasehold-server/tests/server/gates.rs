@@ -1,13 +1,18 @@
 //! Who gets in, and how far.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use leasehold::Locks;
+use leasehold::backend::Backend;
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
 use leasehold_server::{Limits, NewToken, Scope, Settings, Tokens, Verb};
-use serde_json::json;
+use serde_json::{Value, json};
+use testkit::faulty::Faulty;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Answer, Server, request};
+use crate::support::{Answer, PATIENCE, Server, request};
 
 #[tokio::test]
 async fn a_web_page_cannot_drive_a_loopback_server() {
@@ -65,6 +70,27 @@ impl Tenants {
         settings.tokens = Some(Tokens::read(file.path()).unwrap());
         let server = Server::on(locks, settings).await;
         Tenants { server, secrets: made.map(|token| token.secret).into(), lines: lines.into(), file }
+    }
+
+    /// On a store whose calls can be seen, slowed down and made to fail.
+    pub(crate) async fn on_faulty(limits: Limits) -> (Self, Faulty) {
+        let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+        let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+        (Tenants::on(locks, limits).await, store)
+    }
+
+    /// Looks at a lock until it is so.
+    pub(crate) async fn until(&self, who: usize, name: &str, is_so: impl Fn(&Value) -> bool) {
+        let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
+        let began = Instant::now();
+        loop {
+            let seen = self.call(who, "GET", &path, "").await.body;
+            if is_so(&seen) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// The file has these lines from now on, and is read again.
@@ -185,15 +211,7 @@ async fn limits_of_a_token_are_429_with_a_time_to_come_back() {
     let bearer = format!("Bearer {}", t.secrets[1]);
     let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
     let waiting = t.server.raw(&request("POST", "/v1/locks/red%2F1/acquire", &headers, &wait)).await;
-    let queued = async {
-        loop {
-            let seen = t.call(1, "GET", "/v1/locks/red%2F1", "").await.body;
-            if seen["queue_length"] == 1 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(crate::support::PATIENCE, queued).await.unwrap();
+    t.until(1, "red/1", |lock| lock["queue_length"] == 1).await;
     t.call(1, "POST", "/v1/locks/red%2F1/acquire", &wait).await.is_problem(429, "RATE_LIMITED");
     drop(waiting);
 }
@@ -229,7 +247,7 @@ async fn slow_connections_do_not_disturb_and_are_closed() {
             use tokio::io::AsyncReadExt as _;
             while stream.read(&mut byte).await.is_ok_and(|read| read > 0) {}
         };
-        tokio::time::timeout(crate::support::PATIENCE, closed).await.expect("a slow connection is closed");
+        tokio::time::timeout(PATIENCE, closed).await.expect("a slow connection is closed");
         let _ = stream.shutdown().await;
     }
 }
@@ -264,5 +282,5 @@ async fn a_long_wait_is_no_silence_and_after_it_silence_is_noticed() {
         // Nothing more is sent.
         assert_eq!(stream.read(&mut [0; 2048]).await.unwrap_or(0), 0);
     };
-    tokio::time::timeout(crate::support::PATIENCE, talk).await.expect("it is closed in the end");
+    tokio::time::timeout(PATIENCE, talk).await.expect("it is closed in the end");
 }

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Backend, Release};
 use leasehold::backends::memory::Memory;
-use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, LeaseId, Locks, Name};
 use leasehold_server::Limits;
 use serde_json::{Value, json};
-use testkit::faulty::{Act, Faulty, Verb};
+use testkit::faulty::{Act, Verb};
 use tokio::task::JoinSet;
 
 use crate::gates::Tenants;
@@ -25,12 +24,6 @@ fn leases(most: u64) -> Limits {
 
 fn waiters(most: u64) -> Limits {
     Limits { waiters: Some(most), ..Limits::default() }
-}
-
-async fn on_faulty(limits: Limits) -> (Tenants, Faulty) {
-    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Tenants::on(locks, limits).await, store)
 }
 
 fn path(name: &str, verb: &str) -> String {
@@ -56,18 +49,6 @@ impl Tenants {
         self.call(BLUE, "POST", &path(name, verb), &body.to_string()).await
     }
 
-    async fn looks_like(&self, name: &str, is_so: impl Fn(&Value) -> bool) {
-        let began = Instant::now();
-        loop {
-            let seen = self.call(BLUE, "GET", &format!("/v1/locks/blue%2F{name}"), "").await.body;
-            if is_so(&seen) {
-                return;
-            }
-            assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
     /// Tries until there is room.
     async fn has_room_in_the_end(&self, body: impl Fn() -> Value) {
         let began = Instant::now();
@@ -86,7 +67,7 @@ impl Tenants {
 #[tokio::test]
 async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
     for body in [once(), json!({"owner_id": "me", "ttl_ms": 600_000, "wait_ms": 20_000})] {
-        let (t, store) = on_faulty(leases(3)).await;
+        let (t, store) = Tenants::on_faulty(leases(3)).await;
         // All are under way before the first is answered.
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));
         let t = Arc::new(t);
@@ -111,11 +92,11 @@ async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
 
 #[tokio::test]
 async fn those_who_wait_have_their_room_already() {
-    let (t, _) = on_faulty(leases(2)).await;
+    let (t, _) = Tenants::on_faulty(leases(2)).await;
     assert_eq!(t.acquire(BLUE, "blue/a").await.status, 200);
     let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
     let waiting = t.server.raw(&bytes(&t, "a", &waits)).await;
-    t.looks_like("a", |lock| lock["queue_length"] == 1).await;
+    t.until(BLUE, "blue/a", |lock| lock["queue_length"] == 1).await;
     t.blue("b", "acquire", waits).await.is_problem(429, "RATE_LIMITED");
     drop(waiting);
     t.has_room_in_the_end(once).await;
@@ -123,7 +104,7 @@ async fn those_who_wait_have_their_room_already() {
 
 #[tokio::test]
 async fn one_lease_id_on_two_names_is_two_leases_and_a_repeat_is_none() {
-    let (t, _) = on_faulty(leases(1)).await;
+    let (t, _) = Tenants::on_faulty(leases(1)).await;
     assert_eq!(t.blue("a", "acquire", with_id(ID)).await.status, 200);
     t.blue("b", "acquire", with_id(ID)).await.is_problem(429, "RATE_LIMITED");
     let mut repeat = with_id(ID);
@@ -173,14 +154,14 @@ async fn a_refused_renewal_frees_its_room_only_if_the_lease_is_gone() {
 
 #[tokio::test]
 async fn whatever_gets_nothing_gives_its_room_back() {
-    let (t, store) = on_faulty(leases(1)).await;
+    let (t, store) = Tenants::on_faulty(leases(1)).await;
     t.blue("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable)]);
     t.blue("a", "acquire", with_id(ID)).await.is_problem(503, "UNAVAILABLE");
     let red = json!({"owner_id": "me", "ttl_ms": 600_000, "mode": "permit", "limit": 1});
     assert_eq!(t.blue("held", "acquire", red).await.status, 200);
-    let (t, store) = on_faulty(leases(1)).await;
+    let (t, store) = Tenants::on_faulty(leases(1)).await;
     let backend: &dyn Backend = &store;
     let claim = leasehold::backend::Claim::new(
         Name::within("leasehold", "blue/held").unwrap(),
@@ -203,7 +184,7 @@ async fn whatever_gets_nothing_gives_its_room_back() {
     drop(going);
     let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
     // There is room for it when the first has given back.
-    t.looks_like("a", |lock| lock["held"] == false).await;
+    t.until(BLUE, "blue/a", |lock| lock["held"] == false).await;
     let began = Instant::now();
     loop {
         let going = t.server.raw(&bytes(&t, "held", &waits)).await;
@@ -221,7 +202,7 @@ async fn whatever_gets_nothing_gives_its_room_back() {
 /// A client that numbers its attempts gives up by itself. One that does not, keeps the lease: so it is counted.
 #[tokio::test]
 async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
-    let (t, store) = on_faulty(leases(1)).await;
+    let (t, store) = Tenants::on_faulty(leases(1)).await;
     store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(200))]);
     let mut numbered = with_id(ID);
     numbered["attempt"] = json!(1);
@@ -229,7 +210,7 @@ async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
     asked(&store, Verb::TryAcquire, 1).await;
     drop(going);
     tokio::time::sleep(Duration::from_millis(400)).await;
-    t.looks_like("a", |lock| lock["held"] == true).await;
+    t.until(BLUE, "blue/a", |lock| lock["held"] == true).await;
     t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
     t.blue("a", "release", json!({"lease_id": ID, "attempt": 1, "unanswered": 600_000})).await;
     assert_eq!(t.blue("b", "acquire", once()).await.status, 200);
@@ -237,7 +218,7 @@ async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
 
 #[tokio::test]
 async fn a_token_whose_line_was_changed_keeps_what_it_has_used() {
-    let (t, _) = on_faulty(Limits { requests_per_second: Some(1000), ..leases(2) }).await;
+    let (t, _) = Tenants::on_faulty(Limits { requests_per_second: Some(1000), ..leases(2) }).await;
     assert_eq!(t.acquire(BLUE, "blue/a").await.status, 200);
     let fewer = t.lines[BLUE].replace(r#""leases":2"#, r#""leases":1"#);
     assert_ne!(fewer, t.lines[BLUE]);
@@ -251,7 +232,7 @@ async fn a_token_whose_line_was_changed_keeps_what_it_has_used() {
 /// A place that is kept without a request at it holds up others as one that waits does.
 #[tokio::test]
 async fn a_place_that_is_kept_counts_as_one_that_waits() {
-    let (t, _) = on_faulty(waiters(1)).await;
+    let (t, _) = Tenants::on_faulty(waiters(1)).await;
     let holder = t.acquire(BLUE, "blue/a").await.body;
     let place = |id: &str, queue: u64| {
         let mut body = with_id(id);
@@ -284,7 +265,7 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     let mut numbered = place(ID, 600_000);
     (numbered["attempt"], numbered["wait_ms"]) = (json!(1), json!(50_000));
     let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
-    t.looks_like("a", |lock| lock["queue_length"] == 1).await;
+    t.until(BLUE, "blue/a", |lock| lock["queue_length"] == 1).await;
     drop(going);
     tokio::time::sleep(Duration::from_millis(100)).await;
     t.blue("a", "acquire", place(&other(), 1)).await.is_problem(429, "RATE_LIMITED");
@@ -294,7 +275,7 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
 #[tokio::test]
 async fn a_renewal_without_an_answer_makes_no_lease_last_longer_than_it_is_counted() {
     for hang_up in [true, false] {
-        let (t, store) = on_faulty(leases(1)).await;
+        let (t, store) = Tenants::on_faulty(leases(1)).await;
         let mut brief = with_id(ID);
         // Long enough to be renewed on a slow machine.
         brief["ttl_ms"] = json!(2_000);
@@ -312,7 +293,7 @@ async fn a_renewal_without_an_answer_makes_no_lease_last_longer_than_it_is_count
             t.call(BLUE, "POST", &path("a", "renew"), &renew).await.is_problem(503, "NETWORK_TIMEOUT");
         }
         tokio::time::sleep(Duration::from_millis(2_500)).await;
-        t.looks_like("a", |lock| lock["held"] == true).await;
+        t.until(BLUE, "blue/a", |lock| lock["held"] == true).await;
         t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
     }
 }

@@ -1,15 +1,10 @@
 //! Tokens that are struck out, or may do less, while requests of theirs are under way.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
-use leasehold::backend::Backend;
-use leasehold::backends::memory::Memory;
-use leasehold::clock::SystemClock;
 use leasehold_server::Limits;
 use serde_json::{Value, json};
-use testkit::faulty::{Act, Faulty, Verb};
+use testkit::faulty::{Act, Verb};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
@@ -18,14 +13,11 @@ use crate::support::{Answer, PATIENCE, asked, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
+/// The tenant who sees everything.
+const ADMIN: usize = 2;
+
 /// At once, but for a machine that is busy with something else; without it they wait 50 s.
 const AT_ONCE: Duration = Duration::from_secs(3);
-
-async fn on_faulty() -> (Tenants, Faulty) {
-    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Tenants::on(locks, Limits::default()).await, store)
-}
 
 async fn blue(t: &Tenants, mut body: Value) -> TcpStream {
     (body["owner_id"], body["ttl_ms"]) = (json!("w"), json!(600_000));
@@ -40,28 +32,16 @@ async fn answer(stream: &mut TcpStream) -> Answer {
     Answer::parse(&bytes)
 }
 
-async fn looks_like(t: &Tenants, is_so: impl Fn(&Value) -> bool) {
-    let began = Instant::now();
-    loop {
-        let seen = t.call(2, "GET", "/v1/locks/blue%2Fa", "").await.body;
-        if is_so(&seen) {
-            return;
-        }
-        assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
 async fn those_who_wait_with_a_token_that_is_struck_out_are_told_and_leave_nothing_behind() {
-    let (t, _) = on_faulty().await;
+    let (t, _) = Tenants::on_faulty(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
     let mut waiting = vec![
         blue(&t, json!({"wait_ms": 50_000})).await,
         blue(&t, json!({"wait_ms": 50_000, "lease_id": ID})).await,
         blue(&t, json!({"wait_ms": 50_000, "lease_id": "HHHHHHHHHHHHHHHHHHHHHA", "attempt": 1})).await,
     ];
-    looks_like(&t, |lock| lock["queue_length"] == 3).await;
+    t.until(ADMIN, "blue/a", |lock| lock["queue_length"] == 3).await;
     // What changes for others, and what does not change, is nothing to them.
     t.reload(&[&t.lines[0], &t.lines[2]]);
     let began = Instant::now();
@@ -70,17 +50,17 @@ async fn those_who_wait_with_a_token_that_is_struck_out_are_told_and_leave_nothi
         answer(stream).await.is_problem(401, "AUTH_FAILED");
     }
     assert!(began.elapsed() < AT_ONCE, "it took {:?}", began.elapsed());
-    looks_like(&t, |lock| lock["queue_length"] == 0).await;
+    t.until(ADMIN, "blue/a", |lock| lock["queue_length"] == 0).await;
     // What they held before ends with its time; nobody takes it away.
-    looks_like(&t, |lock| lock["held"] == true).await;
+    t.until(ADMIN, "blue/a", |lock| lock["held"] == true).await;
 }
 
 #[tokio::test]
 async fn one_that_waits_for_a_name_that_its_token_no_longer_has_is_told() {
-    let (t, _) = on_faulty().await;
+    let (t, _) = Tenants::on_faulty(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
     let mut waiting = blue(&t, json!({"wait_ms": 50_000})).await;
-    looks_like(&t, |lock| lock["queue_length"] == 1).await;
+    t.until(ADMIN, "blue/a", |lock| lock["queue_length"] == 1).await;
     let narrower = t.lines[0].replace("blue/", "blue/b");
     assert_ne!(narrower, t.lines[0]);
     let began = Instant::now();
@@ -95,13 +75,13 @@ async fn one_that_waits_for_a_name_that_its_token_no_longer_has_is_told() {
 async fn a_grant_that_comes_after_its_token_was_struck_out_is_given_back() {
     let more = [json!({}), json!({"lease_id": ID}), json!({"lease_id": ID, "attempt": 1})];
     for body in more {
-        let (t, store) = on_faulty().await;
+        let (t, store) = Tenants::on_faulty(Limits::default()).await;
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));
         let mut stream = blue(&t, body.clone()).await;
         asked(&store, Verb::TryAcquire, 1).await;
         t.reload(&[&t.lines[2]]);
         answer(&mut stream).await.is_problem(401, "AUTH_FAILED");
-        looks_like(&t, |lock| lock["held"] == false).await;
+        t.until(ADMIN, "blue/a", |lock| lock["held"] == false).await;
     }
 }
 
@@ -109,7 +89,7 @@ async fn a_grant_that_comes_after_its_token_was_struck_out_is_given_back() {
 #[tokio::test]
 async fn a_repeat_with_a_token_that_is_struck_out_takes_nothing_away() {
     for body in [json!({"lease_id": ID}), json!({"lease_id": ID, "attempt": 1})] {
-        let (t, store) = on_faulty().await;
+        let (t, store) = Tenants::on_faulty(Limits::default()).await;
         assert_eq!(answer(&mut blue(&t, body.clone()).await).await.status, 200);
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
         let tried = store.count(Verb::TryAcquire);
@@ -118,7 +98,7 @@ async fn a_repeat_with_a_token_that_is_struck_out_takes_nothing_away() {
         t.reload(&[&t.lines[2]]);
         answer(&mut stream).await.is_problem(401, "AUTH_FAILED");
         tokio::time::sleep(Duration::from_millis(50)).await;
-        looks_like(&t, |lock| lock["held"] == true).await;
+        t.until(ADMIN, "blue/a", |lock| lock["held"] == true).await;
         assert_eq!(store.count(Verb::Release), 0);
     }
 }

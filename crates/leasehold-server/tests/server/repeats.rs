@@ -177,7 +177,7 @@ async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
 #[tokio::test]
 async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
     let (server, store) = faulty().await;
-    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(100))]);
+    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_secs(1))]);
     store.always(Verb::Release, Act::Fail(ErrorKind::Unavailable));
     let first = server.raw(&acquire(0)).await;
     asked(&store, Verb::TryAcquire, 1).await;

@@ -228,7 +228,7 @@ pub struct Lock {
 
 /// 200 to a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "nightly"})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "bGVhc2Vob2xkL25pZ2h0bHk"})))]
 pub struct Listed {
     /// Names in use, in order.
     pub locks: Vec<Lock>,

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Fence;
 use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
+use leasehold::{ErrorKind, Fence};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
@@ -228,7 +228,10 @@ async fn all_verbs_at_once_on_a_few_names_never_wait_in_a_circle_and_leave_nothi
                                 renewal
                             })
                             .collect();
-                        assert!(store.renew(&renewals).await.iter().all(Result::is_ok));
+                        // On a slow machine a row may be locked for longer than such a lease has time.
+                        for error in store.renew(&renewals).await.into_iter().filter_map(Result::err) {
+                            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                        }
                     }
                     _ => {}
                 }

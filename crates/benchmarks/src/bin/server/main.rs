@@ -7,6 +7,7 @@ mod bare;
 mod client;
 mod disk;
 mod idle;
+mod latency;
 mod process;
 mod trace;
 
@@ -39,6 +40,7 @@ fn main() {
 async fn measure(leasehold: &str) {
     let mut table = Table::begin();
     uncontended_rates(leasehold, &mut table).await;
+    latency::measure(leasehold, &mut table).await;
     let sync = Disk::new().sync_time();
     hand_overs(leasehold, sync, &mut table).await;
     for store in ["memory:", "sqlite:locks.db"] {

@@ -270,7 +270,7 @@ impl fmt::Debug for Postgres {
 
 /// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `cell.rs`.
 fn patience(lease: &Renewal) -> Duration {
-    (lease.ttl / 12).clamp(Duration::from_millis(10), Duration::from_secs(2))
+    (lease.ttl / 12).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }
 
 fn is_busy(answer: &Result<Renewed>) -> bool {

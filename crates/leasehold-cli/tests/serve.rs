@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+mod support;
+
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::blocking::Locks;
 use rustix::process::{Pid, Signal, kill_process};
+use support::greeted;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,16 +45,7 @@ impl Server {
     }
 
     fn from(command: &mut Command) -> Self {
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut greeting = String::new();
-        let mut lines = BufReader::new(process.stdout.take().unwrap());
-        let url = loop {
-            let begin = greeting.len();
-            assert!(lines.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
-            if let Some(url) = greeting[begin..].strip_prefix("export LEASEHOLD_URL=") {
-                break url.trim().to_owned();
-            }
-        };
+        let (process, url, greeting) = greeted(command);
         Server { process, url, greeting }
     }
 

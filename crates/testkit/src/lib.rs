@@ -4,6 +4,7 @@ pub mod blocked;
 pub mod browser;
 pub mod faulty;
 pub mod history;
+pub mod notes;
 pub mod paused;
 pub mod process;
 pub mod pty;

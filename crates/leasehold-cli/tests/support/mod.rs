@@ -125,16 +125,7 @@ impl Served {
     }
 
     pub(crate) fn from(command: &mut Command) -> Self {
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap());
-        let mut greeting = String::new();
-        let url = loop {
-            let begin = greeting.len();
-            assert!(lines.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
-            if let Some(url) = greeting[begin..].strip_prefix("export LEASEHOLD_URL=") {
-                break url.trim().to_owned();
-            }
-        };
+        let (process, url, greeting) = greeted(command);
         Served { process, url, greeting }
     }
 
@@ -445,4 +436,19 @@ pub(crate) fn line_in(path: &Path) -> String {
 #[track_caller]
 pub(crate) fn pid_in(path: &Path) -> Pid {
     pid(line_in(path).parse().expect("a process id"))
+}
+
+/// Starts a server: its process, the URL by which it is found, and all that it says until then.
+pub(crate) fn greeted(command: &mut Command) -> (std::process::Child, String, String) {
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap());
+    let mut greeting = String::new();
+    let url = loop {
+        let begin = greeting.len();
+        assert!(lines.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+        if let Some(url) = greeting[begin..].strip_prefix("export LEASEHOLD_URL=") {
+            break url.trim().to_owned();
+        }
+    };
+    (process, url, greeting)
 }

@@ -4,13 +4,12 @@
 //! one before has gone out, was killed, or had its session ended.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leasehold::Locks;
 use rustix::process::Signal;
+use testkit::notes::{Notes, history};
 use testkit::postgres::Postgres;
 use testkit::process::{self, Child};
 
@@ -33,20 +32,6 @@ const STOP: Duration = Duration::from_millis(1500);
 const LINES: usize = 300;
 /// For the slowest machine.
 const AT_MOST: Duration = Duration::from_secs(240);
-
-/// What is done and seen, in one file for all: a line is one write, so the lines are in the order of what they tell.
-struct Notes(File);
-
-impl Notes {
-    fn open(path: &Path) -> Self {
-        Notes(File::options().append(true).open(path).unwrap())
-    }
-
-    fn add(&mut self, what: &str, who: &str, fence: u64) {
-        let line = format!("{what} {who} {fence}\n");
-        assert_eq!(self.0.write(line.as_bytes()).unwrap(), line.len());
-    }
-}
 
 /// The role of a child: notes when it is inside.
 fn contend(role: &str) {
@@ -74,17 +59,6 @@ fn contend(role: &str) {
 
 fn index(who: &str) -> usize {
     who.split('-').next().unwrap().parse().unwrap()
-}
-
-/// The whole lines, in words.
-fn history(notes: &Path) -> Vec<(String, String, u64)> {
-    let text = std::fs::read_to_string(notes).unwrap();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let words = |line: &str| {
-        let [what, who, fence] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
-        (what.to_owned(), who.to_owned(), fence.parse().unwrap())
-    };
-    whole.lines().map(words).collect()
 }
 
 #[test]

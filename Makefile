@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check soak torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -12,6 +12,9 @@ test: ## Everything: tools, format, lints, every feature alone, tests, documenta
 
 check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
+
+soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
+	@scripts/tests.py soak
 
 torture: ## Every store with every profile of faults, about half an hour
 	@scripts/torture.sh

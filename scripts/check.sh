@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 goal='make check'
 . scripts/steps.sh
 
-step 'format' cargo fmt --all --check
-step 'lints' cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
-step 'tests' cargo test --locked --workspace --all-features --lib --bins --tests
+step 2 'format' cargo fmt --all --check
+step 20 'lints' cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+step 45 'tests' scripts/tests.py run
 passed

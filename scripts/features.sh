@@ -1,20 +1,31 @@
 #!/usr/bin/env bash
-# features.sh CRATE: the features of a workspace member, one a line, as cargo sees them.
+# Lints what is built for users, with no more features than they ask for: the command line, and the library with
+# each feature alone. A build of the whole workspace cannot show that a feature needs another: there, each crate gets
+# what any other asks for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-crate=$1
 
-# A fresh machine has no JSON parser. What makes this safe without one: a package, unlike a dependency, has its
-# version right after its name; its features are the first object of that name behind it, and hold only lists.
-metadata=$(cargo metadata --locked --offline --no-deps --format-version 1)
-package=${metadata#*"{\"name\":\"$crate\",\"version\":"}
-if [[ $package == "$metadata" ]]; then
-  echo "features.sh: cargo metadata lists no crate $crate" >&2
-  exit 1
-fi
-features=${package#*'"features":{'}
-features=${features%%'}'*}
-if ! grep -oE '"[^"]+":\[' <<<"$features" | tr -d '":['; then
-  echo "features.sh: found no features of $crate in cargo metadata" >&2
-  exit 1
-fi
+# The features of the library, one a line. A fresh machine has no JSON parser. What makes this safe without one: a
+# package, unlike a dependency, has its version right after its name; its features are the first object of that name
+# behind it, and hold only lists.
+features() {
+  local metadata package features
+  metadata=$(cargo metadata --locked --no-deps --format-version 1)
+  package=${metadata#*'{"name":"leasehold","version":'}
+  features=${package#*'"features":{'}
+  features=${features%%'}'*}
+  grep -oE '"[^"]+":\[' <<<"$features" | tr -d '":['
+}
+
+lint() {
+  printf '%s\n' "$*"
+  cargo clippy --quiet --locked "$@" -- -D warnings
+}
+
+all=$(features) || { echo 'features.sh: cargo metadata lists no features of leasehold' >&2; exit 1; }
+lint -p leasehold-cli
+lint -p leasehold --lib --no-default-features
+for feature in $all; do
+  lint -p leasehold --lib --no-default-features --features "$feature"
+done
+lint -p leasehold --lib --all-features

@@ -1,13 +1,13 @@
 //! Locks measured side by side, in one run: what `make bench-redis`, `make bench-postgres` and `make bench-server` share.
 //!
-//! Whoever is measured takes turns with what it is measured against, and medians of the rounds are compared, because
-//! the machine is never quite the same twice.
+//! Everything that is compared takes turns ([`testkit::turns`]): the machine is never quite the same twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use testkit::turns::{Spread, in_turns_async, percentile};
 
 /// One way to lock, on one store.
 #[async_trait]
@@ -30,32 +30,24 @@ pub trait Held: Send {
     async fn release(self: Box<Self>);
 }
 
-/// The middle one.
-pub fn median(values: &mut [f64]) -> f64 {
-    percentile(values, 50.0)
+/// [`uncontended`] pairs a second of several, in turns: round by round.
+pub async fn pairs_in_turns<const N: usize>(
+    contenders: [&Arc<dyn Contender>; N],
+    tasks: usize,
+    rounds: usize,
+    time: Duration,
+) -> Vec<[f64; N]> {
+    in_turns_async(rounds, async |which: usize| uncontended(contenders[which], tasks, time).await).await
 }
 
-/// The value that this percentage of the values does not exceed.
-pub fn percentile(values: &mut [f64], percent: f64) -> f64 {
-    assert!(!values.is_empty(), "nothing was measured");
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * percent / 100.0).round() as usize]
+/// One thing that was measured, over all rounds.
+pub fn column<const N: usize>(rounds: &[[f64; N]], which: usize) -> Spread {
+    Spread::of(rounds.iter().map(|round| round[which]))
 }
 
-/// Measures both in turns. The median of each, and the median of their ratios, round by round.
-pub async fn alternate<A, B>(rounds: usize, mut a: impl FnMut() -> A, mut b: impl FnMut() -> B) -> (f64, f64, f64)
-where
-    A: Future<Output = f64>,
-    B: Future<Output = f64>,
-{
-    let (mut of_a, mut of_b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        let (x, y) = (a().await, b().await);
-        of_a.push(x);
-        of_b.push(y);
-        ratios.push(x / y);
-    }
-    (median(&mut of_a), median(&mut of_b), median(&mut ratios))
+/// One to another, over all rounds.
+pub fn ratio<const N: usize>(rounds: &[[f64; N]], one: usize, other: usize) -> Spread {
+    Spread::of(rounds.iter().map(|round| round[one] / round[other]))
 }
 
 /// Acquires and releases by so many tasks, each on a name of its own: pairs a second.
@@ -87,7 +79,7 @@ pub async fn uncontended(contender: &Arc<dyn Contender>, tasks: usize, time: Dur
     rate
 }
 
-/// What many tasks on one name came to. Times in milliseconds.
+/// What many tasks on one name came to. Times in milliseconds. Figures of several rounds are taken by [`of_rounds`].
 #[derive(Debug, Clone, Copy)]
 pub struct Contention {
     /// Grants to another task than the one before, a second.
@@ -105,10 +97,20 @@ pub struct Contention {
     pub probe: f64,
 }
 
+/// A figure of what one contender showed in several rounds.
+pub fn of_rounds(rounds: &[Contention], figure: impl Fn(&Contention) -> f64) -> Spread {
+    Spread::of(rounds.iter().map(figure))
+}
+
 const NOBODY: usize = usize::MAX;
 
 /// Lets so many tasks acquire and release one name, without holding it; a probe, a bare round trip, runs beside them.
-pub async fn contended<P, F>(contender: &Arc<dyn Contender>, tasks: usize, time: Duration, mut probe: P) -> Contention
+pub async fn contended<P, F>(
+    contender: &Arc<dyn Contender>,
+    tasks: usize,
+    time: Duration,
+    mut probe: P,
+) -> Contention
 where
     P: FnMut() -> F + Send + 'static,
     F: Future<Output = ()> + Send,
@@ -176,12 +178,12 @@ where
     Contention {
         hand_overs: overs.len() as f64 / took,
         same_again: 100.0 * same as f64 / waits.len().max(1) as f64,
-        hand_over: median(&mut overs),
-        wait_p50: median(&mut waits),
+        hand_over: percentile(&mut overs, 50.0),
+        wait_p50: percentile(&mut waits, 50.0),
         wait_p99: percentile(&mut waits, 99.0),
         wait_max: percentile(&mut waits, 100.0),
         spread: most as f64 / least.max(1) as f64,
-        probe: median(&mut probes),
+        probe: percentile(&mut probes, 50.0),
     }
 }
 

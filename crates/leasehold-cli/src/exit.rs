@@ -22,12 +22,13 @@ pub(crate) enum Exit {
     Lost = 79,
     Violated = 80,
     Vacuous = 81,
+    Outlived = 82,
     CannotRun = 126,
     NotFound = 127,
 }
 
 impl Exit {
-    const ALL: [Exit; 13] = [
+    const ALL: [Exit; 14] = [
         Exit::Success,
         Exit::Risk,
         Exit::Usage,
@@ -39,6 +40,7 @@ impl Exit {
         Exit::Lost,
         Exit::Violated,
         Exit::Vacuous,
+        Exit::Outlived,
         Exit::CannotRun,
         Exit::NotFound,
     ];
@@ -56,6 +58,7 @@ impl Exit {
             Exit::Lost => "the lease was lost",
             Exit::Violated => "torture has found a broken promise",
             Exit::Vacuous => "torture has shown nothing, because too little happened",
+            Exit::Outlived => "the lease was lost, and the command could not be killed in time",
             Exit::CannotRun => "the command to run cannot be run",
             Exit::NotFound => "the command to run is not there",
         }

@@ -84,6 +84,12 @@ pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
+/// How long a lease lasts, and whether it can last any longer.
+fn left(holder: &view::Holder) -> String {
+    let left = holder.left().map_or("while it lives".into(), duration::show);
+    if holder.revoked { left + ", revoked" } else { left }
+}
+
 fn rows(names: &[view::Name]) -> String {
     // What matters most first: a narrow terminal shows less.
     const HEAD: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "HELD FOR", "MODE", "FENCE"];
@@ -96,7 +102,7 @@ fn rows(names: &[view::Name]) -> String {
             lines.push([
                 if first { shown.clone() } else { String::new() },
                 table::plain(&holder.owner),
-                holder.left().map_or("while it lives".into(), duration::show),
+                left(holder),
                 if first { waiting.clone() } else { String::new() },
                 holder.held_for().map_or("-".into(), duration::show),
                 holder.mode.to_string(),
@@ -133,13 +139,11 @@ fn describe(name: &view::Name, store: &str) -> String {
         if holder.fence != leasehold::Fence::UNFENCED {
             let _ = write!(out, "fence {}, ", holder.fence);
         }
-        let _ = match holder.left() {
-            Some(left) => {
-                write!(out, "renewed {} times, {} left unless renewed", holder.renewals, duration::show(left))
-            }
-            None => write!(out, "until it is released or its process ends"),
+        let _ = match holder.left().map(duration::show) {
+            Some(left) if holder.revoked => writeln!(out, "revoked: it ends in {left} at the latest"),
+            Some(left) => writeln!(out, "renewed {} times, {left} left unless renewed", holder.renewals),
+            None => writeln!(out, "until it is released or its process ends"),
         };
-        out.push_str(if holder.revoked { "; revoked: renewals are refused\n" } else { "\n" });
         if let Some(metadata) = &holder.metadata {
             let _ = writeln!(out, "    {}", table::plain(metadata));
         }

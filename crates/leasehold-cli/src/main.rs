@@ -24,6 +24,7 @@ mod torture;
 mod url;
 mod view;
 mod wait;
+mod warnings;
 
 use std::process::ExitCode;
 

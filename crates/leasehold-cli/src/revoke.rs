@@ -1,13 +1,17 @@
 //! `leasehold revoke`: taking a lock away.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+
+use leasehold::backend::HolderInfo;
+use leasehold::{Fence, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
 use crate::url::StoreArgs;
-use crate::{lock, store, table, view};
+use crate::{store, table, view};
 
 /// Take a lock away from whoever holds it.
 #[derive(Debug, clap::Args)]
@@ -17,7 +21,10 @@ passed; the holder learns of it at its next renewal, and `leasehold run` then
 asks its command to end. With --now it is free at once, while the old holder may
 still be at work: only its fence tells what it protects to refuse it.
 
-Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot.
+Without --yes it asks, and then revokes the holders it has shown and no others.
+
+Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot;
+75 others hold it by now, or nobody does, and nothing was revoked.
 
 Examples:
   leasehold revoke nightly-report
@@ -41,14 +48,16 @@ pub(crate) struct Revoke {
 pub(crate) async fn run(args: Revoke) -> Result<ExitCode, Failure> {
     let otherwise = "and in no other way; `leasehold show` says which one that is";
     let opened = store::open_ttl(&args.store, None, otherwise).await?;
-    if !args.yes {
-        let owner = lock::holder(&opened.locks, &args.name).await?;
-        ask(&args, owner.as_deref())?;
-    }
-    let revoked = opened.locks.revoke(&args.name, args.now).await?;
+    let leases = if args.yes {
+        opened.locks.revoke(&args.name, args.now).await?.leases
+    } else {
+        let seen = opened.locks.inspect(&args.name).await?.holders;
+        ask(&args, &seen)?;
+        revoke_only(&args, &opened.locks, &seen).await?
+    };
     answer(&match args.output {
-        Output::Json => view::json(&serde_json::json!({ "name": args.name, "leases": revoked.leases }))?,
-        Output::Table => match (revoked.leases, args.now) {
+        Output::Json => view::json(&serde_json::json!({ "name": args.name, "leases": leases }))?,
+        Output::Table => match (leases, args.now) {
             (0, _) => "nobody held it\n".to_owned(),
             (count, true) => format!("{count} revoked; it is free\n"),
             (count, false) => format!("{count} revoked; it is free when the ttl has passed\n"),
@@ -57,13 +66,31 @@ pub(crate) async fn run(args: Revoke) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-fn ask(args: &Revoke, owner: Option<&str>) -> Result<(), Failure> {
+/// Revokes the leases that the question named. A holder who came after it keeps the lock.
+async fn revoke_only(args: &Revoke, locks: &Locks, seen: &[HolderInfo]) -> Result<u64, Failure> {
+    // In a quorum readers may share a fence.
+    let fences: BTreeSet<Fence> = seen.iter().map(|holder| holder.grant.fence).collect();
+    let mut leases = 0;
+    for fence in fences {
+        leases += locks.revoke_only(&args.name, fence, args.now).await?.leases;
+    }
+    if leases == 0 && !seen.is_empty() {
+        let message = format!("the holder of {:?} has changed since: nothing was revoked", args.name);
+        return Err(Failure::Ended(Exit::Busy, message));
+    }
+    Ok(leases)
+}
+
+fn ask(args: &Revoke, seen: &[HolderInfo]) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Failure::Usage("there is nobody to ask: say --yes to revoke without a question".into()));
     }
-    let held =
-        owner.map_or_else(|| "held by nobody".to_owned(), |owner| format!("held by {}", table::plain(owner)));
+    let held = match seen {
+        [] => "held by nobody".to_owned(),
+        [one] => format!("held by {}", table::plain(&one.owner)),
+        [first, others @ ..] => format!("held by {} and {} more", table::plain(&first.owner), others.len()),
+    };
     let _ = write!(std::io::stderr(), "Revoke {:?}, {held}? [y/N] ", args.name);
     let mut line = String::new();
     stdin.lock().read_line(&mut line)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
-use leasehold::{Error, Locks};
+use leasehold::{Error, Finding, Level, Locks};
 use leasehold_server::{
     App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
 };
@@ -18,8 +18,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
-use crate::report::Failure;
+use crate::report::{self, Failure};
 use crate::url::Url;
+use crate::warnings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,6 +78,10 @@ pub(crate) struct Serve {
     #[arg(long, env = "LEASEHOLD_LOG_NAMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     log_names: Option<bool>,
+    /// Accept risks to safety in how the store is set up: do not speak of them, and pass --check
+    #[arg(long, env = "LEASEHOLD_ACCEPT_RISKS", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    accept_risks: Option<bool>,
     /// A file with any of the above, as `flag = value` on lines of their own
     #[arg(long, env = "LEASEHOLD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -116,23 +121,43 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     };
     let mut settings = settings(&args)?;
     settings.examiner = Some(Examiner::new(store));
+    let log = settings.log.clone();
     let scheme = if tls.is_some() { "https" } else { "http" };
     let database = database(store)?;
     let _sole = match database {
         Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
         None => None,
     };
-    let listener = listen(address).await?;
+    let listener = listen(address)?;
     let figures = match figures {
-        Some(address) => Some(listen(address).await?),
+        Some(address) => Some(listen(address)?),
         None => None,
     };
-    let app = App::new(Locks::connect(store).await?, settings)?;
+    // A check makes nothing that was not there. That the database could be made, the file beside it has shown.
+    let to_be_made = args.check && database.is_some_and(|path| !path.exists());
+    let app = App::new(Locks::connect(if to_be_made { "memory:" } else { store }).await?, settings)?;
     let url = format!("{scheme}://{}", reachable(listener.local_addr()?));
-    if args.check {
-        say(&format!("everything is in order: {url} could be served\n"))?;
-        return Ok(Exit::Success);
+    let risks = if args.accept_risks == Some(true) || to_be_made { Vec::new() } else { risks(store).await? };
+    for risk in &risks {
+        report::say(&format!("leasehold: RISK: {risk}"));
     }
+    if args.check {
+        let (exit, verdict) = match risks.len() {
+            0 => (Exit::Success, "everything is in order: "),
+            1 => (
+                Exit::Risk,
+                "there is a risk to safety; --accept-risks accepts it. Otherwise all is in order: ",
+            ),
+            _ => (
+                Exit::Risk,
+                "there are risks to safety; --accept-risks accepts them. Otherwise all is in order: ",
+            ),
+        };
+        say(&format!("{verdict}{url} could be served\n"))?;
+        return Ok(exit);
+    }
+    // From here on; what the library has warned of while it connected is among the risks.
+    warnings::hear(move |line| log.warning(&line));
     let page = match &figures {
         Some(listener) => format!("{scheme}://{}", reachable(listener.local_addr()?)),
         None => url.clone(),
@@ -184,8 +209,18 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let bound = TcpListener::bind(address).await;
+/// What is risky in how the store is set up, a line each.
+async fn risks(store: &str) -> Result<Vec<String>, Failure> {
+    let findings = leasehold::examine(store).await?;
+    let risks = findings
+        .into_iter()
+        .filter_map(Finding::behind_a_server)
+        .filter(|finding| finding.level == Level::Risk);
+    Ok(risks.map(|finding| finding.to_string()).collect())
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = leasehold_server::listen(address);
     // No fault of the store, but as it is there: later or elsewhere it may go well.
     bound.map_err(|error| Failure::Ended(Exit::Store, format!("cannot listen on {address}: {error}")))
 }

@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind};
 use leasehold_server::{Limits, NewToken, Scope, Verb};
 
 use crate::args::Output;
-use crate::report::Failure;
+use crate::report::{Failure, say};
 use crate::view;
 
 /// Make tokens for the lock server.
@@ -70,6 +70,9 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
         requests_per_second: create.max_rate,
     };
     let token = NewToken::create(&create.name, scopes, limits)?;
+    // No error: a user who replaces a token has two of one name for a while.
+    let namesakes = std::fs::read_to_string(&create.tokens).unwrap_or_default();
+    let namesakes = namesakes.lines().filter(|line| name_in(line).as_deref() == Some(&create.name)).count();
     let append = || {
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&create.tokens)?;
@@ -83,10 +86,24 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
         file.write_all(format!("{begin}{}\n", token.line).as_bytes())
     };
     append().map_err(|error: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, "the file of tokens cannot be written").with_source(error)
+        let message = format!("the file of tokens {:?} cannot be written", create.tokens);
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?;
+    if namesakes > 0 {
+        say(&format!(
+            "leasehold: {} has another token named {:?}; logs cannot tell them apart, and --name names them",
+            create.tokens.display(),
+            create.name
+        ));
+    }
     Ok(match create.output {
         Output::Json => view::json(&serde_json::json!({ "name": create.name, "token": token.secret }))?,
         Output::Table => format!("{}\n", token.secret),
     })
+}
+
+/// The name of the token on a line of the file.
+fn name_in(line: &str) -> Option<String> {
+    let entry: serde_json::Value = serde_json::from_str(line).ok()?;
+    Some(entry.get("name")?.as_str()?.to_owned())
 }

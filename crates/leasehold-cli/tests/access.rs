@@ -91,6 +91,20 @@ fn tokens(dir: &Path, allow: &str) -> (String, PathBuf) {
 }
 
 #[test]
+fn two_tokens_of_one_name_are_made_but_not_without_a_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let create = |name| {
+        let mut command = leasehold(&["token", "create", "--tokens", "t", "--name", name]);
+        command.current_dir(directory.path());
+        ended(command)
+    };
+    assert_eq!([create("ci").err, create("cd").err], ["", ""]);
+    let second = create("ci");
+    assert!(second.out.starts_with("lh_"), "{second:?}");
+    second.says(0, "t has another token named \"ci\"");
+}
+
+#[test]
 fn every_command_gets_into_a_server_that_wants_a_token_and_a_certificate() {
     let fortress = Fortress::new("127.0.0.1");
     let lease = fortress.call(&["acquire", "x", "--owner", "me"]);

@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -136,6 +138,7 @@ fn a_waiter_gets_its_turn() {
     for store in stores() {
         let holder = store.hold("x", &[]);
         let waiter = store.start(&["x", "--", "echo", "mine"]);
+        store.until_waited_for("x", &waiter);
         holder.signal(Signal::TERM);
         assert_eq!(holder.ended().code(), 143);
         let ended = waiter.ended();
@@ -324,12 +327,13 @@ fn a_command_that_runs_too_long_is_ended_in_time() {
 fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
     for store in stores() {
         // Two forks and a session of its own: a daemon by the book.
-        let script = "setsid sh -c 'sh -c \"echo \\$\\$ >daemon; exec sleep 600\" & exit' </dev/null >/dev/null 2>&1; exit 5";
+        let script = "echo $$ >leader; setsid sh -c 'sh -c \"echo \\$\\$ >daemon; exec sleep 600\" & exit' </dev/null >/dev/null 2>&1; exit 5";
         let mut run = store.start(&["x", "--", "sh", "-c", script]);
         let daemon = support::pid_in(&store.path("daemon"));
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!run.has_ended());
+        let leader = support::pid_in(&store.path("leader"));
+        until("the command itself has ended", || !support::lives(leader));
         assert_eq!(store.run(&["-n", "x", "true"]).code(), 75);
+        assert!(!run.has_ended());
         rustix::process::kill_process(daemon, Signal::KILL).unwrap();
         let ended = run.ended();
         assert_eq!(ended.code(), 5, "{ended:?}");
@@ -348,6 +352,70 @@ fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
         let daemon = support::pid_in(&store.path("daemon"));
         until("the daemon is gone", || !support::lives(daemon));
     }
+}
+
+#[test]
+fn what_a_command_leaves_running_is_told_of_at_once() {
+    for store in [file(), sqlite()] {
+        let script = "sleep 600 & echo $! >left; exit 3";
+        let run = store.start(&["--ttl", "10m", "x", "--", "sh", "-c", script]);
+        let left = support::pid_in(&store.path("left"));
+        // Long before anything else is due: the lease is renewed every few minutes, or not at all.
+        until("leasehold says so", || run.said().contains("left 1 running; the lock stays held"));
+        assert!(support::lives(left));
+        rustix::process::kill_process(left, Signal::KILL).unwrap();
+        assert_eq!(run.ended().code(), 3);
+    }
+}
+
+#[test]
+fn a_leftover_that_ignores_term_is_killed_if_that_is_asked_for() {
+    let store = file();
+    let script = "sh -c 'trap \"\" TERM; echo >left; while :; do sleep 0.05; done' & \
+                  while ! [ -s left ]; do sleep 0.01; done; exit 5";
+    let ended =
+        store.run(&["--kill-leftovers", "--kill-after", "500ms", "--json", "x", "--", "sh", "-c", script]);
+    assert_eq!(ended.code(), 5, "{ended:?}");
+    assert!(ended.err.contains("\"event\":\"killing\""), "{ended:?}");
+}
+
+/// `leasehold run` by somebody who is not root, whose command becomes root's and ignores TERM.
+#[test]
+fn a_command_of_another_user_that_cannot_be_killed_is_told_of() {
+    if !rustix::process::geteuid().is_root() {
+        testkit::not_tested("a command of another user under `leasehold run`: that takes root");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let store = sqlite();
+    // A place where somebody else can work, and a program that may become root.
+    std::fs::set_permissions(store.dir.path(), Permissions::from_mode(0o777)).unwrap();
+    let (leasehold, become_root) = (store.path("leasehold"), store.path("become-root"));
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &leasehold).unwrap();
+    std::fs::copy("/usr/bin/perl", &become_root).unwrap();
+    std::fs::set_permissions(&leasehold, Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&become_root, Permissions::from_mode(0o4755)).unwrap();
+    let script = "$< = 0; $SIG{TERM} = 'IGNORE'; open(F, '>', 'pid'); print F \"$$\\n\"; close F; \
+                  sleep 1 while 1";
+    let mut command = std::process::Command::new(leasehold);
+    command
+        .args(["run", "--json", "--ttl", "3s", "x", "--", "./become-root", "-e", script])
+        .env("LEASEHOLD_URL", &store.url)
+        .current_dir(store.dir.path())
+        .uid(NOBODY)
+        .gid(NOBODY);
+    let run = Running::start(command);
+    let pid = support::pid_in(&store.path("pid"));
+    assert!(run.said().contains("\"event\":\"may_outlive\""), "{}", run.said());
+    let _away = store.cut_off();
+    until("it says that it cannot kill", || run.said().contains("\"event\":\"cannot_kill\""));
+    assert!(support::lives(pid));
+    // A whole ttl, after which the lease has surely ended: what is dead before that has done no harm.
+    std::thread::sleep(Duration::from_secs(3));
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    let ended = run.ended();
+    assert_eq!(ended.code(), 82, "{ended:?}");
+    assert!(ended.err.contains("could not be killed in time"), "{ended:?}");
 }
 
 #[test]

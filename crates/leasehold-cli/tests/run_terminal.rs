@@ -7,8 +7,9 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Signal, kill_process};
 use support::shell::{is_stopped, shell};
-use support::{Store, line_in, pid_in, stores};
+use support::{Store, each, line_in, pid_in, stores};
 use testkit::pty::Terminal;
 
 #[test]
@@ -28,11 +29,13 @@ fn the_command_has_the_terminal_and_ctrl_c_ends_it() {
         terminal.type_in("echo code=$?.\n");
         terminal.sees("code=130.");
         // Once, not twice: the terminal has told the command already.
-        terminal.type_in("lh x -- sh -c 'trap \"echo int >>heard\" INT; echo go >go; while ! [ -e enough ]; do sleep 0.05; done'\n");
-        line_in(&store.path("go"));
+        terminal.type_in("lh x -- sh -c 'trap \"echo int >>heard\" INT; trap \"echo more >more\" USR1; echo $PPID >go; while ! [ -e enough ]; do sleep 0.05; done'\n");
+        let leasehold = pid_in(&store.path("go"));
         terminal.type_in("\x03");
         line_in(&store.path("heard"));
-        std::thread::sleep(Duration::from_millis(200));
+        // One that is passed on after it: by then it is dealt with.
+        kill_process(leasehold, Signal::USR1).unwrap();
+        line_in(&store.path("more"));
         std::fs::write(store.path("enough"), "").unwrap();
         terminal.type_in("echo done-$((1+1))\n");
         terminal.sees("done-2");
@@ -78,11 +81,10 @@ fn a_command_that_suspends_only_itself_suspends_leasehold_too() {
 
 #[test]
 fn suspended_past_the_ttl_the_command_is_killed_on_resume() {
-    for store in support::ttl_stores() {
-        let mut terminal = shell(&store);
-        terminal.type_in(
-            "lh --ttl 600ms x -- sh -c 'echo go >go; trap \"\" TERM; while :; do sleep 0.05; done'\n",
-        );
+    each(&support::ttl_stores(), |store| {
+        let mut terminal = shell(store);
+        terminal
+            .type_in("lh --ttl 3s x -- sh -c 'echo go >go; trap \"\" TERM; while :; do sleep 0.05; done'\n");
         line_in(&store.path("go"));
         terminal.type_in("\x1a");
         terminal.sees("Stopped");
@@ -92,7 +94,7 @@ fn suspended_past_the_ttl_the_command_is_killed_on_resume() {
         terminal.sees("ready> ");
         terminal.type_in("echo code=$?.\n");
         terminal.sees("code=79.");
-    }
+    });
 }
 
 #[test]
@@ -146,7 +148,7 @@ fn who_waits_can_be_suspended_brought_back_and_interrupted() {
             terminal.type_in("fg\n");
             terminal.sees("leasehold run");
             if typed.is_empty() {
-                holder.signal(rustix::process::Signal::TERM);
+                holder.signal(Signal::TERM);
                 terminal.sees("went-2");
             } else {
                 terminal.type_in(typed);
@@ -253,7 +255,6 @@ while not os.path.exists('enough'):
 
 #[test]
 fn the_terminal_is_given_back_whichever_way_the_command_ends() {
-    use rustix::process::{Signal, kill_process};
     // Not an interactive shell, which would see to its terminal by itself.
     let after = |options: &str, code: &str, end: fn(&Store)| {
         let store = support::sqlite();

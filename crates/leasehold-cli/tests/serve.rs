@@ -9,14 +9,17 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::blocking::Locks;
-use rustix::process::{Pid, Signal, kill_process};
-use support::greeted;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use support::{greeted, until, until_within};
+use testkit::until::in_time;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// It ends within five seconds; three are for a machine that is busy with something else.
+const END: Duration = Duration::from_secs(8);
 
 fn command(arguments: &[&str], directory: &Path) -> Command {
     // Killed with this test process, however that ends.
@@ -56,13 +59,8 @@ impl Server {
     /// Waits for its end; its exit code, and how long it took.
     fn ended(&mut self) -> (Option<i32>, Duration) {
         let began = Instant::now();
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return (status.code(), began.elapsed());
-            }
-            assert!(began.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("the server ends", || self.process.try_wait().unwrap().is_some());
+        (self.process.wait().unwrap().code(), began.elapsed())
     }
 }
 
@@ -103,16 +101,11 @@ fn told_to_end_it_answers_who_waits_and_exits_with_0() {
         assert!(curl(&server.url).wait().unwrap().success());
         let mut waiting = curl(&server.url);
         let locks = Locks::connect(&server.url).unwrap();
-        let began = Instant::now();
-        while locks.inspect("a").unwrap().queue_length == 0 {
-            assert!(began.elapsed() < PATIENCE);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("it waits", || locks.inspect("a").unwrap().queue_length == 1);
         server.signal(signal);
         let (code, took) = server.ended();
         assert_eq!(code, Some(0));
-        // That is what is promised, and far more than this takes.
-        assert!(took < Duration::from_secs(5), "it took {took:?}");
+        assert!(took < END, "it took {took:?}");
         let mut text = String::new();
         waiting.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         waiting.wait().unwrap();
@@ -133,17 +126,13 @@ fn told_to_end_before_a_silent_store_it_answers_everybody_and_exits_with_0() {
     let curl = ["-sS", "-w", "\n%{http_code} ", &url, "-H", "content-type: application/json", "-d", body];
     let waiting: Vec<_> =
         (0..10).map(|_| Command::new("curl").args(curl).stdout(Stdio::piped()).spawn().unwrap()).collect();
-    let began = Instant::now();
-    while locks.inspect("a").unwrap().queue_length < 10 {
-        assert!(began.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("all of them wait", || locks.inspect("a").unwrap().queue_length == 10);
     redis.freeze();
     server.signal(Signal::TERM);
     let (code, took) = server.ended();
     assert_eq!(code, Some(0));
     // It waits three seconds for the store. All were told by then: a process that has ended answers nobody.
-    assert!(took < Duration::from_secs(5), "it took {took:?}");
+    assert!(took < END, "it took {took:?}");
     for waiting in waiting {
         let text = String::from_utf8(waiting.wait_with_output().unwrap().stdout).unwrap();
         assert!(text.contains("\n503 ") && text.contains("DRAINING"), "{text}");
@@ -250,11 +239,7 @@ fn others_need_a_token_unless_told_otherwise() {
     // Struck out and read again, it is refused.
     std::fs::write(directory.path().join("t"), "").unwrap();
     server.signal(Signal::HUP);
-    let began = Instant::now();
-    while locks.mutex("ci/build").try_lock().is_ok() {
-        assert!(began.elapsed() < PATIENCE, "a token that was struck out still works");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("a token that was struck out is refused", || locks.mutex("ci/build").try_lock().is_err());
 }
 
 /// What was answered stands, and fences go on, whenever the server is killed.
@@ -267,9 +252,11 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
     let mut server = Server::start(&["--listen", &address], directory.path());
     let url = server.url.clone();
     let ended = Arc::new(AtomicBool::new(false));
+    // How many leases were answered that must stand.
+    let stand = Arc::new(AtomicUsize::new(0));
     let workers: Vec<_> = (0..4)
         .map(|worker| {
-            let (url, ended) = (url.clone(), Arc::clone(&ended));
+            let (url, ended, stand) = (url.clone(), Arc::clone(&ended), Arc::clone(&stand));
             std::thread::spawn(move || {
                 // Each keeps some leases, and takes and releases others; fences never fall.
                 let locks = Locks::connect(&url).unwrap();
@@ -293,6 +280,7 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
                             locks.leasing(&keep).ttl(Duration::from_secs(600)).try_acquire()
                     {
                         kept.push(lease);
+                        stand.fetch_add(1, Ordering::SeqCst);
                     }
                     let _ = locks.release(&lease);
                 }
@@ -300,19 +288,19 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
             })
         })
         .collect();
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(400));
-        server.signal(Signal::KILL);
-        server.ended();
-        server = Server::start(&["--listen", &address], directory.path());
+    for round in 0..4 {
+        if round > 0 {
+            server.signal(Signal::KILL);
+            server.ended();
+            server = Server::start(&["--listen", &address], directory.path());
+        }
+        let before = stand.load(Ordering::SeqCst);
+        until("more leases are answered", || stand.load(Ordering::SeqCst) >= before + 50);
     }
-    std::thread::sleep(Duration::from_millis(400));
     ended.store(true, Ordering::SeqCst);
     let locks = Locks::connect(&url).unwrap();
-    let mut kept = 0;
     for worker in workers {
         for lease in worker.join().unwrap() {
-            kept += 1;
             let held = locks.renew(&lease).unwrap();
             assert!(
                 matches!(held, leasehold::backend::Renewed::Held(_)),
@@ -320,31 +308,33 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
             );
         }
     }
-    assert!(kept > 0, "nothing was kept, so nothing was shown");
 }
 
 #[test]
 fn under_load_with_stalling_holders_no_promise_is_broken() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
-    let load = Command::new(env!("CARGO_BIN_EXE_leasehold"))
-        .args(["bench", "--url", &server.url, "--clients", "80", "--duration", "20s", "--ttl", "0.5"])
-        .args(["--failure-rate", "0.05", "--output", "json"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(load.stdout).unwrap();
-    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((load.status.code(), &figures["violations"]), (Some(0), &0.into()), "{text}");
-    assert!(
-        figures["acquisitions"].as_u64().unwrap() > 0 && figures["stalls"].as_u64().unwrap() > 0,
-        "{text}"
-    );
-    assert!(figures["stale_writes_rejected"].as_u64().unwrap() > 0, "{text}");
-    assert_eq!(figures["stale_releases_done"], 0, "{text}");
-    // Nothing fails, unless the machine stood still for longer than a call may take.
-    let mut errors = figures["errors_by_code"].as_object().unwrap().clone();
-    errors.remove("NETWORK_TIMEOUT");
-    assert!(errors.is_empty(), "{text}");
+    // For as long as it takes until this has happened so often.
+    let floors = [("acquisitions", 700), ("waits", 500), ("stalls", 30), ("stale_writes_rejected", 20)];
+    let mut seen = [0; 4];
+    until_within(4 * support::PATIENCE, "enough has happened", || {
+        let mut load =
+            support::leasehold(&["bench", "--url", &server.url, "--clients", "80", "--output", "json"]);
+        load.args(["--duration", "4s", "--ttl", "0.5", "--failure-rate", "0.05"]);
+        let load = support::ended(load);
+        let figures: serde_json::Value = serde_json::from_str(&load.out).unwrap();
+        assert_eq!((load.code(), &figures["violations"]), (0, &0.into()), "{load:?}");
+        assert_eq!(figures["stale_releases_done"], 0, "{load:?}");
+        // Nothing fails, unless the machine stood still for longer than a call may take.
+        let mut errors = figures["errors_by_code"].as_object().unwrap().clone();
+        errors.remove("NETWORK_TIMEOUT");
+        assert!(errors.is_empty(), "{load:?}");
+        for (seen, (what, _)) in seen.iter_mut().zip(floors) {
+            *seen += figures[what].as_u64().unwrap();
+        }
+        println!("{floors:?}: {seen:?}");
+        seen.iter().zip(floors).all(|(seen, (_, least))| *seen >= least)
+    });
 }
 
 /// Its open descriptors.
@@ -375,17 +365,14 @@ fn it_survives_having_no_descriptors_left() {
     let address = server.url.strip_prefix("http://").unwrap().to_owned();
     let connections: Vec<_> =
         (0..most + 20).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
-    let began = Instant::now();
-    while descriptors(&server) < most {
-        assert!(began.elapsed() < PATIENCE, "it has {} of {most}", descriptors(&server));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let before = ticks(&server);
+    until("it has all descriptors that it may have", || descriptors(&server) >= most);
+    let (before, since) = (ticks(&server), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let has = descriptors(&server);
     assert!((most..usual + 16).contains(&has), "it is not the limit that stopped it: {has} of {most}");
-    let used = ticks(&server) - before;
-    assert!(used < 30, "it spins: {used} hundredths of a second on a core in one second");
+    // A part of the time that has really passed: one that spins has all of a core, or half if others want it too.
+    let (used, passed) = (Duration::from_millis(10 * (ticks(&server) - before)), since.elapsed());
+    assert!(used < passed / 3, "it spins: {used:?} on a core in {passed:?}");
     assert!(server.process.try_wait().unwrap().is_none(), "it died");
     drop(connections);
     let locks = Locks::connect(&server.url).unwrap();
@@ -444,4 +431,45 @@ fn the_examples_of_the_documentation_work() {
             assert!(help.contains(flag), "{flag} of {block}");
         }
     }
+}
+
+/// As after a restart, when all of them come back in the same moment.
+#[test]
+fn thousands_of_clients_at_once_are_all_let_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--store", "memory:"], directory.path());
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let most: usize =
+        std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let files = maximum.map_or(usize::MAX, |files| usize::try_from(files).unwrap());
+    // More than the 1024 that most programs have room for.
+    let (crowd, all) = (3000, 10_000);
+    if most < crowd || files < all + 100 {
+        let why = format!("net.core.somaxconn is {most}, a process may have {files} files");
+        testkit::not_tested(&format!("a crowd of {all} clients at the server: {why}"));
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = |clients: usize| {
+            let connecting = (0..clients).map(|_| tokio::net::TcpStream::connect(&address));
+            in_time("all of them are let in", futures_util::future::try_join_all(connecting))
+        };
+        // The system lets them in while the server does nothing.
+        server.signal(Signal::STOP);
+        let mut clients = connect(crowd).await.unwrap();
+        server.signal(Signal::CONT);
+        clients.extend(connect(all - crowd).await.unwrap());
+        let answered = clients.iter_mut().map(async |client| {
+            client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        });
+        let answers =
+            in_time("all of them are answered", futures_util::future::try_join_all(answered)).await.unwrap();
+        assert!(answers.iter().all(|answer| answer == b"HTTP/1.1 200"));
+    });
 }

@@ -72,7 +72,7 @@ fn settings_come_from_flags_before_a_file_and_wrong_ones_are_refused() {
 }
 
 /// Every one of them, by its name.
-const VARIABLES: [&str; 14] = [
+const VARIABLES: [&str; 15] = [
     "LEASEHOLD_STORE",
     "LEASEHOLD_LISTEN",
     "LEASEHOLD_METRICS_LISTEN",
@@ -86,6 +86,7 @@ const VARIABLES: [&str; 14] = [
     "LEASEHOLD_MAX_TTL_MS",
     "LEASEHOLD_LOG",
     "LEASEHOLD_LOG_NAMES",
+    "LEASEHOLD_ACCEPT_RISKS",
     "LEASEHOLD_CONFIG",
 ];
 
@@ -123,6 +124,8 @@ fn the_environment_says_where_it_serves_and_how_it_tells_of_it() {
         ("LEASEHOLD_MAX_TTL_MS", "7000"),
         ("LEASEHOLD_LOG", "json"),
         ("LEASEHOLD_LOG_NAMES", "true"),
+        // The directory of the test may be in memory.
+        ("LEASEHOLD_ACCEPT_RISKS", "true"),
         // Where others find a server; it is not read here.
         ("LEASEHOLD_URL", "memory:"),
     ];

@@ -82,7 +82,14 @@ async fn prepare(
     let ttl = app.ttl("ttl_ms", body.ttl_ms)?;
     let mode = wire::mode_of(body.mode.unwrap_or(wire::ModeName::Exclusive), body.limit)?;
     check_mode(app, mode)?;
-    let wait = Duration::from_millis(body.wait_ms.unwrap_or(0).min(wire::MAX_WAIT_MS));
+    let wait_ms = body.wait_ms.unwrap_or(0);
+    if wait_ms > wire::MAX_WAIT_MS {
+        let most = wire::MAX_WAIT_MS;
+        return Err(Refusal::bad(format!(
+            "wait_ms must be at most {most}; to wait longer, repeat the call with a lease_id of your own"
+        )));
+    }
+    let wait = Duration::from_millis(wait_ms);
     let mut claim = Claim::new(name, mode, ttl, body.owner_id);
     claim.metadata = body.metadata.map(Into::into);
     claim.repeat = body.repeat;

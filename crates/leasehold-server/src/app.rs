@@ -36,6 +36,7 @@ pub struct App {
     pub(crate) history: History,
     pub(crate) request_ids: gate::RequestIds,
     pub(crate) turns: acquire::Turns,
+    pub(crate) readiness: looking::Readiness,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// It has ended as far as the store is concerned: no call to it is waited for any more.
@@ -70,6 +71,7 @@ impl App {
             settings,
             request_ids: gate::RequestIds::new(),
             turns: acquire::Turns::default(),
+            readiness: looking::Readiness::default(),
             draining: Cancel::new(),
             closing: Cancel::new(),
             background: watch::Sender::new(()),
@@ -235,7 +237,12 @@ async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {
     if matches!(parts[..], ["", "v1", "locks", ""] | ["", "v1", "locks", "", _]) {
         return Refusal::bad("the lock name must not be empty").response();
     }
-    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", "there is no such route; see /openapi.json").response()
+    let detail = if matches!(parts[..], ["", "v1", "locks", _, _, ..]) {
+        "there is no such route; a slash in a lock name must be written as %2F; see /openapi.json"
+    } else {
+        "there is no such route; see /openapi.json"
+    };
+    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
 }
 
 async fn wrong_method(method: Method, _: Request<Body>) -> Response<Body> {

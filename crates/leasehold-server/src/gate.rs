@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use leasehold::backend::{Claim, Release, Released, Renewal};
-use leasehold::{Fence, LeaseId, MAX_OWNER_BYTES, Name, hash_name};
+use leasehold::{Fence, LeaseId, MAX_OWNER_BYTES, Name, digest_name};
 
 use crate::app::App;
 use crate::digits::{self, Digits};
@@ -125,6 +125,9 @@ impl Told {
         // Of any other lease only what was known before is true for sure.
         if what == What::Granted {
             event = event.granted(self.owner.as_deref(), self.fence, self.waited);
+        } else if what == What::Revoked {
+            // A revocation that met one lease met the one with this fence.
+            event = event.granted(None, self.fence, None);
         }
         history.note(name, event);
     }
@@ -219,7 +222,7 @@ fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, to
             if names {
                 line.text("owner", owner);
             }
-            line.text("owner_hash", &hash_name(owner));
+            line.text("owner_hash", &digest_name(owner));
         }
         line.text("result", told.result);
         line.number("status", status.as_u16());

@@ -152,8 +152,11 @@ fn add(events: &mut VecDeque<Event>, mut event: Event) {
         if grants.take_while(|known| known.fence >= event.fence).any(|known| known.lease == event.lease) {
             return;
         }
-    } else if let Some(grant) = grants.find(|known| event.lease.is_some() && known.lease == event.lease) {
-        (event.owner, event.fence) = (grant.owner.clone(), grant.fence);
+    } else if let Some(grant) = grants.find(|known| match event.lease {
+        Some(lease) => known.lease == Some(lease),
+        None => event.fence.is_some() && known.fence == event.fence,
+    }) {
+        (event.lease, event.owner, event.fence) = (grant.lease, grant.owner.clone(), grant.fence);
     }
     if events.len() >= EVENTS {
         events.pop_front();

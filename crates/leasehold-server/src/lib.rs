@@ -40,7 +40,7 @@ mod verbs;
 pub use app::{App, app};
 pub use findings::Examiner;
 pub use log::{Log, LogForm};
-pub use serve::{serve, serve_figures};
+pub use serve::{listen, serve, serve_figures};
 pub use settings::Settings;
 pub use sole::SoleServer;
 pub use tls::Tls;

@@ -126,6 +126,15 @@ impl Log {
         drop(sender.desk.done.wait_timeout_while(inside, Duration::from_secs(1), unwritten));
     }
 
+    /// Adds a warning.
+    pub fn warning(&self, text: &str) {
+        self.line(|line| {
+            line.text("level", "warn");
+            line.text("op", "warning");
+            line.text("message", text);
+        });
+    }
+
     /// Adds a line.
     pub(crate) fn line(&self, fill: impl FnOnce(&mut Line)) {
         let Some(sender) = &self.0 else { return };

@@ -1,6 +1,7 @@
 //! Looking without touching; and whether the server is well.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -10,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold::backend::{HolderInfo, NameInfo, Query, TimeAuthority, WaiterInfo};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{LeaseId, Name};
+use tokio::sync::Mutex;
 
 use crate::app::App;
 use crate::gate::Caller;
@@ -34,7 +36,7 @@ pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>
         caller.may(Verb::Read, name.as_str())?;
         let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await?;
         let info = page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name));
-        Ok(json(StatusCode::OK, &shown(&info)))
+        Ok(json(StatusCode::OK, &shown(&app, &info)))
     };
     respond(answer.await)
 }
@@ -62,7 +64,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
         let cursor = cursor.as_deref().map(opened).transpose()?;
         let page = app.ask("inspect", app.backend.inspect(&Query::Prefix { stored, limit, cursor })).await?;
         let next_cursor = page.next.map(|cursor| URL_SAFE_NO_PAD.encode(cursor));
-        let body = wire::Listed { locks: page.items.iter().map(shown).collect(), next_cursor };
+        let locks = page.items.iter().map(|info| shown(&app, info)).collect();
+        let body = wire::Listed { locks, next_cursor, age_ms: page.age.map(floor_ms) };
         Ok(json(StatusCode::OK, &body))
     };
     respond(answer.await)
@@ -91,14 +94,19 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
             *info.name.namespace() == *app.settings.namespace
                 && (may(Verb::Read, info) || may(Verb::Acquire, info))
         };
-        let info = page.items.into_iter().find(mine);
+        let mut info = page.items.into_iter().find(mine);
         let state = info.as_ref().map(|info| {
             if info.holders.iter().any(|holder| holder.id == id) { "held" } else { "waiting" }.to_owned()
         });
+        // A store that shows digests still shows the id itself to a caller who asks by that id.
+        if let Some(info) = info.as_mut().filter(|_| !app.info.shows_ids) {
+            info.holders.iter_mut().filter(|one| one.id == id).for_each(|one| one.id = id.digest());
+            info.waiters.iter_mut().filter(|one| one.id == id).for_each(|one| one.id = id.digest());
+        }
         let body = wire::Found {
             found: info.is_some(),
             state,
-            lock: info.as_ref().filter(|info| may(Verb::Read, info)).map(shown),
+            lock: info.as_ref().filter(|info| may(Verb::Read, info)).map(|info| shown(&app, info)),
         };
         Ok(json(StatusCode::OK, &body))
     };
@@ -106,7 +114,7 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
 }
 
 /// What may be seen of a name: everything but lease ids.
-fn shown(info: &NameInfo) -> wire::Lock {
+fn shown(app: &App, info: &NameInfo) -> wire::Lock {
     let first = info.holders.first();
     wire::Lock {
         lock_name: info.name.as_str().into(),
@@ -116,21 +124,23 @@ fn shown(info: &NameInfo) -> wire::Lock {
         lease_expiry_ms: first.and_then(|holder| holder.grant.expires_at_ms),
         version: info.version,
         last_fencing_token: info.last_fence.get(),
-        holders: info.holders.iter().map(holder).collect(),
-        waiters: info.waiters.iter().map(waiter).collect(),
+        holders: info.holders.iter().map(|one| holder(app, one)).collect(),
+        waiters: info.waiters.iter().map(|one| waiter(app, one)).collect(),
         queue_length: info.queue_length,
     }
 }
 
-fn digest(id: &LeaseId) -> String {
-    id.digest().expose().to_owned()
+/// What stands for a lease id. Some stores show only that.
+fn digest(app: &App, id: &LeaseId) -> String {
+    let digest = if app.info.shows_ids { id.digest() } else { *id };
+    digest.expose().to_owned()
 }
 
-fn holder(holder: &HolderInfo) -> wire::Holder {
+fn holder(app: &App, holder: &HolderInfo) -> wire::Holder {
     let grant = &holder.grant;
     let (mode, limit) = mode_fields(grant.mode);
     wire::Holder {
-        lease_digest: digest(&holder.id),
+        lease_digest: digest(app, &holder.id),
         owner_id: holder.owner.to_string(),
         mode,
         limit,
@@ -144,10 +154,10 @@ fn holder(holder: &HolderInfo) -> wire::Holder {
     }
 }
 
-fn waiter(waiter: &WaiterInfo) -> wire::Waiter {
+fn waiter(app: &App, waiter: &WaiterInfo) -> wire::Waiter {
     let (mode, limit) = mode_fields(waiter.mode);
     wire::Waiter {
-        lease_digest: digest(&waiter.id),
+        lease_digest: digest(app, &waiter.id),
         owner_id: waiter.owner.to_string(),
         mode,
         limit,
@@ -182,15 +192,37 @@ pub(crate) async fn healthz() -> Response<Body> {
     json(StatusCode::OK, &serde_json::json!({ "status": "ok" }))
 }
 
+/// Whether the store answered when it was last asked. Anybody may ask the server, and the store is asked once a second.
+///
+/// Held while somebody asks, so that one look serves all who come meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Refusal>)>>);
+
+/// How long an answer about readiness is given again.
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Readiness {
+    async fn look(&self, app: &App) -> Result<(), Refusal> {
+        let mut last = self.0.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return answer.clone();
+        }
+        let answer = async {
+            let name = app.name("leasehold readiness")?;
+            app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
+            Ok(())
+        };
+        let answer = answer.await;
+        *last = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
+
 /// The store answers, and the server takes work.
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
     if app.draining.is_cancelled() {
         return Refusal::draining().response();
     }
-    let answer = async {
-        let name = app.name("leasehold readiness")?;
-        app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
-        Ok(json(StatusCode::OK, &serde_json::json!({ "status": "ready" })))
-    };
-    respond(answer.await)
+    let ready = app.readiness.look(&app).await;
+    respond(ready.map(|()| json(StatusCode::OK, &serde_json::json!({ "status": "ready" }))))
 }

@@ -51,7 +51,7 @@ mod paths {
         request_body = wire::Revoke,
         responses(
             (status = 200, description = "Renewals are refused from here on", body = wire::Revoked),
-            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+            (status = "4XX", description = "Refused; 409 `HOLDER_CHANGED` if the lease with `fencing_token` is gone, and then nothing has changed", body = wire::Problem, content_type = "application/problem+json"),
             (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
         ))]
     fn revoke() {}

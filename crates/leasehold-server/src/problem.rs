@@ -7,7 +7,7 @@ use leasehold::{Error, ErrorKind};
 use serde::Serialize;
 
 /// A request that cannot be served.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
@@ -40,6 +40,13 @@ impl Refusal {
     pub(crate) fn no_token() -> Self {
         let detail = "a valid token is required: Authorization: Bearer …";
         Refusal::new(StatusCode::UNAUTHORIZED, wire::code(ErrorKind::AuthFailed), detail)
+    }
+
+    /// The lease that was to be revoked is gone.
+    pub(crate) fn holder_changed() -> Self {
+        let detail = "the lease with this `fencing_token` is gone: another holds the lock by now, or nobody does; nothing \
+                      was revoked";
+        Refusal::new(StatusCode::CONFLICT, wire::HOLDER_CHANGED, detail)
     }
 
     pub(crate) fn too_many(detail: impl Into<String>, retry_after_ms: u64) -> Self {

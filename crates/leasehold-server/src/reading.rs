@@ -68,15 +68,18 @@ pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
 /// What is wrong with a body, and nothing of what it holds, not even the names of its fields: any of it may be a secret
 /// that stands in the wrong place, and this is logged. By itself serde repeats what it met.
 fn without_values(error: &serde_json::Error) -> String {
+    if !error.is_data() {
+        return format!("it is not JSON from line {}, column {} on", error.line(), error.column());
+    }
     let text = error.to_string();
-    // What is no JSON is told by where it ends to be some; the names of fields here are our own.
-    if !error.is_data() || text.starts_with("missing field") || text.starts_with("duplicate field") {
+    // The names of fields here are our own.
+    if text.starts_with("missing field") || text.starts_with("duplicate field") {
         return text;
     }
     let expected = match text.rsplit_once(" at line ") {
         Some((said, _)) if said.ends_with("there are no fields") => None,
         // The last one: what comes before it was sent.
-        _ => text.rsplit_once(", expected ").map(|(_, expected)| format!("expected {expected}")),
+        _ => text.rsplit_once(", expected ").map(|(_, expected)| format!("expected {}", in_words(expected))),
     };
     match (text.starts_with("unknown field"), expected) {
         (true, Some(expected)) => format!("a field that is not known, {expected}"),
@@ -84,6 +87,16 @@ fn without_values(error: &serde_json::Error) -> String {
         (false, Some(expected)) => expected,
         (false, None) => "something is not as it must be; see /openapi.json".into(),
     }
+}
+
+/// What serde expects, in words of no language.
+fn in_words(expected: &str) -> String {
+    let (what, place) = expected.split_once(" at line ").unwrap_or((expected, ""));
+    let what = match what {
+        "u64" | "u32" | "usize" | "u16" | "u8" => "a whole number",
+        other => other,
+    };
+    if place.is_empty() { what.into() } else { format!("{what} at line {place}") }
 }
 
 /// The field whose value is of the wrong type. No request is without defaults, so each field can be tried alone.

@@ -1,13 +1,15 @@
 //! Accepting connections, and ending without leaving anybody in the dark.
 
+mod ahead;
 mod connection;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -25,6 +27,22 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
+
+/// How many may wait to be accepted, if the system allows it (`net.core.somaxconn`). All clients of a server that was
+/// started again come at once; one that finds no room tries again only after a second.
+const BACKLOG: u32 = 16_384;
+
+/// Listens where many clients may come at once.
+///
+/// # Errors
+/// If the address cannot be had.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // So that a restarted server gets its address back while its old connections are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Answers requests on a listener until `shutdown` resolves.
 ///

@@ -10,7 +10,18 @@ use rustix::fs::{FlockOperation, flock};
 
 /// The right to be the server of a file, for as long as it lives. The system takes it back when the process dies.
 #[derive(Debug)]
-pub struct SoleServer(#[allow(dead_code)] File);
+pub struct SoleServer {
+    path: PathBuf,
+    /// Locked until it is closed.
+    _file: File,
+}
+
+impl Drop for SoleServer {
+    fn drop(&mut self) {
+        // Removed while it is locked: another server that has it open, and locks it next, sees that it has gone.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
 
 impl SoleServer {
     /// Takes it, in a file beside the database, which is the same by whatever path it is named. To be done before the
@@ -36,14 +47,22 @@ impl SoleServer {
             Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")
                 .with_source(error)
         };
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let path = PathBuf::from(path);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let same = |file: &File| {
+            let about = file.metadata().ok()?;
+            Some((about.ino(), about.dev()) == inode(&path)?)
+        };
+        let (mut file, taken) = loop {
+            let file = options.open(&path).map_err(failed)?;
+            let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+            // The server before may have removed it since it was opened; then there is another, or will be.
+            if taken || same(&file).unwrap_or(false) {
+                break (file, taken);
+            }
+        };
+        if taken {
             let mut who = String::new();
             let _ = file.read_to_string(&mut who);
             let who = who.lines().next().unwrap_or("which does not say who it is").to_owned();
@@ -59,8 +78,13 @@ impl SoleServer {
             writeln!(file, "process {}, {says}", std::process::id())
         };
         write(&mut file).map_err(failed)?;
-        Ok(SoleServer(file))
+        Ok(SoleServer { path, _file: file })
     }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let about = path.metadata().ok()?;
+    Some((about.ino(), about.dev()))
 }
 
 /// Where a database is, or will be when it is made. Links lead to it; beside each of them would be another file.

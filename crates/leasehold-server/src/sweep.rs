@@ -1,9 +1,10 @@
 //! Sweeping away what has expired, and counting it. Nothing depends on it but the figures.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::Swept;
+use tokio::time::Instant;
 
 use crate::app::App;
 
@@ -13,16 +14,16 @@ pub(crate) async fn once(app: &App) -> leasehold::Result<Swept> {
     Ok(swept)
 }
 
-/// A sweep may walk through all names of a store. However many there are, the pause after it is so many times as long.
+/// A sweep may walk through all names of a store. However many there are, the pause after it is so many times as long, so
+/// that sweeps have a twentieth of the store's time.
 const PAUSE: u32 = 19;
 
 /// The longest pause, whatever made a sweep so long: the figures are never older than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long to wait after a sweep. One that failed took as long as the store did not answer, which says nothing
-/// about the next one.
-fn pause(every: Duration, took: Duration, is_done: bool) -> Duration {
-    if is_done { every.max(took.saturating_mul(PAUSE).min(LONGEST_PAUSE)) } else { every }
+/// How long to wait after a sweep, done or failed: a store that is too slow for one needs the rest more than any other.
+fn pause(every: Duration, took: Duration) -> Duration {
+    every.max(took.saturating_mul(PAUSE).min(LONGEST_PAUSE))
 }
 
 /// Sweeps until the server ends: at once, and then every so often.
@@ -36,7 +37,7 @@ pub(crate) async fn run(app: Arc<App>) {
         let began = Instant::now();
         let answer = once(&app).await;
         let took = began.elapsed();
-        wait = pause(app.settings.sweep_every, took, answer.is_ok());
+        wait = pause(app.settings.sweep_every, took);
         // A line for each sweep that found something or failed; two a second of nothing help nobody.
         if !matches!(&answer, Ok(swept) if swept.expired == 0) {
             app.settings.log.line(|line| {
@@ -61,16 +62,37 @@ pub(crate) async fn run(app: Arc<App>) {
 
 #[cfg(test)]
 mod tests {
+    use leasehold::Locks;
+    use leasehold::backend::Backend;
+    use leasehold::backends::memory::Memory;
+    use leasehold::clock::TokioClock;
+    use testkit::faulty::{Act, Faulty, Verb};
+
     use super::*;
+    use crate::settings::Settings;
+
+    #[tokio::test(start_paused = true)]
+    async fn sweeps_that_time_out_leave_the_store_most_of_its_time() {
+        let store = Faulty::new(Memory::new(), Arc::new(TokioClock::new()));
+        // No answer: each takes as long as a call may.
+        store.always(Verb::Other, Act::Never);
+        let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
+        let app = App::new(locks, Settings::default()).unwrap();
+        let hour = Duration::from_secs(3600);
+        tokio::time::timeout(hour, run(app)).await.unwrap_err();
+        let sweeps = store.count(Verb::Other);
+        let share = crate::app::CALL.as_secs_f64() * sweeps as f64 / hour.as_secs_f64();
+        assert!(share < 0.1, "{sweeps} sweeps had {share} of the store's time");
+        assert!(sweeps >= 3600 / 66, "only {sweeps} sweeps in an hour");
+    }
 
     #[test]
-    fn a_long_sweep_is_followed_by_a_longer_pause_and_one_that_failed_is_not() {
+    fn a_long_sweep_is_followed_by_a_longer_pause() {
         let every = Duration::from_millis(500);
-        let after = |took, is_done| pause(every, Duration::from_millis(took), is_done).as_millis();
-        assert_eq!([after(0, true), after(26, true), after(27, true)], [500, 500, 513]);
-        assert_eq!([after(1_000, true), after(10_000, true)], [19_000, 60_000]);
-        assert_eq!([after(1, false), after(30_000, false)], [500, 500]);
+        let after = |took| pause(every, Duration::from_millis(took)).as_millis();
+        assert_eq!([after(0), after(26), after(27)], [500, 500, 513]);
+        assert_eq!([after(1_000), after(10_000)], [19_000, 60_000]);
         let seldom = Duration::from_secs(600);
-        assert_eq!(pause(seldom, Duration::from_secs(10), true), seldom);
+        assert_eq!(pause(seldom, Duration::from_secs(10)), seldom);
     }
 }

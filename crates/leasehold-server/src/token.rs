@@ -7,7 +7,7 @@ mod usage;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use leasehold::{Error, ErrorKind, Result};
+use leasehold::{Error, ErrorKind, Name, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -179,15 +179,22 @@ impl Tokens {
 }
 
 fn load(path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::invalid("the file of tokens cannot be read").with_source(error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::invalid(format!("the file of tokens {path:?} cannot be read")).with_source(error)
+    })?;
     let mut list = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
             continue;
         }
-        let bad = |why: &str| Error::invalid(format!("line {} of the file of tokens: {why}", number + 1));
-        let entry: Entry = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        let bad =
+            |why: &str| Error::invalid(format!("line {} of the file of tokens {path:?}: {why}", number + 1));
+        let mut entry: Entry = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
+        for scope in &mut entry.scopes {
+            // As names are, which may be written in several ways.
+            scope.prefix =
+                Name::stored_prefix("", &scope.prefix)?.split_off(Name::stored_prefix("", "")?.len());
+        }
         let hash = unhex(&entry.sha256).ok_or_else(|| bad("sha256 must have 64 hex digits"))?;
         list.push((entry, hash));
     }
@@ -267,6 +274,19 @@ mod tests {
         for wrong in [&secret[..66], &secret[3..], "", &format!("{secret}0"), &secret.to_uppercase()] {
             assert!(tokens.find(wrong).is_none(), "{wrong:?} is not {secret:?}");
         }
+    }
+
+    #[test]
+    fn a_prefix_is_compared_as_names_are() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // The same letter as one character, as names have it, and as two.
+        let (one, two) = ("caf\u{e9}/", "cafe\u{301}/");
+        let made = NewToken::create("t", vec![scope(two, &[Verb::Read])], Limits::default()).unwrap();
+        std::fs::write(file.path(), &made.line).unwrap();
+        let token = Tokens::read(file.path()).unwrap().find(&made.secret).unwrap();
+        let name = Name::within("n", &format!("{two}x")).unwrap();
+        assert!(name.as_str().starts_with(one) && token.may(Verb::Read, name.as_str()).is_ok());
+        assert!(token.may(Verb::Read, "cafe/x").is_err());
     }
 
     #[test]

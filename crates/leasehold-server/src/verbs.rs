@@ -257,7 +257,12 @@ async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> A
     told.name(&name);
     caller.may(Verb::Admin, name.as_str())?;
     let body: wire::Revoke = reading::body(app, request).await?;
-    let revoked = app.ask("revoke", app.backend.revoke(&name, body.now)).await?;
+    told.said(None, body.fencing_token);
+    let only = body.fencing_token.map(Fence::new);
+    let revoked = app.ask("revoke", app.backend.revoke(&name, body.now, only)).await?;
+    if only.is_some() && revoked.leases == 0 {
+        return Err(Refusal::holder_changed());
+    }
     let body = wire::Revoked { revoked: revoked.leases, lock_name: name.as_str().into() };
     Ok(json(StatusCode::OK, &body))
 }

@@ -3,11 +3,15 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::backend::{Backend, Info};
 use leasehold::backends::http::Http;
+use leasehold::backends::redis::Redis;
+use leasehold::backends::sqlite::Sqlite;
 use leasehold::conformance::{Harness, run_all};
+use leasehold::layers::quorum::{Node, Quorum};
 use leasehold_server::{App, Settings, serve};
 use tokio::net::TcpListener;
 
@@ -44,6 +48,40 @@ async fn a_server_on_sqlite_keeps_every_promise() {
 async fn a_server_on_redis_keeps_every_promise() {
     let redis = testkit::redis::Server::start();
     keeps_every_promise(&redis.url()).await;
+}
+
+async fn quorum_keeps_every_promise(urls: &[String]) {
+    let quorum = async || {
+        let mut nodes: Vec<Node> = Vec::new();
+        for url in urls {
+            nodes.push(Node::new(match url.split_once(':') {
+                Some(("http", _)) => Arc::new(Http::connect(url).await.unwrap()),
+                Some(("redis", _)) => Arc::new(Redis::connect(url).await.unwrap()),
+                Some(("sqlite", path)) => Arc::new(Sqlite::open(path).await.unwrap()),
+                _ => panic!("{url} is no node"),
+            }));
+        }
+        // An attempt is two round trips to servers that share the machine: few at a time, and no haste.
+        Arc::new(Quorum::new(nodes).unwrap().node_timeout(Duration::from_secs(10)))
+    };
+    let (one, two) = (quorum().await, quorum().await);
+    let report = run_all(&Harness::new(one).second(two).slower(8).at_once(4)).await;
+    println!("{report}");
+    report.assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_of_three_servers_keeps_every_promise() {
+    let urls = [start("memory:").await, start("memory:").await, start("memory:").await];
+    quorum_keeps_every_promise(&urls).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_of_mixed_stores_keeps_every_promise() {
+    let directory = tempfile::tempdir().unwrap();
+    let redis = testkit::redis::Server::start();
+    let sqlite = format!("sqlite:{}", directory.path().join("locks.db").display());
+    quorum_keeps_every_promise(&[sqlite, redis.url(), start("memory:").await]).await;
 }
 
 /// Two servers before one store are as one.

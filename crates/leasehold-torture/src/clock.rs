@@ -85,25 +85,51 @@ impl Drop for Clocks {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::Stdio;
+    use std::time::{Instant, UNIX_EPOCH};
+
     use super::*;
+
+    fn wall() -> u64 {
+        UNIX_EPOCH.elapsed().expect("it is after 1970").as_secs()
+    }
 
     #[test]
     fn the_wall_clock_steps_while_a_process_runs_and_no_other_clock_does() {
+        const SAYS: &str = "it is ";
+        if std::env::var_os("LEASEHOLD_CLOCK").is_some() {
+            // This is the process whose clock steps: it says what its clocks say for each line that it reads.
+            let began = Instant::now();
+            std::io::stdin().lines().for_each(|_| println!("{SAYS}{} {}", wall(), began.elapsed().as_secs()));
+            return;
+        }
         let clocks = Clocks::new().expect("it is built");
-        let date = || {
-            let mut date = Command::new("date");
-            let said = date.arg("+%s").envs(clocks.of_workers()).output().expect("date runs").stdout;
-            String::from_utf8_lossy(&said).trim().parse::<i64>().expect("a number")
-        };
-        let began = std::time::Instant::now();
-        let before = date();
+        let (began, own) = (Instant::now(), std::env::current_exe().expect("it has a name"));
+        let name = std::thread::current().name().expect("a test has a name").to_owned();
+        let mut child = Command::new(own)
+            .args(["--exact", &name, "--nocapture", "--test-threads=1"])
+            .envs(clocks.of_workers())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let (mut ask, said) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+        let mut said = BufReader::new(said).lines().map(|line| line.expect("it is read"));
         clocks.step(Fault::ClockStore, -5_000).expect("it is set");
-        clocks.step(Fault::ClockWorker, 3_600).expect("it is set");
-        let stepped = date() - before;
-        let most = 3_601 + began.elapsed().as_secs() as i64;
-        assert!((3_600..=most).contains(&stepped), "{stepped}");
-        clocks.step(Fault::ClockWorker, -3_600).expect("it is set");
-        let stepped = date() - before;
-        assert!((-3_600..=most - 7_200).contains(&stepped), "{stepped}");
+        for step in [0, 3_600, -3_600] {
+            clocks.step(Fault::ClockWorker, step).expect("it is set");
+            let before = wall();
+            writeln!(ask).expect("it is asked");
+            let line = said.find(|line| line.contains(SAYS)).expect("it answers");
+            let (_, times) = line.split_once(SAYS).expect("the times");
+            let (time, ran) = times.split_once(' ').expect("two times");
+            let (time, ran): (u64, u64) = (time.parse().expect("a time"), ran.parse().expect("a time"));
+            let was = time.checked_add_signed(-step).expect("a time");
+            assert!((before..=wall()).contains(&was), "a step of {step}: {time}");
+            assert!(ran <= began.elapsed().as_secs(), "a step of {step}: it ran for {ran} s");
+        }
+        drop(ask);
+        assert!(child.wait().expect("it ends").success());
     }
 }

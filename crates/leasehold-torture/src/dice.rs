@@ -1,5 +1,6 @@
 //! Random numbers that follow from a seed: the same seed, the same numbers.
 
+use std::hash::BuildHasher as _;
 use std::time::Duration;
 
 /// A generator (splitmix64): small, quick, and good enough to choose what happens next.
@@ -48,6 +49,20 @@ impl Dice {
         let power = self.below(powers);
         Duration::from_micros(self.below(2 << power).min(most))
     }
+}
+
+/// The seed in the variable `SEED`, if that is set: to try something again.
+///
+/// # Panics
+/// If the variable is no number.
+pub fn chosen_seed() -> Option<u64> {
+    let seed = std::env::var("SEED").ok()?;
+    Some(seed.parse().expect("the variable `SEED` is a number"))
+}
+
+/// A seed that nobody has tried before, and that is short enough to be typed.
+pub fn fresh_seed() -> u64 {
+    std::hash::RandomState::new().hash_one(()) >> 32
 }
 
 #[cfg(test)]

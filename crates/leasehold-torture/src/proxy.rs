@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +29,9 @@ pub enum Direction {
 
 /// Both of them.
 const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// A proxy before one server. A chunk, below, is what one read from a socket gave: on loopback a request or
 /// an answer that was written at once, or several that were under way together.
@@ -47,6 +50,8 @@ pub struct Counts {
     pub accepted: u64,
     /// Connections that are open now.
     pub open: u64,
+    /// Bytes read from clients, passed on or not.
+    pub from_clients: u64,
     /// Bytes passed on to the server.
     pub to_server: u64,
     /// Bytes passed on to clients.
@@ -71,6 +76,7 @@ struct Shared {
     traps: Mutex<Traps>,
     accepted: AtomicU64,
     open: AtomicU64,
+    from_clients: AtomicU64,
     passed: [AtomicU64; 2],
     swallowed: AtomicU64,
     cut: AtomicU64,
@@ -130,12 +136,10 @@ impl Proxy {
     /// Those of the system, if there is no port or no thread to be had.
     pub fn before(server: SocketAddr) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let entered = runtime.enter();
-        let listener = TcpListener::from_std(listener)?;
+        let listener = bind((Ipv4Addr::LOCALHOST, 0).into())?.listen(BACKLOG)?;
         drop(entered);
+        let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let (commands, receiver) = unbounded_channel();
         let serving = Arc::clone(&shared);
@@ -152,11 +156,13 @@ impl Proxy {
 
     /// What has passed until now.
     pub fn counts(&self) -> Counts {
-        let Shared { accepted, open, passed: [to_server, to_client], swallowed, cut, .. } = &*self.shared;
+        let Shared { accepted, open, from_clients, passed: [to_server, to_client], swallowed, cut, .. } =
+            &*self.shared;
         let read = |count: &AtomicU64| count.load(Ordering::SeqCst);
         Counts {
             accepted: read(accepted),
             open: read(open),
+            from_clients: read(from_clients),
             to_server: read(to_server),
             to_client: read(to_client),
             swallowed: read(swallowed),
@@ -295,6 +301,16 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window == part)
 }
 
+/// Takes a port without listening on it. The proxy can take its port a second time before it lets go of it: let go, it
+/// would be anybody's.
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
 /// Accepts, until nobody can command it any more.
 async fn serve(
     listener: TcpListener,
@@ -304,6 +320,8 @@ async fn serve(
     mut commands: UnboundedReceiver<Command>,
 ) {
     let mut listener = Some(listener);
+    // While connections are refused, the port stays taken.
+    let mut silent = None;
     let mut connections = JoinSet::new();
     loop {
         let accept = async {
@@ -314,21 +332,19 @@ async fn serve(
         };
         tokio::select! {
             command = commands.recv() => match command {
-                Some(Command::Refuse(true, done)) => {
-                    listener = None;
-                    let _ = done.send(Ok(()));
-                }
-                Some(Command::Refuse(false, done)) => {
-                    if listener.is_none() {
-                        match TcpListener::bind(address).await {
-                            Ok(again) => listener = Some(again),
-                            Err(error) => {
-                                let _ = done.send(Err(error));
-                                continue;
-                            }
+                Some(Command::Refuse(refuse, done)) => {
+                    let changed = match (refuse, listener.take(), silent.take()) {
+                        (true, Some(open), _) => bind(address).map(|socket| {
+                            silent = Some(socket);
+                            drop(open);
+                        }),
+                        (false, _, Some(socket)) => socket.listen(BACKLOG).map(|open| listener = Some(open)),
+                        (_, open, socket) => {
+                            (listener, silent) = (open, socket);
+                            Ok(())
                         }
-                    }
-                    let _ = done.send(Ok(()));
+                    };
+                    let _ = done.send(changed);
                 }
                 None => return,
             },
@@ -436,8 +452,9 @@ impl Connection {
             let (at, epoch) = (Instant::now(), self.shared.plan.borrow().lanes[direction as usize].epoch);
             match read {
                 Ok(1..) => {
-                    let back = direction == Direction::ToClient;
-                    if back && self.swallows() {
+                    if direction == Direction::ToServer {
+                        self.shared.from_clients.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+                    } else if self.swallows() {
                         self.shared.swallowed.fetch_add(1, Ordering::SeqCst);
                         continue;
                     }

@@ -4,7 +4,9 @@
 //! tortured if the defect is in that, until the check that is named beside it says so; other checks may see it too, but
 //! do not count.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::bugs::{Bug, plant};
@@ -76,25 +78,38 @@ pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::SessionEndNotTold, Invariant::I1),
 ];
 
-/// Plants the defect and simulates seeds until its check sees it, so many at most.
-pub fn hunt(exhibit: Exhibit, seeds: u64) -> Hunt {
+/// Plants the defect and simulates seeds, so many at most and on so many threads, until its check sees it. The seed that is
+/// found is the first of all that show it, however many threads there are.
+pub fn hunt(exhibit: Exhibit, seeds: u64, threads: usize) -> Hunt {
     let begun = Instant::now();
     plant(Some(exhibit.bug));
-    let mut hunt = Hunt { seed: None, took: Duration::ZERO, also: BTreeSet::new() };
-    for seed in 0..seeds {
-        let (.., violations) = sim::judge(seed);
-        let broken: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
-        if broken.contains(&exhibit.caught_by) {
-            hunt.seed = Some(seed);
+    let (next, first) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let broken = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.min(first.load(Ordering::Relaxed)) {
+                        return;
+                    }
+                    let (.., violations) = sim::judge(seed);
+                    let seen: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
+                    if seen.contains(&exhibit.caught_by) {
+                        first.fetch_min(seed, Ordering::Relaxed);
+                    }
+                    broken.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, seen);
+                }
+            });
         }
-        hunt.also.extend(broken.into_iter().filter(|other| *other != exhibit.caught_by));
-        if hunt.seed.is_some() {
-            break;
-        }
-    }
+    });
     plant(None);
-    hunt.took = begun.elapsed();
-    hunt
+    let first = first.into_inner();
+    let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut also: BTreeSet<_> =
+        broken.into_iter().filter(|(seed, _)| *seed <= first).flat_map(|(_, seen)| seen).collect();
+    also.remove(&exhibit.caught_by);
+    Hunt { seed: (first < u64::MAX).then_some(first), took: begun.elapsed(), also }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The figures the memory store has to reach, measured and judged, as a table: `make bench`.
 //!
-//! Rates are from one thread. Each is measured in several rounds, alternating with the same thing on
-//! `tokio::sync`, and the median is shown. Memory and renewals are measured in a process of their own.
+//! Rates are from one thread. Each takes turns with the same thing on `tokio::sync`; ratios are of one round, and
+//! medians of the rounds are shown. Memory and renewals are measured in a process of their own.
 
 #![allow(clippy::unwrap_used)] // a benchmark that cannot go on should stop
 
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
 use rustix::time::{ClockId, clock_gettime};
+use testkit::turns::{Spread, in_turns};
 use tokio::runtime::{Builder, Runtime};
 
 const ROUNDS: usize = 7;
@@ -29,35 +30,41 @@ fn report() {
     let mut reached = true;
     println!("| figure | measured | to reach | tokio::sync, same run | ratio |");
     println!("|---|---|---|---|---|");
-    let mut row = |name: &str, ok: bool, measured: String, goal: &str, tokio: Option<(f64, f64)>| {
+    let mut row = |name: &str, ok: bool, measured: String, goal: &str, tokio: Option<[Spread; 2]>| {
         reached &= ok;
-        let (tokio, ratio) = tokio
-            .map_or_else(Default::default, |(value, ratio)| (format!("{value:.0}/s"), format!("{ratio:.3}")));
+        let (tokio, ratio) = tokio.map_or_else(Default::default, |[rate, ratio]| {
+            (format!("{:.0}/s", rate.median), format!("{ratio:.3}"))
+        });
         let mark = if ok { "" } else { " **not reached**" };
         println!("| {name} | {measured}{mark} | {goal} | {tokio} | {ratio} |");
     };
 
-    let (ours, tokio) = alternate(uncontended, uncontended_tokio);
+    let [ours, tokio, ratio] = alternate(uncontended, uncontended_tokio);
     row(
         "uncontended pairs, 1 task",
-        ours >= 300_000.0,
-        format!("{ours:.0}/s"),
+        ours.median >= 300_000.0,
+        format!("{:.0}/s", ours.median),
         "≥ 300 000/s",
-        Some((tokio, ours / tokio)),
+        Some([tokio, ratio]),
     );
 
-    let (ours, tokio) = alternate(|| hand_overs(16), || hand_overs_tokio(16));
+    let [ours, tokio, ratio] = alternate(|| hand_overs(16), || hand_overs_tokio(16));
     row(
         "hand-overs, 16 tasks on one name",
-        ours >= 150_000.0,
-        format!("{ours:.0}/s"),
+        ours.median >= 150_000.0,
+        format!("{:.0}/s", ours.median),
         "≥ 150 000/s",
-        Some((tokio, ours / tokio)),
+        Some([tokio, ratio]),
     );
 
-    let (few, many) = alternate(|| hand_overs(10), || hand_overs(1000));
-    let ratio = few / many;
-    row("cost of a hand-over, 1 000 waiters to 10", ratio <= 1.5, format!("{ratio:.2}×"), "≤ 1.5×", None);
+    let [.., ratio] = alternate(|| hand_overs(10), || hand_overs(1000));
+    row(
+        "cost of a hand-over, 1 000 waiters to 10",
+        ratio.median <= 1.5,
+        format!("{ratio:.2}"),
+        "≤ 1.5",
+        None,
+    );
 
     let bytes = in_own_process("memory");
     row(
@@ -75,14 +82,11 @@ fn report() {
     println!("{}", if reached { "all figures reached" } else { "NOT all figures reached" });
 }
 
-/// The medians of two measurements that take turns.
-fn alternate(mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> (f64, f64) {
-    let (mut of_a, mut of_b): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| (a(), b())).unzip();
-    let median = |values: &mut Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    (median(&mut of_a), median(&mut of_b))
+/// Two measurements that take turns, and the one to the other.
+fn alternate(mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> [Spread; 3] {
+    let rounds: Vec<[f64; 2]> = in_turns(ROUNDS, |which| if which == 0 { a() } else { b() });
+    let of = |value: fn(&[f64; 2]) -> f64| Spread::of(rounds.iter().map(value));
+    [of(|round| round[0]), of(|round| round[1]), of(|round| round[0] / round[1])]
 }
 
 fn one_core() -> Runtime {

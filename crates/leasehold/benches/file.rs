@@ -14,6 +14,7 @@ use leasehold::backend::{Attempt, Backend, Claim, Release};
 use leasehold::backends::file::Directory;
 use leasehold::{Locks, Mode, Name};
 use rustix::fs::{FlockOperation, flock};
+use testkit::turns::{Spread, in_turns};
 use tokio::runtime::Builder;
 
 use other::{NAME, Other, now, percentile};
@@ -30,25 +31,22 @@ fn main() {
     }
     let place = std::env::var_os("LEASEHOLD_BENCH_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     let directory = tempfile::tempdir_in(place).unwrap();
-    let (mut bare, mut verbs, mut guards) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        bare.push(bare_flock(&directory.path().join("bare")));
-        verbs.push(runtime.block_on(by_verbs(&directory.path().join("verbs"))));
-        guards.push(runtime.block_on(by_guards(&directory.path().join("guards"))));
-    }
-    let median = |rates: &mut Vec<f64>| {
-        rates.sort_by(f64::total_cmp);
-        rates[ROUNDS / 2]
-    };
-    let (bare, verbs, guards) = (median(&mut bare), median(&mut verbs), median(&mut guards));
+    let rounds: Vec<[f64; 3]> = in_turns(ROUNDS, |which| match which {
+        0 => bare_flock(&directory.path().join("bare")),
+        1 => runtime.block_on(by_verbs(&directory.path().join("verbs"))),
+        _ => runtime.block_on(by_guards(&directory.path().join("guards"))),
+    });
+    let of = |value: fn(&[f64; 3]) -> f64| Spread::of(rounds.iter().map(value));
+    let (bare, verbs, guards) = (of(|round| round[0]), of(|round| round[1]), of(|round| round[2]));
+    let (ratio, through) = (of(|round| round[1] / round[0]), of(|round| round[2] / round[0]));
     println!("| figure | measured | to reach | beside it |");
     println!("|---|---|---|---|");
     println!(
-        "| uncontended acquire + release, one task | {verbs:.0} pairs/s | | bare open, flock, unlock, close: \
-         {bare:.0}/s, ratio {:.3} |",
-        verbs / bare
+        "| uncontended acquire + release, one task | {:.0} pairs/s, {ratio:.3} of it | | bare open, flock, unlock, \
+         close: {:.0}/s |",
+        verbs.median, bare.median
     );
-    println!("| the same through guards | {guards:.0} pairs/s | | ratio {:.3} |", guards / bare);
+    println!("| the same through guards | {:.0} pairs/s, {through:.3} of it | | |", guards.median);
     let mut woken = runtime.block_on(wake_ups(&directory.path().join("woken")));
     let (half, most) = (percentile(&mut woken, 50), percentile(&mut woken, 99));
     println!(

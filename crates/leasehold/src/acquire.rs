@@ -141,6 +141,8 @@ impl Drop for GiveBack<'_> {
 /// # Cancel safety
 /// Dropped at any point, it leaves no lease, no place in a queue and no task.
 pub(crate) async fn acquire(request: Request<'_>) -> Result<Outcome> {
+    // Dropped last, after everything was given back: `close` waits for that.
+    let _acquiring = request.client.renewer.acquiring();
     // A store that always answers at once must not let one task keep its runtime to itself.
     tokio::task::coop::consume_budget().await;
     let started = request.client.clock.now();
@@ -229,7 +231,7 @@ impl<'a> Loop<'a> {
         let cancel = self.options.cancel.clone();
         let client = self.client;
         if client.closed.is_cancelled() {
-            return Err(closed());
+            return Err(client.closed_error());
         }
         if cancel.as_ref().is_some_and(Cancel::is_cancelled) {
             return Err(Error::new(ErrorKind::Aborted, "the acquire was cancelled before anything was sent"));
@@ -239,7 +241,7 @@ impl<'a> Loop<'a> {
             biased;
             outcome = self.go() => outcome,
             () = cancelled(cancel.as_ref()) => Err(Error::new(ErrorKind::Aborted, "the acquire was cancelled")),
-            () = client.closed.cancelled() => Err(closed()),
+            () = client.closed.cancelled() => Err(client.closed_error()),
         }
     }
 
@@ -466,10 +468,6 @@ impl<'a> Loop<'a> {
 /// Whether a store that says so does not work; to be refused, or asked too often, is an answer.
 fn is_broken(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::NetworkTimeout)
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Aborted, "the client is closed")
 }
 
 async fn cancelled(cancel: Option<&Cancel>) {

@@ -31,7 +31,7 @@ use crate::name::Name;
 ///    however late they arrive. Renew sets `max(old expiry, now + ttl)`; shortening is explicit,
 ///    names the lease's renewal count, and does nothing if that has moved.
 /// 5. Fences of one name strictly increase from grant to grant. Above [`Fence::MAX`] there is an
-///    error and no grant.
+///    error and no grant. No holder can raise them by more than a day ahead of the store's clock.
 /// 6. No lost wake-ups: interest is registered before the queued attempt is sent. `wait` may
 ///    resolve early, and resolves when its channel breaks or comes back.
 /// 7. Durations decide, not timestamps. [`Grant::left`] was measured no earlier than
@@ -71,14 +71,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn release(&self, lease: &Release) -> Result<Released>;
 
     /// Refuses all renewals of the name's leases from here on, so that it passes on when they
-    /// expire; with `now` frees it at once and relies on fences to stop the old holders.
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked>;
+    /// expire; with `now` frees it at once and relies on fences to stop the old holders. With `only` it meets
+    /// the lease that has this fence and no other: if there is none by now, it counts none and changes nothing.
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked>;
 
     /// Looks without changing anything. By this a wait that has come to its limit also learns whether a store that
     /// has said nothing for a while is still there: it asks the store, and does not answer from memory.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
-    /// Drops what has expired. Never needed for correctness.
+    /// Drops what has expired. Never needed for correctness. A store with many names may stop after a while, and go on from
+    /// there when it is called again.
     async fn sweep(&self) -> Result<Swept>;
 }
 
@@ -132,7 +134,7 @@ impl fmt::Display for Mode {
         match self {
             Mode::Exclusive => f.write_str("exclusive"),
             Mode::Shared => f.write_str("shared"),
-            Mode::Permit { limit } => write!(f, "permit 1/{limit}"),
+            Mode::Permit { limit } => write!(f, "permit of {limit}"),
         }
     }
 }
@@ -286,7 +288,8 @@ pub struct Renewal {
     pub shorten: Option<u64>,
     /// Downgrade to this mode: Shared, of an Exclusive lease.
     pub mode: Option<Mode>,
-    /// Raise the fence of lease and name to at least this; Gone if the lease's own is higher.
+    /// Raise the fence of lease and name to at least this; Gone if the lease's own is higher. At most a day ahead
+    /// of the store's clock, or one above the name's last fence; else `InvalidArgument`, and nothing changes.
     pub raise_fence: Option<Fence>,
 }
 
@@ -390,7 +393,7 @@ pub enum Query {
     Prefix {
         /// The beginning of [`Name::stored`].
         stored: String,
-        /// Items at most; a store may give fewer.
+        /// Items at most; a store may give fewer, or none, and a [`Page::next`] all the same.
         limit: usize,
         /// [`Page::next`] of the page before.
         cursor: Option<String>,
@@ -405,6 +408,16 @@ pub struct Page {
     pub items: Vec<NameInfo>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<String>,
+    /// How long ago the names were looked for: one that others have taken since may be missing. What is told of each is
+    /// as of now. `None`: the names are as of now, too.
+    pub age: Option<Duration>,
+}
+
+impl Page {
+    /// Names as of now, and where the next page begins.
+    pub(crate) fn new(items: Vec<NameInfo>, next: Option<String>) -> Self {
+        Page { items, next, age: None }
+    }
 }
 
 /// Everything about one name, with lease ids: not for logs.
@@ -480,9 +493,9 @@ pub struct Swept {
     pub tickets: u64,
     /// Fence counters that were no longer needed.
     pub counters: u64,
-    /// Live leases after it.
+    /// Live leases after it; where a sweep is a part of a longer way through all names, as of the last complete one.
     pub held: u64,
-    /// Live waiters after it.
+    /// Live waiters, likewise.
     pub waiting: u64,
 }
 

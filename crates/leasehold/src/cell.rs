@@ -40,6 +40,11 @@ pub enum LostReason {
     DeadlinePassed,
     /// [`Options::max_hold`](crate::Options::max_hold) was reached.
     MaxHold,
+    /// The client's background work, which renews it, has ended: its thread panicked, or the runtime given to
+    /// [`LocksBuilder::runtime`](crate::LocksBuilder::runtime) was shut down.
+    Unattended,
+    /// This process is a fork of the one that holds it.
+    Forked,
 }
 
 impl LostReason {
@@ -51,6 +56,8 @@ impl LostReason {
             LostReason::Refused(Gone::Revoked) => "it was revoked",
             LostReason::DeadlinePassed => "no renewal was confirmed in time",
             LostReason::MaxHold => "it was held for as long as max_hold allows",
+            LostReason::Unattended => "the background work that renews it has ended",
+            LostReason::Forked => "this process is a fork of the one that holds it",
         }
     }
 }
@@ -89,6 +96,8 @@ pub(crate) struct Cell {
     pub(crate) owner: Arc<str>,
     /// Tells cells apart that are due at the same moment.
     pub(crate) number: u64,
+    /// The process that holds it.
+    process: u32,
     /// When the lease was granted to this process.
     pub(crate) since: Moment,
     belief: Mutex<Belief>,
@@ -182,6 +191,7 @@ impl Cell {
             id: terms.id,
             owner: terms.owner,
             number: terms.number,
+            process: std::process::id(),
             since,
             belief: Mutex::new(Belief {
                 state: State::Held,
@@ -249,13 +259,25 @@ impl Cell {
         self.update(clock, &"", at)
     }
 
+    /// Whether this is the copy in a fork of the holder, where nobody renews it. Asked before anything is locked: the
+    /// thread that would unlock it may be missing in the fork.
+    pub(crate) fn is_copy(&self) -> bool {
+        std::process::id() != self.process
+    }
+
     /// The state at this moment.
     pub(crate) fn state(&self, clock: &dyn Clock) -> State {
+        if self.is_copy() {
+            return State::Lost;
+        }
         self.look(clock, |belief, _| belief.state)
     }
 
     /// Why it was lost, if it was.
     pub(crate) fn lost_reason(&self, clock: &dyn Clock) -> Option<LostReason> {
+        if self.is_copy() {
+            return Some(LostReason::Forked);
+        }
         self.look(clock, |belief, _| belief.reason)
     }
 
@@ -278,6 +300,9 @@ impl Cell {
 
     /// Time left by the local deadline; zero when it is not held, `None` for session locks.
     pub(crate) fn valid_for(&self, clock: &dyn Clock) -> Option<Duration> {
+        if self.is_copy() {
+            return Some(Duration::ZERO);
+        }
         self.look(clock, |belief, now| {
             if !belief.is_alive() {
                 return Some(Duration::ZERO);
@@ -372,6 +397,19 @@ impl Cell {
     /// The store refused a renewal: it is gone.
     pub(crate) fn refuse(&self, gone: Gone, clock: &dyn Clock) {
         self.look(clock, |belief, _| belief.lose(LostReason::Refused(gone)));
+    }
+
+    /// Nobody will renew it or ask for it any more. Does not look at the clock, which may be what has failed.
+    pub(crate) fn abandon(&self) {
+        let mut belief = self.belief();
+        let held = belief.is_alive();
+        belief.lose(LostReason::Unattended);
+        let (reason, fence) = (belief.reason, belief.fence);
+        drop(belief);
+        if held {
+            self.lost.notify_waiters();
+            telemetry::lost(&self.name, fence, reason);
+        }
     }
 
     /// A renewal failed.

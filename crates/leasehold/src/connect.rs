@@ -158,7 +158,9 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
             && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
     });
     let Some(scheme) = scheme else {
-        return Err(Error::invalid("a store URL begins with a scheme and a colon, for example memory:"));
+        return Err(Error::invalid(
+            "a store URL begins with a scheme and a colon, for example sqlite:locks.db",
+        ));
     };
     match scheme.as_str() {
         "memory" if url.len() == "memory:".len() => Ok(Arc::new(Memory::new())),

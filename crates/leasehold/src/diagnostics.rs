@@ -13,7 +13,7 @@ use crate::name::Name;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// [`hash_name`](crate::hash_name) of the name.
+    /// [`digest_name`](crate::digest_name) of the name.
     pub name_hash: String,
     /// [`LeaseId::hash`] of the lease id.
     pub lease_id_hash: String,
@@ -121,7 +121,8 @@ impl Locks {
     }
 
     /// The names in use, in this client's namespace, that begin with `prefix`: a page of at most
-    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says.
+    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says. A page may have fewer names, or none,
+    /// and a next one all the same: the store has looked through many that are not in use.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.

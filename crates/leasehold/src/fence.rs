@@ -26,6 +26,9 @@ impl Fence {
     /// No grant is given above this (the clock reaches it in the year 2081).
     pub const MAX: Fence = Fence(900_000_000_000_000);
 
+    /// A day of the clock: how far ahead of the store's clock a fence may be raised.
+    pub(crate) const DAY: u64 = 24 * 3600 * 256_000;
+
     /// How long a name's counter is kept after the clock has passed it, so that a clock that steps
     /// back by less than this cannot make a fence fall.
     pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -54,20 +57,39 @@ impl Fence {
     /// The fence of the next grant of a name whose last fence is `self`.
     ///
     /// # Errors
-    /// `Internal` above [`Fence::MAX`]: nothing must be granted then. A counter driven there by a
-    /// wrong clock is repaired by deleting it while nobody holds the name.
+    /// `Internal` above [`Fence::MAX`]: nothing must be granted then. A counter that has come so far, most
+    /// likely by a wrong clock, is repaired by deleting it while nobody holds the name.
     pub fn next(self, wall_micros: u64) -> Result<Fence> {
         let next = Fence(self.0.saturating_add(1)).max(Fence::at(wall_micros));
         if next > Fence::MAX {
             return Err(Error::new(
                 ErrorKind::Internal,
                 format!(
-                    "the fence counter is above its limit of {}; a clock was far in the future",
+                    "the name's fence counter has reached its limit of {}; delete the counter while nobody holds \
+                     the name",
                     Fence::MAX
                 ),
             ));
         }
         Ok(next)
+    }
+
+    /// The highest fence to which a lease of a name whose last fence is `self` may be raised: a day ahead of the
+    /// store's clock, or one above the last fence as for a grant, and never above [`Fence::MAX`].
+    ///
+    /// Without it any holder could use up all fences of a name.
+    pub(crate) fn raise_limit(self, wall_micros: u64) -> Fence {
+        let tomorrow = Fence(Fence::at(wall_micros).0.saturating_add(Fence::DAY));
+        Fence(self.0.saturating_add(1)).max(tomorrow).min(Fence::MAX)
+    }
+
+    /// The error of a raise above [`Fence::raise_limit`].
+    pub(crate) fn too_high() -> Error {
+        Error::invalid(format!(
+            "a fence can be raised to at most a day ahead of the store's clock (or one above the name's last \
+             fence), and never above {}",
+            Fence::MAX
+        ))
     }
 
     /// Whether the counter may be forgotten: the clock alone gives a higher one, and has done so
@@ -125,6 +147,16 @@ mod tests {
         assert_eq!(Fence::MAX.next(0).unwrap_err().kind(), ErrorKind::Internal);
         assert_eq!(Fence::new(u64::MAX).next(0).unwrap_err().kind(), ErrorKind::Internal);
         assert_eq!(Fence::new(0).next(u64::MAX).unwrap_err().kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn a_fence_is_raised_at_most_a_day_ahead() {
+        let now = 1_793_000_000_000_000;
+        let tomorrow = Fence::at(now + 24 * 3600 * 1_000_000);
+        assert_eq!(Fence::new(0).raise_limit(now), tomorrow);
+        assert_eq!(tomorrow.raise_limit(now).get(), tomorrow.get() + 1);
+        assert_eq!(Fence::MAX.raise_limit(now), Fence::MAX);
+        assert_eq!(Fence::new(u64::MAX).raise_limit(u64::MAX), Fence::MAX);
     }
 
     #[test]

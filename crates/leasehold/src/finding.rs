@@ -75,12 +75,12 @@ impl Finding {
     /// The same of a store that a server stands before; nothing if the server has made it untrue. Its clients live on
     /// when its machine restarts, so that they believe in leases which are gone.
     #[cfg(feature = "http")]
-    pub(crate) fn behind_a_server(self) -> Option<Self> {
+    pub fn behind_a_server(self) -> Option<Self> {
         match &*self.what {
             ONLY_HERE => None,
             what if what.ends_with(IN_MEMORY) => Some(Finding::risk(
                 what,
-                "a restart of the server's machine frees every lock while its holder still believes to have it",
+                "a restart of the server's machine frees every lock while its holder still believes that it has it",
                 "keep it on a disk",
             )),
             _ => Some(self),

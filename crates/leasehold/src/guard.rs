@@ -39,6 +39,9 @@ const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 /// stops what was already on its way.
 ///
 /// Dropping a guard releases it without blocking, from any thread, with or without a runtime.
+///
+/// A guard belongs to the process that acquired it. In a fork of that process its copy is `Lost`, and releasing or
+/// dropping the copy does nothing.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     cell: Arc<Cell>,
@@ -70,6 +73,11 @@ impl Guard {
 
     fn clock(&self) -> &dyn Clock {
         &*self.client.clock
+    }
+
+    /// Whether this is the copy in a fork of the holder.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.cell.is_copy()
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -150,8 +158,10 @@ impl Guard {
 
     /// Runs a future for as long as the lease is held: when it is lost the work is dropped.
     ///
-    /// The deadline is looked at before every poll, so after a pause no step runs that should not.
-    /// The guard is still held afterwards.
+    /// The deadline is looked at before every poll, so after a pause no step runs that should not. It is not
+    /// looked at after the last one: work that has ended gives its output, also if the lease was lost during
+    /// its last step. Call [`check`](Guard::check) afterwards if that matters, as
+    /// [`with_lock`](crate::Mutex::with_lock) does. The guard is still held afterwards.
     ///
     /// # Cancel safety
     /// Dropping it drops the work.
@@ -179,6 +189,7 @@ impl Guard {
     /// guard `AtRisk`.
     pub async fn renew_for(&self, ttl: Duration) -> Result<()> {
         check_ttl(ttl, MIN_GUARD_TTL, self.client.info.max_ttl)?;
+        self.check()?;
         let (renewal, sent) = self.cell.renewal(ttl, self.clock());
         self.ask(renewal, sent).await.map(drop)
     }
@@ -299,6 +310,9 @@ impl Guard {
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
     pub async fn release(mut self) -> Result<State> {
+        if self.is_copy() {
+            return Ok(State::Lost);
+        }
         let (held, held_for) = self.end();
         let job = ReleaseJob { held, ..self.release_job() };
         let answer = renew::release(&*self.client.backend, self.clock(), &job).await;
@@ -335,7 +349,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.done {
+        // What a fork drops is still its parent's.
+        if !self.done && !self.is_copy() {
             let (held, held_for) = self.end();
             // Counted when it is answered.
             let job = ReleaseJob { held, held_for: Some(held_for), ..self.release_job() };
@@ -363,8 +378,12 @@ where
     W: AsyncFnOnce(&Guard) -> std::result::Result<T, E>,
 {
     let result = guard.run(work(&guard)).await;
+    // `run` looks before each step: the last one may have outlasted the lease.
+    let held = guard.check();
     guard.release_after_work().await;
-    result?
+    let output = result??;
+    held?;
+    Ok(output)
 }
 
 /// Resolves when a lease is lost. See [`Guard::lost`].

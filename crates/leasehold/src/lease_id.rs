@@ -58,10 +58,10 @@ impl LeaseId {
     }
 
     /// 24 hex digits that stand for this id in logs, events and lookups, with no way back: those of its
-    /// [`digest`](LeaseId::digest), because the hash of names alone gives away most of what it was made from.
+    /// [`digest`](LeaseId::digest).
     #[must_use]
     pub fn hash(&self) -> String {
-        crate::name::hash_name(self.digest().expose())
+        crate::name::digest_name(self.digest().expose())
     }
 
     /// The characters themselves: for the store, and for handing the lease to another process.

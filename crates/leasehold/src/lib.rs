@@ -30,6 +30,7 @@ mod name;
 mod options;
 mod plain;
 mod renew;
+mod reporter;
 mod rwlock;
 mod schemes;
 mod semaphore;
@@ -55,7 +56,7 @@ pub use lease::Lease;
 pub use lease_id::LeaseId;
 pub use locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use mutex::Mutex;
-pub use name::{Name, hash_name, storage_key};
+pub use name::{Name, digest_name, hash_name, storage_key};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
     Poll, ReleaseFailure, ReleaseSource,

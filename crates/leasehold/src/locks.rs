@@ -1,7 +1,7 @@
 //! The client: one store, the defaults of its locks, and the background work they share.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
@@ -23,6 +24,7 @@ use crate::name::Name;
 use crate::options::{MIN_TTL, Options, Poll, ReleaseSource, check_ttl, option_setters};
 use crate::plain::Leasing;
 use crate::renew::{self, ReleaseJob, Renewer};
+use crate::reporter;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::span;
@@ -34,9 +36,10 @@ pub const DEFAULT_NAMESPACE: &str = "leasehold";
 /// A client of one store: makes mutexes, reader-writer locks and semaphores by name.
 ///
 /// Cheap to clone; clones are the same client. It has one background thread, started with the store's
-/// connections or with the first acquire, that renews what is held and sends the releases of dropped guards. The thread ends when
-/// the last clone and the last guard are gone; call [`close`](Locks::close) before the process ends,
-/// so that the releases of guards dropped just before are still sent.
+/// connections or with the first acquire, that renews what is held and sends the releases of dropped guards. The
+/// thread ends when the last clone and the last guard are gone. Log lines and callbacks of that work are told by a
+/// second thread, started when there is something to tell, so that a log that blocks delays no renewal. Call
+/// [`close`](Locks::close) before the process ends, so that the releases of guards dropped just before are still sent.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -64,11 +67,14 @@ pub(crate) struct Client {
     /// No more acquires.
     pub(crate) closed: Cancel,
     home: Home,
+    /// The process it was made in. A fork of that has none of its threads.
+    process: u32,
 }
 
 /// Where the background work runs.
 enum Home {
-    Thread(OnceLock<Result<(Handle, ThreadId)>>),
+    /// The mutex is held while the thread is started. A start that failed is not kept: the next acquire tries again.
+    Thread(OnceLock<(Handle, ThreadId)>, std::sync::Mutex<()>),
     /// Somebody else's; beside it the thread, if there is one, on which the store's connections live.
     Runtime(Handle, OnceLock<()>, #[allow(dead_code)] Option<Thread>),
 }
@@ -82,8 +88,18 @@ struct Thread {
 }
 
 impl Client {
+    fn is_copy(&self) -> bool {
+        std::process::id() != self.process
+    }
+
     /// Starts the background work if it does not run yet.
     pub(crate) fn start(&self) -> Result<&Handle> {
+        if self.is_copy() {
+            return Err(Error::new(
+                ErrorKind::Aborted,
+                "the client was made before a fork, and nothing renews its leases in this process; make a new client",
+            ));
+        }
         match &self.home {
             Home::Runtime(handle, started, _) => {
                 started.get_or_init(|| {
@@ -91,36 +107,67 @@ impl Client {
                 });
                 Ok(handle)
             }
-            Home::Thread(handle) => handle
-                .get_or_init(|| Thread::start().map(|thread| thread.work_for(&self.renewer)))
-                .as_ref()
-                .map(|(runtime, _)| runtime)
-                .map_err(Error::duplicate),
-        }
-    }
-
-    /// Whether this is the thread of the background work, which must never wait for itself.
-    pub(crate) fn is_own_thread(&self) -> bool {
-        match &self.home {
-            Home::Runtime(..) => false,
-            Home::Thread(own) => {
-                matches!(own.get(), Some(Ok((_, id))) if *id == std::thread::current().id())
+            Home::Thread(own, starting) => {
+                if let Some((runtime, _)) = own.get() {
+                    return Ok(runtime);
+                }
+                let _starting = starting.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((runtime, _)) = own.get() {
+                    return Ok(runtime);
+                }
+                let thread = Thread::start()?;
+                Ok(&own.get_or_init(|| thread.work_for(&self.renewer)).0)
             }
         }
     }
 
-    /// Whether the background work was ever needed.
-    fn is_started(&self) -> bool {
+    /// Whether this is the thread of the background work, or the one that tells for it: neither must ever wait for
+    /// that work.
+    pub(crate) fn is_own_thread(&self) -> bool {
         match &self.home {
-            Home::Runtime(_, started, _) => started.get().is_some(),
-            Home::Thread(handle) => matches!(handle.get(), Some(Ok(_))),
+            Home::Runtime(..) => false,
+            Home::Thread(own, _) => own.get().is_some_and(|(_, id)| {
+                *id == std::thread::current().id() || reporter::reports_for() == Some(*id)
+            }),
         }
+    }
+
+    /// Why nothing can be acquired any more.
+    pub(crate) fn closed_error(&self) -> Error {
+        let why = if self.renewer.is_dead() {
+            "the client's background work has ended: its thread panicked, or the runtime it was given was shut \
+             down; make a new client"
+        } else {
+            "the client is closed"
+        };
+        Error::new(ErrorKind::Aborted, why)
+    }
+
+    /// Where the background work runs, if it was ever needed.
+    pub(crate) fn started(&self) -> Option<&Handle> {
+        if self.is_copy() {
+            return None;
+        }
+        match &self.home {
+            Home::Runtime(handle, started, _) => started.get().map(|()| handle),
+            Home::Thread(own, _) => own.get().map(|(handle, _)| handle),
+        }
+    }
+
+    /// Whether this thread belongs to the runtime that was given for the background work and has one thread to turn
+    /// it, which may be this one.
+    pub(crate) fn may_block_its_runtime(&self) -> bool {
+        let Home::Runtime(runtime, ..) = &self.home else { return false };
+        runtime.metrics().num_workers() == 1
+            && Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.renewer.end();
+        if !self.is_copy() {
+            self.renewer.end();
+        }
     }
 }
 
@@ -136,9 +183,11 @@ impl Thread {
         let thread = std::thread::Builder::new()
             .name("leasehold".into())
             .spawn(move || {
+                reporter::keep_off_this_thread();
                 runtime.block_on(async {
                     if let Ok(renewer) = renewer.await {
-                        renewer.run(Timer::system()).await;
+                        let timer = renewer.timer();
+                        renewer.run(timer).await;
                     }
                 });
             })
@@ -148,8 +197,9 @@ impl Thread {
 
     /// Lets it renew and release for a client, until that is gone.
     fn work_for(self, renewer: &Arc<Renewer>) -> (Handle, ThreadId) {
-        // It waits for this and nothing else.
-        let _ = self.work.send(Arc::clone(renewer));
+        if let Err(renewer) = self.work.send(Arc::clone(renewer)) {
+            renewer.die();
+        }
         (self.runtime, self.id)
     }
 }
@@ -160,7 +210,8 @@ pub struct LocksBuilder {
     backend: Arc<dyn Backend>,
     namespace: Option<Arc<str>>,
     options: Options,
-    clock: Arc<dyn Clock>,
+    /// The system's unless set.
+    clock: Option<Arc<dyn Clock>>,
     runtime: Option<Handle>,
     /// Started before the client, because the store's connections live on it.
     thread: Option<Thread>,
@@ -183,16 +234,18 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets the clock by which deadlines are judged: for tests.
+    /// Sets the clock by which deadlines are judged: for tests. The background thread looks at it at least once a
+    /// second while there is something to renew; in paused time set [`runtime`](LocksBuilder::runtime) too.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
+        self.clock = Some(clock);
         self
     }
 
     /// Runs the background work on this runtime instead of a thread of its own: for tests in paused
-    /// time. A runtime that is blocked or shut down then loses what is held, and releases of guards
-    /// dropped later are not sent.
+    /// time. A runtime that is blocked then loses what is held, and so does a log or a callback that blocks it.
+    /// When it is shut down, every guard is `Lost`, acquires are `Aborted`, and releases of guards dropped later
+    /// are not sent.
     #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
@@ -222,17 +275,23 @@ impl LocksBuilder {
     /// The client. Nothing is sent; bad options show at the first acquire.
     pub fn build(self) -> Locks {
         telemetry::describe();
-        let clock = bugs::clock(self.clock);
+        let by_system = self.clock.is_none();
+        let clock = bugs::clock(self.clock.unwrap_or_else(|| Arc::new(SystemClock)));
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
-        let renewer = Arc::new(Renewer::new(Arc::clone(&self.backend), Arc::clone(&clock)));
+        let closed = Cancel::new();
+        let renewer = Renewer::new(Arc::clone(&self.backend), Arc::clone(&clock), by_system, closed.clone());
+        let renewer = Arc::new(renewer);
         let home = match (self.runtime, self.thread) {
             (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
-            (None, Some(thread)) => Home::Thread(Ok(thread.work_for(&renewer)).into()),
-            (None, None) => Home::Thread(OnceLock::new()),
+            (None, Some(thread)) => {
+                Home::Thread(thread.work_for(&renewer).into(), std::sync::Mutex::default())
+            }
+            (None, None) => Home::Thread(OnceLock::new(), std::sync::Mutex::default()),
         };
-        let client = Client { backend: self.backend, info, clock, renewer, closed: Cancel::new(), home };
+        let client =
+            Client { backend: self.backend, info, clock, renewer, closed, home, process: std::process::id() };
         Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
     }
 }
@@ -249,7 +308,7 @@ impl Locks {
             backend,
             namespace: None,
             options: Options::default(),
-            clock: Arc::new(SystemClock),
+            clock: None,
             runtime: None,
             thread: None,
         }
@@ -421,7 +480,7 @@ impl Locks {
     /// that no acquire would accept; faults of the store.
     pub async fn adopt(&self, lease: Lease) -> Result<Guard> {
         if self.client.closed.is_cancelled() {
-            return Err(Error::new(ErrorKind::Aborted, "the client is closed"));
+            return Err(self.client.closed_error());
         }
         let mut options = Options::clone(&self.options);
         options.ttl = lease.ttl;
@@ -467,10 +526,25 @@ impl Locks {
     /// Faults of the store; `Unsupported` where leases cannot be revoked.
     pub async fn revoke(&self, name: impl AsRef<str>, now: bool) -> Result<Revoked> {
         let name = self.name(name)?;
-        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now)).await?
+        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, None)).await?
     }
 
-    /// Drops what has expired. Never needed for correctness.
+    /// As [`revoke`](Locks::revoke), but of one lease only: the one that has this fence, as
+    /// [`inspect`](Locks::inspect) shows it. If it is gone by now, nothing is changed, whoever holds the name, and no
+    /// lease is counted.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have happened.
+    ///
+    /// # Errors
+    /// As [`revoke`](Locks::revoke).
+    pub async fn revoke_only(&self, name: impl AsRef<str>, fence: Fence, now: bool) -> Result<Revoked> {
+        let name = self.name(name)?;
+        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, Some(fence))).await?
+    }
+
+    /// Drops what has expired. Never needed for correctness. Where there are very many names, one call drops a part, and
+    /// the next goes on from there.
     ///
     /// # Cancel safety
     /// Dropped, it may be half done, which harms nothing.
@@ -482,14 +556,18 @@ impl Locks {
     }
 
     /// Ends the client: waiting and new acquires are `Aborted`, and when this resolves every release
-    /// of a dropped guard has been sent or has failed. Held guards stay renewed until they are released.
+    /// of a dropped guard, and of what an aborted acquire may have got, has been sent or has failed. Held guards
+    /// stay renewed until they are released.
+    ///
+    /// An aborted acquire ends when it is next polled. One that is not polled, because its future was put aside or its
+    /// runtime is blocked, is waited for up to 5 s.
     ///
     /// # Cancel safety
     /// Dropped, the client is closed all the same.
     pub async fn close(&self) {
         self.client.closed.cancel();
-        if self.client.is_started() {
-            self.client.renewer.settled().await;
+        if let Some(runtime) = self.client.started() {
+            self.client.renewer.settled(runtime).await;
         }
     }
 

@@ -92,9 +92,9 @@ impl Mutex {
     /// Dropped, the work is dropped and the lock released in the background.
     ///
     /// # Errors
-    /// The work's, or this crate's error turned into it: as [`lock`](Mutex::lock), and `Lost`. On
-    /// stores that cannot push, and where neither `max_wait`, `max_attempts` nor `poll` is set, it gives
-    /// up after 10 retries or 5 s.
+    /// The work's, or this crate's error turned into it: as [`lock`](Mutex::lock), and `Lost` if the
+    /// lease was lost before the work ended, also if that succeeded. On stores that cannot push, and
+    /// where neither `max_wait`, `max_attempts` nor `poll` is set, it gives up after 10 retries or 5 s.
     pub async fn with_lock<T, E, W>(&self, work: W) -> Result<T, E>
     where
         E: From<Error>,

@@ -109,9 +109,9 @@ impl Name {
         Ok(stored)
     }
 
-    /// A short hash of the name for logs and events. See [`hash_name`].
+    /// What stands for the name in logs and events. See [`digest_name`].
     pub fn hash(&self) -> String {
-        hash_name(self.as_str())
+        digest_name(self.as_str())
     }
 }
 
@@ -178,10 +178,24 @@ fn unescape(namespace: &str) -> Cow<'_, str> {
     }
 }
 
-/// A hash of any string, as 24 hex digits, for logs and events: not for security.
+/// What stands for a name or an owner in logs and events: the first 24 hex digits of its SHA-256, after NFC
+/// normalisation. `printf %s NAME | sha256sum` begins with it.
 ///
-/// Three 32-bit rolling hashes over the UTF-16 units after NFC normalisation, equal to SyncGuard's
-/// `hashKey`, so that events of both systems can be joined.
+/// It cannot be computed back, but whoever guesses a name can see that the guess is right.
+pub fn digest_name(text: &str) -> String {
+    let digest = Sha256::digest(normalise(text).as_bytes());
+    hex(digest.iter().take(12).flat_map(|byte| [u32::from(byte >> 4), u32::from(byte & 15)]))
+}
+
+/// Digits of a log's line. By hand: it has several, and formatting took longer than all the rest.
+fn hex(nibbles: impl Iterator<Item = u32>) -> String {
+    nibbles.map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])).collect()
+}
+
+/// A hash of any string, as 24 hex digits, for sharing events with SyncGuard: short strings can be computed back from
+/// it. What leasehold itself logs is [`digest_name`].
+///
+/// Three 32-bit rolling hashes over the UTF-16 units after NFC normalisation, equal to SyncGuard's `hashKey`.
 pub fn hash_name(text: &str) -> String {
     let (mut a, mut b, mut c) = (0u32, 0u32, 0u32);
     for unit in normalise(text).encode_utf16() {
@@ -190,9 +204,7 @@ pub fn hash_name(text: &str) -> String {
         b = b.wrapping_mul(127).wrapping_add(unit.wrapping_mul(3));
         c = c.wrapping_mul(2047).wrapping_add(unit.wrapping_mul(7));
     }
-    // By hand: a log has two for each line, and formatting took longer than all the rest.
-    let nibbles = [a, b, c].into_iter().flat_map(|part| (0..8).rev().map(move |at| part >> (4 * at) & 15));
-    nibbles.map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])).collect()
+    hex([a, b, c].into_iter().flat_map(|part| (0..8).rev().map(move |at| part >> (4 * at) & 15)))
 }
 
 /// SyncGuard's `makeStorageKey`: the key under which that library stores a name, for sharing locks
@@ -244,6 +256,14 @@ mod tests {
         for case in vectors("hashKey") {
             assert_eq!(hash_name(case["input"].as_str().unwrap()), case["hash"].as_str().unwrap(), "{case}");
         }
+    }
+
+    /// As any tool computes it: of "x", and of "é" however it is written.
+    #[test]
+    fn digest_name_is_the_beginning_of_sha256() {
+        assert_eq!(digest_name("x"), "2d711642b726b04401627ca9");
+        assert_eq!(digest_name("e\u{301}"), digest_name("\u{e9}"));
+        assert_eq!(digest_name("\u{e9}"), "4a99557e4033c3539de2eb65");
     }
 
     fn check_storage_key(prefix: &str, name: &str, case: &serde_json::Value, field: &str) {

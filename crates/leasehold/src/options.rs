@@ -57,6 +57,10 @@ pub struct Options {
     /// How long releasing is tried.
     pub release_timeout: Duration,
     /// Called when a release that nobody awaits has failed. Logged, without names, unless set.
+    ///
+    /// Called on a thread of the library's own, one call after the other; after a `with_…` helper on that of its
+    /// caller. A callback that blocks delays the next
+    /// one, the client's log lines and [`close`](crate::Locks::close), but no renewal and no lost signal.
     pub on_release_error: Option<OnReleaseError>,
     /// Cancels waiting from outside: the acquire is then `Aborted`.
     pub cancel: Option<Cancel>,

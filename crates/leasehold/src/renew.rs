@@ -1,11 +1,11 @@
 //! The only renewal loop: one per client, which also sends the releases nobody awaits.
 //!
 //! It runs on a thread of the library's own, so that a caller that blocks its runtime keeps its
-//! locks. What is due is taken from one ordered queue, in batches; batches run side by side, so one
-//! that hangs never delays another lease.
+//! locks; logs and callbacks, which may block too, are told by another. What is due is taken from one
+//! ordered queue, in batches; batches run side by side, so one that hangs never delays another lease.
 
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,27 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::backend::{Backend, Claim, Grant, Release, Released, Renewal, Renewed};
 use crate::bugs::{self, Bug};
+use crate::cancel::Cancel;
 use crate::cell::{Cell, Sent, Task};
 use crate::clock::{Clock, Moment, Timer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{OnReleaseError, Options, Poll, ReleaseFailure, ReleaseSource};
+use crate::reporter::{self, contained};
 use crate::telemetry;
 
 /// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
 /// answer is not long in coming.
 const BATCH: usize = 512;
+
+/// How long `close` waits for the acquires that it aborts. Each ends when it is next polled, so one that has not ended
+/// by then is not polled: its future was put aside, or its runtime is blocked.
+const ABORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a release is tried again: at once-ish at first, then about every second.
 const RELEASE_RETRY: Duration = Duration::from_millis(20);
@@ -37,12 +45,61 @@ pub(crate) struct Renewer {
     backend: Arc<dyn Backend>,
     tells_loss: bool,
     clock: Arc<dyn Clock>,
+    /// The clock is the system's, which a timer of the system can go by.
+    by_system: bool,
     queue: Mutex<Queue>,
     bell: Notify,
     numbers: AtomicU64,
-    /// Releases that are to be sent or under way; `idle` rings when there are none.
-    outstanding: AtomicU64,
+    /// Releases that are to be sent or under way, or whose failure is being told.
+    releases: Arc<Outstanding>,
+    /// Acquires that have begun and may still have something to give back.
+    acquires: Arc<Outstanding>,
+    /// The client's: no more acquires.
+    closed: Cancel,
+}
+
+/// What `close` waits for.
+#[derive(Debug, Default)]
+struct Outstanding {
+    count: AtomicU64,
+    /// Rings when there is none.
     idle: Notify,
+}
+
+impl Outstanding {
+    fn is_none(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Resolves when there is none.
+    async fn over(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.is_none() {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// One of them, until it is dropped.
+pub(crate) struct Token(Arc<Outstanding>);
+
+impl Token {
+    fn new(outstanding: &Arc<Outstanding>) -> Self {
+        outstanding.count.fetch_add(1, Ordering::SeqCst);
+        Token(Arc::clone(outstanding))
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +112,30 @@ struct Queue {
     watches: Vec<(Arc<Cell>, Claim)>,
     /// The client is gone: finish what is left, then end.
     ended: bool,
+    /// The loop has ended, however that came about: nothing is taken from here any more.
+    over: bool,
+}
+
+/// Marks the client as dead when the loop ends: by itself, by a panic, or with the runtime it ran on.
+struct Life(Arc<Renewer>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.die();
+    }
+}
+
+/// Cells that were taken out of the queue. What is left of them goes back if the clock panics, so that a client that
+/// dies knows all its leases.
+struct Taken<'a> {
+    renewer: &'a Renewer,
+    cells: VecDeque<Arc<Cell>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.cells.iter().for_each(|cell| self.renewer.schedule(cell));
+    }
 }
 
 /// A release that nobody awaits.
@@ -68,6 +149,8 @@ pub(crate) struct ReleaseJob {
     pub(crate) held: bool,
     /// How long a guard had held it; `None` if there was none.
     pub(crate) held_for: Option<Duration>,
+    /// What `close` waits for, if it is sent in the background.
+    pub(crate) token: Option<Token>,
 }
 
 impl std::fmt::Debug for ReleaseJob {
@@ -86,27 +169,36 @@ impl ReleaseJob {
             on_error: options.on_release_error.clone(),
             held: true,
             held_for: None,
+            token: None,
         }
     }
 }
 
 impl Renewer {
-    pub(crate) fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        by_system: bool,
+        closed: Cancel,
+    ) -> Self {
         Renewer {
             tells_loss: backend.info().tells_loss,
             backend,
             clock,
+            by_system,
             queue: Mutex::new(Queue {
                 due: BTreeMap::new(),
                 armed: Moment::NEVER,
                 releases: Vec::new(),
                 watches: Vec::new(),
                 ended: false,
+                over: false,
             }),
             bell: Notify::new(),
             numbers: AtomicU64::new(0),
-            outstanding: AtomicU64::new(0),
-            idle: Notify::new(),
+            releases: Arc::default(),
+            acquires: Arc::default(),
+            closed,
         }
     }
 
@@ -122,6 +214,10 @@ impl Renewer {
     /// Puts a cell where it belongs in the queue: when it is new, and whenever its times changed.
     pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
         let mut queue = self.queue();
+        if queue.over {
+            drop(queue);
+            return cell.abandon();
+        }
         let (had, due) = cell.schedule();
         if had == due {
             return;
@@ -144,22 +240,59 @@ impl Renewer {
     }
 
     /// Sends a release in the background.
-    pub(crate) fn send_release(&self, job: ReleaseJob) {
-        self.outstanding.fetch_add(1, Ordering::SeqCst);
-        self.queue().releases.push(job);
+    pub(crate) fn send_release(&self, mut job: ReleaseJob) {
+        job.token = Some(Token::new(&self.releases));
+        let mut queue = self.queue();
+        if queue.over {
+            drop(queue);
+            return unsent(job);
+        }
+        queue.releases.push(job);
+        drop(queue);
         self.bell.notify_one();
     }
 
-    /// Resolves when no release is outstanding.
-    pub(crate) async fn settled(&self) {
-        loop {
-            let mut idle = std::pin::pin!(self.idle.notified());
-            idle.as_mut().enable();
-            if self.outstanding.load(Ordering::SeqCst) == 0 {
-                return;
+    /// An acquire begins; it ends when the token is dropped, after what it gives back.
+    pub(crate) fn acquiring(&self) -> Token {
+        Token::new(&self.acquires)
+    }
+
+    /// Resolves when no acquire is under way and then no release is outstanding. Acquires that do not end are waited for
+    /// only so long; `runtime` measures that.
+    pub(crate) async fn settled(&self, runtime: &Handle) {
+        if !self.acquires.is_none() {
+            let mut patience = JoinSet::new();
+            patience.spawn_on(async { tokio::time::sleep(ABORT_PATIENCE).await }, runtime);
+            tokio::select! {
+                () = self.acquires.over() => {}
+                _ = patience.join_next() => {}
             }
-            idle.await;
         }
+        self.releases.over().await;
+    }
+
+    /// Whether the loop has ended before the client.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.queue().over
+    }
+
+    /// Nothing is renewed or released in the background from here on: nobody must believe that it is.
+    pub(crate) fn die(&self) {
+        let mut queue = self.queue();
+        queue.over = true;
+        let (due, releases) = (std::mem::take(&mut queue.due), std::mem::take(&mut queue.releases));
+        queue.watches.clear();
+        let early = !queue.ended;
+        drop(queue);
+        if early {
+            telemetry::died();
+        }
+        for cell in due.into_values() {
+            cell.abandon();
+        }
+        // Whoever hears of it finds no guard that still believes.
+        self.closed.cancel();
+        releases.into_iter().for_each(unsent);
     }
 
     /// Lets the loop end when nothing is left to do.
@@ -168,8 +301,21 @@ impl Renewer {
         self.bell.notify_one();
     }
 
-    /// The loop.
-    pub(crate) async fn run(self: Arc<Self>, mut timer: Timer) {
+    /// The best timer for its clock, on a runtime of our own.
+    pub(crate) fn timer(&self) -> Timer {
+        if self.by_system { Timer::system() } else { Timer::Naps }
+    }
+
+    /// The loop. If it is dropped, also before it has begun, the client is dead.
+    pub(crate) fn run(self: Arc<Self>, timer: Timer) -> impl Future<Output = ()> + Send + use<> {
+        let life = Life(Arc::clone(&self));
+        async move {
+            let _life = life;
+            self.work(timer).await;
+        }
+    }
+
+    async fn work(self: Arc<Self>, mut timer: Timer) {
         let mut work = FuturesUnordered::<Job>::new();
         // Apart from the work: they end when their leases do, and nobody waits for that.
         let mut watches = FuturesUnordered::<Job>::new();
@@ -193,13 +339,13 @@ impl Renewer {
             let mut queue = self.queue();
             let now = self.clock.now();
             let releases = std::mem::take(&mut queue.releases);
-            let mut cells = Vec::new();
+            let mut cells = VecDeque::new();
             // Not too many at a time: those who acquire and release wait for this lock.
             while cells.len() < BATCH {
                 let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
                 let cell = entry.remove();
                 cell.unschedule();
-                cells.push(cell);
+                cells.push_back(cell);
             }
             if releases.is_empty() && cells.is_empty() {
                 if queue.ended && work.is_empty() && queue.due.is_empty() {
@@ -213,7 +359,8 @@ impl Renewer {
                 work.push(Box::pin(Arc::clone(self).send(job)));
             }
             let mut batch = Vec::new();
-            for cell in cells {
+            let mut taken = Taken { renewer: self, cells };
+            while let Some(cell) = taken.cells.front().cloned() {
                 match cell.task(&*self.clock) {
                     Task::Renew(renewal, sent) => batch.push((Arc::clone(&cell), *renewal, sent)),
                     Task::Release => {
@@ -223,6 +370,7 @@ impl Renewer {
                     Task::Nothing => {}
                 }
                 self.schedule(&cell);
+                taken.cells.pop_front();
             }
             if !batch.is_empty() {
                 work.push(Box::pin(Arc::clone(self).renew(batch)));
@@ -299,10 +447,8 @@ impl Renewer {
             telemetry::released(&job.release.name, &answer, job.held_for);
         }
         if let Err(error) = answer {
-            report(&error, &job);
-        }
-        if self.outstanding.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.idle.notify_waiters();
+            // With its token: `close` returns when it was told.
+            reporter::call_back(move || report(&error, &job));
         }
     }
 }
@@ -314,8 +460,14 @@ pub(crate) fn report(error: &Error, job: &ReleaseJob) {
         let failure =
             ReleaseFailure { name: &job.release.name, lease_id: job.release.id, source: job.source };
         // A callback that panics must not end the renewals of everybody else.
-        let _ = catch_unwind(AssertUnwindSafe(|| callback(error, &failure)));
+        contained(|| callback(error, &failure));
     }
+}
+
+/// Tells of a release that nobody is left to send.
+fn unsent(job: ReleaseJob) {
+    let error = Error::new(ErrorKind::Aborted, "the client's background work has ended before it was sent");
+    reporter::call_back(move || report(&error, &job));
 }
 
 /// Renews one lease, once.

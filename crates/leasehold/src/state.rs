@@ -58,6 +58,8 @@ pub enum Op<'a> {
     Revoke {
         /// Free at once.
         now: bool,
+        /// Meet only leases with this fence.
+        only: Option<Fence>,
     },
     /// [`Backend::sweep`](crate::Backend::sweep), this name's part
     Sweep,
@@ -248,7 +250,7 @@ impl State {
             Op::Acquire(claim) => self.acquire(now, claim).map(Answer::Acquired),
             Op::Renew(renewal) => self.renew(now, renewal, &settled).map(Answer::Renewed),
             Op::Release(release) => Ok(Answer::Released(self.release(now.expiry, release, &settled))),
-            Op::Revoke { now: at_once } => Ok(Answer::Revoked(self.revoke(now.expiry, at_once))),
+            Op::Revoke { now: at_once, only } => Ok(Answer::Revoked(self.revoke(now.expiry, at_once, only))),
             Op::Sweep => Ok(Answer::Swept(Swept {
                 expired: settled.expired.len() as u64,
                 tickets: settled.tickets,
@@ -564,8 +566,8 @@ impl State {
             return Ok(Renewed::Gone(Gone::Revoked));
         }
         if let Some(raised) = renewal.raise_fence {
-            if raised > Fence::MAX {
-                return Err(Error::invalid(format!("a fence cannot be raised above {}", Fence::MAX)));
+            if raised > self.fence.raise_limit(now.wall) {
+                return Err(Fence::too_high());
             }
             if lease.fence > raised {
                 return Ok(Renewed::Gone(Gone::Superseded));
@@ -652,19 +654,23 @@ impl State {
         Released::Done
     }
 
-    fn revoke(&mut self, now: u64, at_once: bool) -> Revoked {
-        let leases = self.leases.len() as u64;
-        if leases > 0 {
+    fn revoke(&mut self, now: u64, at_once: bool, only: Option<Fence>) -> Revoked {
+        let is_meant = |lease: &Lease| only.is_none_or(|fence| fence == lease.fence);
+        let meant = self.leases.iter_mut().filter(|(_, lease)| is_meant(lease));
+        let mut ids = Vec::new();
+        for (id, lease) in meant {
+            ids.push(*id);
+            lease.revoked |= !at_once;
+        }
+        if !ids.is_empty() {
             self.version += 1;
         }
-        if at_once {
-            for (id, lease) in std::mem::take(&mut self.leases) {
-                self.spend(id, lease.ttl, Gone::Revoked, now);
+        for id in ids.iter().filter(|_| at_once) {
+            if let Some(lease) = self.leases.remove(id) {
+                self.spend(*id, lease.ttl, Gone::Revoked, now);
             }
-        } else {
-            self.leases.values_mut().for_each(|lease| lease.revoked = true);
         }
-        Revoked { leases }
+        Revoked { leases: ids.len() as u64 }
     }
 
     fn wake(&mut self, wake: &mut Vec<LeaseId>) {

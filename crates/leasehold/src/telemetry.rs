@@ -1,13 +1,17 @@
 //! What the library tells about itself: `tracing` spans and events without names, and optional
 //! metrics. `docs/metrics.md` lists them.
 //!
-//! Names appear only as their [`hash_name`](crate::hash_name), which is made only if somebody listens.
+//! Names appear only as their [`digest_name`](crate::digest_name), which is made only if somebody listens.
 //! Lease ids never appear.
+//!
+//! Subscriber and recorder are the program's own code. A panic in them is contained here, and on the thread that
+//! renews leases logs are passed to [`reporter`](crate::reporter), so that one that blocks delays no renewal.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use tracing::Span;
+use tracing::level_filters::LevelFilter;
 
 use crate::acquire::{Outcome, Request};
 use crate::backend::{Released, Renewed};
@@ -17,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
+use crate::reporter::{self, contained};
 
 const ACQUIRES: &str = "leasehold_acquire_total";
 const RENEWALS: &str = "leasehold_renew_total";
@@ -32,12 +37,14 @@ mod measure {
 
     use metrics::{Unit, describe_counter, describe_histogram};
 
+    use crate::reporter::contained;
+
     pub(super) fn count(name: &'static str, label: &'static str, value: &'static str) {
-        metrics::counter!(name, label => value).increment(1);
+        contained(|| metrics::counter!(name, label => value).increment(1));
     }
 
     pub(super) fn time(name: &'static str, span: Duration) {
-        metrics::histogram!(name).record(span.as_secs_f64());
+        contained(|| metrics::histogram!(name).record(span.as_secs_f64()));
     }
 
     pub(crate) fn describe() {
@@ -111,7 +118,8 @@ impl<'a> Acquiring<'a> {
         let waited = self.clock.now().since(self.started);
         measure::count(ACQUIRES, "result", result);
         measure::time(WAITS, waited);
-        self.span.in_scope(|| event(waited));
+        // A panic here would lose a lease that was just granted.
+        contained(|| self.span.in_scope(|| event(waited)));
     }
 }
 
@@ -144,35 +152,63 @@ pub(crate) fn released(name: &Name, answer: &Result<Released>, held: Option<Dura
     if let Some(held) = held {
         measure::time(HOLDS, held);
     }
-    tracing::debug!(name_hash = name.hash(), result, ?held, "release ended");
+    let name = name.clone();
+    let line = move || tracing::debug!(name_hash = name.hash(), result, ?held, "release ended");
+    if LevelFilter::current() >= LevelFilter::DEBUG {
+        reporter::log(line);
+    } else {
+        // Nobody listens: no reason to wake another thread for each release.
+        contained(line);
+    }
 }
 
 pub(crate) fn at_risk(name: &Name, fence: Fence, why: &dyn Display) {
     measure::count(STATES, "state", "at_risk");
-    tracing::warn!(name_hash = name.hash(), %fence, %why, "lease at risk: the last renewal was not confirmed");
+    let (name, why) = (name.clone(), why.to_string());
+    reporter::log(move || {
+        tracing::warn!(name_hash = name.hash(), %fence, %why, "lease at risk: the last renewal was not confirmed");
+    });
 }
 
 pub(crate) fn held_again(name: &Name, fence: Fence) {
     measure::count(STATES, "state", "held_again");
-    tracing::info!(name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
+    let name = name.clone();
+    reporter::log(move || {
+        tracing::info!(name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
+    });
 }
 
 pub(crate) fn lost(name: &Name, fence: Fence, reason: Option<LostReason>) {
     measure::count(STATES, "state", "lost");
-    tracing::warn!(name_hash = name.hash(), %fence, reason = reason.map(LostReason::as_str), "lease lost");
+    let (name, reason) = (name.clone(), reason.map(LostReason::as_str));
+    reporter::log(move || tracing::warn!(name_hash = name.hash(), %fence, reason, "lease lost"));
 }
 
+/// The background work of a client has ended before the client.
+pub(crate) fn died() {
+    reporter::log(|| {
+        tracing::error!(
+            "the background work of a client has ended: its leases are lost, and it can acquire no more"
+        );
+    });
+}
+
+/// Where the callback for it is called, because they belong together.
 pub(crate) fn release_failed(name: &Name, source: ReleaseSource, error: &Error) {
-    tracing::warn!(
-        name_hash = name.hash(),
-        source = source.as_str(),
-        %error,
-        "a release failed; the lease ends when its ttl passes"
-    );
+    contained(|| {
+        tracing::warn!(
+            name_hash = name.hash(),
+            source = source.as_str(),
+            %error,
+            "a release failed; the lease ends when its ttl passes"
+        );
+    });
 }
 
 fn near_fence_limit(name: &Name, fence: Fence) {
     if fence > Fence::WARN {
-        tracing::warn!(name_hash = name.hash(), %fence, "fence near its limit: a clock was far in the future");
+        contained(|| {
+            tracing::warn!(target: "leasehold::fence", name_hash = name.hash(), %fence, "fence near its limit: a clock was far in the future");
+        });
     }
 }

@@ -72,6 +72,9 @@ pub fn mode_of(mode: ModeName, limit: Option<u32>) -> Result<Mode> {
     }
 }
 
+/// The code of a revocation that was to meet one lease, which is gone: nothing has changed.
+pub const HOLDER_CHANGED: &str = "HOLDER_CHANGED";
+
 /// The code of an error in an answer.
 pub fn code(kind: ErrorKind) -> &'static str {
     CODES.iter().find(|(known, _)| *known == kind).map_or("INTERNAL", |(_, code)| code)

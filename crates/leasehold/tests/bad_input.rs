@@ -11,7 +11,7 @@ use leasehold::backend::{
     Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
 };
 use leasehold::backends::memory::Memory;
-use leasehold::{Error, ErrorKind, Guard, LeaseId, Locks, Mutex, Name, Poll, Result};
+use leasehold::{Error, ErrorKind, Fence, Guard, LeaseId, Locks, Mutex, Name, Poll, Result};
 
 /// Counts every call that reaches the store, and lets the test choose what the store can do.
 #[derive(Debug)]
@@ -48,9 +48,9 @@ impl Backend for Watched {
         self.touch();
         self.memory.release(lease).await
     }
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         self.touch();
-        self.memory.revoke(name, now).await
+        self.memory.revoke(name, now, only).await
     }
     async fn inspect(&self, query: &Query) -> Result<Page> {
         self.touch();

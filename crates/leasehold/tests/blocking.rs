@@ -6,7 +6,7 @@ mod fake;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,29 +15,31 @@ use leasehold::backend::{Gone, Released, Renewed};
 use leasehold::backends::memory::Memory;
 use leasehold::blocking::{Guard, Leasing, Locks, Mutex, RwLock, Semaphore};
 use leasehold::{Cancel, Error, ErrorKind, Lease, LostReason, Mode, State};
+use testkit::hand::Hand;
+use testkit::until::{PATIENCE, in_time_blocking, until, until_renewed};
 use tokio::runtime::Builder;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// A ttl that no stall of the machine uses up.
+const TTL: Duration = Duration::from_secs(30);
+
 /// Runs a test on a thread of its own: one that hangs fails.
 fn in_time(test: impl FnOnce() + Send + 'static) {
-    let (done, over) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        let _done = done;
-        test();
-    });
-    assert_eq!(over.recv_timeout(Duration::from_secs(30)), Err(RecvTimeoutError::Disconnected), "it hangs");
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
+    in_time_blocking("the test ends", test);
+}
+
+/// Waits until so many wait for a name.
+fn until_waiting(locks: &Locks, name: &str, many: u64) {
+    until("they wait", || locks.inspect(name).unwrap().queue_length == many);
 }
 
 /// A bit of everything that needs timers, wake-ups and the background thread.
 fn use_everything() {
     let locks = Locks::connect("memory:").unwrap();
-    let mutex = locks.mutex("x").ttl(ms(500));
+    let mutex = locks.mutex("x").renew_every(ms(50));
     let guard = mutex.lock().unwrap();
     assert!(mutex.try_lock().unwrap().is_none());
 
@@ -47,14 +49,15 @@ fn use_everything() {
     let error = mutex.clone().max_wait(ms(10)).lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 
-    // Renewed although this thread, and its runtime if it has one, does nothing but sleep.
-    thread::sleep(ms(800));
+    // Renewed although this thread, and its runtime if it has one, does nothing but sleep and look.
+    until_renewed(|| guard.valid_for());
     assert_eq!(guard.state(), State::Held);
     assert_eq!(guard.wait_lost_for(ms(20)), None);
 
-    let fence = guard.fence();
+    let (fence, looks) = (guard.fence(), locks.clone());
     let helper = thread::spawn(move || {
-        thread::sleep(ms(20));
+        until_waiting(&looks, "x", 1);
+        thread::sleep(ms(10));
         drop(guard);
     });
     let next = mutex.lock().unwrap();
@@ -142,8 +145,12 @@ fn works_inside_another_blocking_call() {
         };
         let outer = Locks::new(store);
         let guard = outer.mutex("outer").lock().unwrap();
-        assert!(outer.mutex("outer").try_lock_for(ms(50)).unwrap().is_none());
+        assert!(outer.mutex("outer").try_lock().unwrap().is_none());
+        let mutex = outer.mutex("outer");
+        let waiting = thread::spawn(move || mutex.lock().unwrap().release().unwrap());
+        until_waiting(&outer, "outer", 1);
         assert_eq!(guard.release().unwrap(), State::Released);
+        assert_eq!(waiting.join().unwrap(), State::Released);
         outer.close();
     });
 }
@@ -171,11 +178,12 @@ fn a_store_that_yields_does_not_wait_for_the_runtime_of_the_caller() {
             tokio::task::yield_now().await;
             Ok(())
         }));
-        let started = Instant::now();
-        let guard = locks.mutex("x").lock().unwrap();
-        assert!(locks.mutex("x").try_lock_for(ms(30)).unwrap().is_none());
+        // No timeout saves a call that waits for a runtime which is not there.
+        let mutex = locks.mutex("x").request_timeout(10 * PATIENCE).release_timeout(10 * PATIENCE);
+        let guard = mutex.lock().unwrap();
+        assert!(mutex.try_lock().unwrap().is_none());
+        assert!(mutex.try_lock_for(ms(30)).unwrap().is_none());
         guard.release().unwrap();
-        assert!(started.elapsed() < Duration::from_secs(4), "saved by its timeouts only");
     }
     in_time(use_it);
     in_time(|| Builder::new_current_thread().build().unwrap().block_on(async { use_it() }));
@@ -197,7 +205,7 @@ fn the_thread_that_renews_refuses_to_wait_for_itself() {
             sender.send((error.kind(), inside.is_locked("x").unwrap_err().kind())).unwrap();
         });
         drop(mutex.lock().unwrap());
-        let kinds = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        let kinds = heard.recv_timeout(PATIENCE).unwrap();
         assert_eq!(kinds, (ErrorKind::Deadlock, ErrorKind::Deadlock));
     });
 }
@@ -213,16 +221,12 @@ fn a_blocked_call_is_cancelled_from_another_thread_and_leaves_no_place() {
             thread::spawn(move || mutex.lock().map(drop).unwrap_err()),
             thread::spawn(move || leasing.acquire().map(drop).unwrap_err()),
         ];
-        while locks.inspect("x").unwrap().queue_length < 2 {
-            thread::sleep(ms(1));
-        }
+        until_waiting(&locks, "x", 2);
         cancel.cancel();
         for thread in waiting {
             assert_eq!(thread.join().unwrap().kind(), ErrorKind::Aborted);
         }
-        while locks.inspect("x").unwrap().queue_length > 0 {
-            thread::sleep(ms(1));
-        }
+        until_waiting(&locks, "x", 0);
         let late = locks.mutex("y").cancel_on(&cancel).try_lock().unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Aborted);
     });
@@ -235,9 +239,7 @@ fn close_wakes_whoever_waits() {
         let held = locks.mutex("x").lock().unwrap();
         let mutex = locks.mutex("x");
         let waiting = thread::spawn(move || mutex.lock().map(drop).unwrap_err());
-        while locks.inspect("x").unwrap().queue_length == 0 {
-            thread::sleep(ms(1));
-        }
+        until_waiting(&locks, "x", 1);
         locks.close();
         assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Aborted);
         assert_eq!(held.state(), State::Held);
@@ -280,14 +282,14 @@ fn readers_enter_together_and_permits_are_counted() {
 fn a_guard_has_everything_its_async_namesake_has() {
     in_time(|| {
         let locks = Locks::connect("memory:").unwrap();
-        let guard = locks.mutex("x").owner("me").ttl(Duration::from_secs(5)).lock().unwrap();
+        let guard = locks.mutex("x").owner("me").ttl(TTL).lock().unwrap();
         assert_eq!((guard.name().as_str(), guard.mode(), guard.owner()), ("x", Mode::Exclusive, "me"));
         assert_eq!((guard.attempts(), guard.state()), (1, State::Held));
-        assert!(guard.waited() < Duration::from_secs(1) && locks.owns(guard.lease_id()).unwrap());
-        guard.renew_for(Duration::from_secs(60)).unwrap();
-        assert!(guard.valid_for().unwrap() > Duration::from_secs(50));
-        guard.shorten_to(Duration::from_secs(2)).unwrap();
-        assert!(guard.valid_for().unwrap() <= Duration::from_secs(2));
+        assert!(guard.waited() < PATIENCE && locks.owns(guard.lease_id()).unwrap());
+        guard.renew_for(10 * TTL).unwrap();
+        assert!(guard.valid_for().unwrap() > TTL);
+        guard.shorten_to(TTL / 2).unwrap();
+        assert!(guard.valid_for().unwrap() <= TTL / 2);
 
         let lease = guard.into_lease();
         assert!(locks.is_locked("x").unwrap(), "giving up the guard does not give up the lease");
@@ -307,14 +309,14 @@ fn a_guard_has_everything_its_async_namesake_has() {
 fn waiting_for_the_loss_returns_when_it_comes() {
     in_time(|| {
         let locks = Locks::connect("memory:").unwrap();
-        let guard = locks.mutex("x").ttl(Duration::from_secs(9)).renew_every(ms(50)).lock().unwrap();
+        let guard = locks.mutex("x").ttl(10 * PATIENCE).renew_every(ms(50)).lock().unwrap();
         let locks_too = locks.clone();
         thread::spawn(move || {
             thread::sleep(ms(20));
             locks_too.revoke("x", true).unwrap();
         });
         // The next renewal finds out.
-        assert!(matches!(guard.wait_lost_for(Duration::from_secs(20)), Some(LostReason::Refused(_))));
+        assert!(matches!(guard.wait_lost_for(PATIENCE), Some(LostReason::Refused(_))));
     });
 }
 
@@ -351,7 +353,8 @@ fn with_lock_keeps_the_errors_of_the_work_and_always_releases() {
         let panicked =
             thread::spawn(move || mutex_too.with_lock(|_| -> Result<(), Error> { panic!("ouch") }));
         assert!(panicked.join().is_err());
-        drop(mutex.max_wait(Duration::from_secs(5)).lock().expect("released by the unwinding"));
+        // Before its lease could have ended by itself.
+        drop(mutex.ttl(TTL).max_wait(TTL / 2).lock().expect("released by the unwinding"));
     });
 }
 
@@ -393,9 +396,9 @@ fn both_kinds_of_callers_share_a_client() {
 fn a_client_that_connected_here_works_after_the_thread_that_did_is_gone() {
     in_time(|| {
         let locks = thread::spawn(|| Locks::connect("memory:").unwrap()).join().unwrap();
-        let guard = locks.mutex("x").ttl(ms(500)).lock().unwrap();
+        let guard = locks.mutex("x").renew_every(ms(50)).lock().unwrap();
         drop(locks);
-        thread::sleep(ms(800));
+        until_renewed(|| guard.valid_for());
         assert_eq!(guard.state(), State::Held);
         assert_eq!(guard.release().unwrap(), State::Released);
     });
@@ -415,17 +418,23 @@ fn the_faces_can_go_anywhere() {
 
 // Plain leases: what a scheduler needs.
 
-fn lease(locks: &Locks, ttl: Duration) -> Option<Lease> {
-    locks.leasing("tick-42").ttl(ttl).try_acquire().unwrap()
+fn lease(locks: &Locks) -> Option<Lease> {
+    locks.leasing("tick-42").ttl(TTL).try_acquire().unwrap()
+}
+
+/// A store in which time passes only as the test wants it.
+fn by_hand() -> (Locks, Hand) {
+    let clock = Hand::default();
+    (Locks::new(Memory::with_clock(Arc::new(clock.clone()))), clock)
 }
 
 #[test]
 fn trying_gives_a_lease_nothing_or_an_error() {
     in_time(|| {
         let locks = Locks::new(Memory::new());
-        let ours = lease(&locks, ms(500)).expect("free");
-        assert_eq!((ours.name.as_str(), ours.ttl), ("tick-42", ms(500)));
-        assert!(lease(&locks, ms(500)).is_none(), "held by another: not a failure");
+        let ours = lease(&locks).expect("free");
+        assert_eq!((ours.name.as_str(), ours.ttl), ("tick-42", TTL));
+        assert!(lease(&locks).is_none(), "held by another: not a failure");
 
         for kind in [ErrorKind::Unavailable, ErrorKind::AuthFailed] {
             let broken = Locks::new(Fake::failing(&[Verb::TryAcquire], kind));
@@ -441,18 +450,18 @@ fn trying_gives_a_lease_nothing_or_an_error() {
 #[test]
 fn renewing_resets_the_ttl_or_says_gone() {
     in_time(|| {
-        let locks = Locks::new(Memory::new());
-        let ours = lease(&locks, ms(1000)).unwrap();
-        thread::sleep(ms(600));
+        let (locks, clock) = by_hand();
+        let ours = lease(&locks).unwrap();
+        clock.advance(TTL * 2 / 3);
         let Renewed::Held(grant) = locks.renew(&ours).unwrap() else { panic!("still ours") };
-        assert!(grant.left.unwrap() > ms(950));
-        thread::sleep(ms(600));
-        assert!(lease(&locks, ms(1000)).is_none(), "1.2 s after the grant, 0.6 s after the renewal");
-        thread::sleep(ms(600));
+        assert_eq!(grant.left, Some(TTL));
+        clock.advance(TTL * 2 / 3);
+        assert!(lease(&locks).is_none(), "past the ttl of the grant, and not of the renewal");
+        clock.advance(TTL / 3);
         assert!(matches!(locks.renew(&ours).unwrap(), Renewed::Gone(Gone::Expired | Gone::NotFound)));
 
         let broken = Locks::new(Fake::failing(&[Verb::Renew], ErrorKind::Unavailable));
-        let theirs = lease(&broken, ms(200)).unwrap();
+        let theirs = lease(&broken).unwrap();
         assert_eq!(broken.renew(&theirs).unwrap_err().kind(), ErrorKind::Unavailable);
     });
 }
@@ -460,10 +469,10 @@ fn renewing_resets_the_ttl_or_says_gone() {
 #[test]
 fn a_stale_lease_never_touches_a_newer_holder() {
     in_time(|| {
-        let locks = Locks::new(Memory::new());
-        let stale = lease(&locks, ms(20)).unwrap();
-        thread::sleep(ms(40));
-        let fresh = lease(&locks, Duration::from_secs(30)).expect("the first has expired");
+        let (locks, clock) = by_hand();
+        let stale = lease(&locks).unwrap();
+        clock.advance(TTL);
+        let fresh = lease(&locks).expect("the first has expired");
         assert_ne!(stale.id, fresh.id);
         assert!(fresh.fence > stale.fence);
         assert!(matches!(locks.release(&stale).unwrap(), Released::Gone(_)), "quietly nothing");
@@ -481,7 +490,7 @@ fn a_stale_lease_never_touches_a_newer_holder() {
 fn a_lease_goes_through_json_unchanged() {
     in_time(|| {
         let locks = Locks::new(Memory::new());
-        let ours = lease(&locks, ms(5_000)).unwrap();
+        let ours = lease(&locks).unwrap();
         let json = serde_json::to_string(&ours).unwrap();
         let back: Lease = serde_json::from_str(&json).unwrap();
         assert_eq!(back, ours);
@@ -542,10 +551,10 @@ fn diagnostics_and_the_stable_label() {
     in_time(|| {
         let locks = Locks::connect("memory:").unwrap();
         assert_eq!(locks.info().scheme, "memory");
-        let ours = lease(&locks, ms(5_000)).unwrap();
+        let ours = lease(&locks).unwrap();
         let info = locks.lookup("tick-42").unwrap().unwrap();
         assert_eq!(Some(&info), locks.lookup_by_id(ours.id).unwrap().as_ref());
-        assert_eq!(info.name_hash, leasehold::hash_name("tick-42"));
+        assert_eq!(info.name_hash, leasehold::digest_name("tick-42"));
         assert_eq!(locks.find(ours.id).unwrap().unwrap().name, locks.name("tick-42").unwrap());
         let page = locks.list("tick-", 10, None).unwrap();
         assert_eq!(page.items.len(), 1);

@@ -137,8 +137,8 @@ impl Backend for Limited {
         self.inner.release(&lease).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        if self.info.revoke { self.inner.revoke(name, now).await } else { self.unsupported() }
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        if self.info.revoke { self.inner.revoke(name, now, only).await } else { self.unsupported() }
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -217,9 +217,9 @@ impl Backend for Distant {
         self.call(async move |memory: Memory| memory.release(&lease).await).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let name = name.clone();
-        self.call(async move |memory: Memory| memory.revoke(&name, now).await).await
+        self.call(async move |memory: Memory| memory.revoke(&name, now, only).await).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::backends::memory::Memory;
 use leasehold::clock::TokioClock;
 use leasehold::{ErrorKind, Locks, Mode, State};
+use testkit::until::{in_time, until_async};
 use tokio::runtime::Handle;
 
 fn ms(millis: u64) -> Duration {
@@ -23,13 +24,14 @@ async fn two_mutex_objects_of_one_name_exclude_each_other() {
         (State::Held, Mode::Exclusive, "a", 1)
     );
     let waiting = tokio::spawn(async move { b.lock().await });
+    until_async("it waits", async || locks.inspect("x").await.unwrap().queue_length == 1).await;
     tokio::time::sleep(ms(20)).await;
     assert!(!waiting.is_finished());
     let first = guard.fence();
     drop(guard);
-    let second = waiting.await.unwrap().unwrap();
+    let second = in_time("the hand-over", waiting).await.unwrap().unwrap();
     assert!(second.fence() > first);
-    assert!(second.waited() >= ms(15) && second.attempts() >= 2);
+    assert!(second.waited() >= ms(20) && second.attempts() >= 2);
     assert_eq!(second.release().await.unwrap(), State::Released);
 }
 

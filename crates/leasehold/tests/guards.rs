@@ -4,16 +4,16 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use leasehold::backend::Backend as _;
 use leasehold::backends::memory::Memory;
-use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{ErrorKind, Gone, Guard, LeaseId, Locks, LostReason, ReleaseSource, State};
 use testkit::faulty::{Act, Verb};
+use testkit::hand::Hand;
 use testkit::paused::{Paused, believed, settle, tasks};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -88,32 +88,12 @@ async fn work_is_dropped_when_the_lease_is_lost_and_not_before() {
     assert_eq!(error.kind(), ErrorKind::Lost);
 }
 
-/// A clock that is set by hand, and that no timer knows of.
-#[derive(Debug, Default)]
-struct Hand(AtomicU64);
-
-impl Hand {
-    fn advance(&self, by: Duration) {
-        self.0.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Hand {
-    fn now(&self) -> Moment {
-        Moment::from_nanos(self.0.load(Ordering::SeqCst))
-    }
-
-    fn wall_micros(&self) -> u64 {
-        SystemClock.wall_micros()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_deadline_is_looked_at_before_every_step_though_no_timer_has_noticed() {
-    let clock = Arc::new(Hand::default());
-    let memory = Memory::with_clock(clock.clone());
+    let clock = Hand::default();
+    let memory = Memory::with_clock(Arc::new(clock.clone()));
     let locks = Locks::builder(Arc::new(memory))
-        .clock(clock.clone())
+        .clock(Arc::new(clock.clone()))
         .runtime(tokio::runtime::Handle::current())
         .ttl(ms(1000))
         .build();
@@ -153,6 +133,35 @@ async fn the_deadline_is_looked_at_before_every_step_though_no_timer_has_noticed
         clock.advance(believed(1000));
         assert!(look(&guard), "{n}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_lost_in_the_last_step_makes_with_lock_lost() {
+    let clock = Hand::default();
+    let memory = Memory::with_clock(Arc::new(clock.clone()));
+    let locks = Locks::builder(Arc::new(memory))
+        .clock(Arc::new(clock.clone()))
+        .runtime(tokio::runtime::Handle::current())
+        .ttl(ms(1000))
+        .build();
+    let mutex = locks.mutex("x");
+    // The work blocks its thread for a whole ttl, as a stopped process would, and then ends well.
+    let late = async |_: &Guard| {
+        clock.advance(ms(1000));
+        Ok::<_, leasehold::Error>(7)
+    };
+    assert_eq!(mutex.with_lock(late).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(mutex.with_lock(async |_| Ok::<_, leasehold::Error>(7)).await.unwrap(), 7);
+    // The work's own error comes first, as in the blocking one.
+    let failed = async |_: &Guard| {
+        clock.advance(ms(1000));
+        Err::<(), _>(leasehold::Error::new(ErrorKind::Deadlock, "the work's own"))
+    };
+    assert_eq!(mutex.with_lock(failed).await.unwrap_err().kind(), ErrorKind::Deadlock);
+    // `run` gives what the work gave, and leaves the look to its caller.
+    let guard = mutex.lock().await.unwrap();
+    let late = guard.run(async { clock.advance(ms(1000)) });
+    assert!(late.await.is_ok() && guard.check().is_err());
 }
 
 // Releases.

@@ -15,14 +15,15 @@ async fn a_lease_goes_through_json_to_another_client_and_is_still_the_lease() {
         ("shared", Mode::Shared),
         ("permit", Mode::Permit { limit: u32::MAX }),
     ] {
-        let lease = locks.leasing(name).mode(mode).ttl(Duration::from_millis(1500)).acquire().await.unwrap();
+        let lease =
+            locks.leasing(name).mode(mode).ttl(Duration::from_millis(90_500)).acquire().await.unwrap();
         let text = serde_json::to_string(&lease).unwrap();
         let read: Lease = serde_json::from_str(&text).unwrap();
         assert_eq!(read, lease);
         assert_eq!(read.name.as_str(), name);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["lease_id"].as_str().unwrap().len(), LeaseId::LEN);
-        assert_eq!((&json["ttl_ms"], &json["namespace"]), (&1500.into(), &"leasehold".into()));
+        assert_eq!((&json["ttl_ms"], &json["namespace"]), (&90_500.into(), &"leasehold".into()));
         assert!(json["fence"].is_u64());
         assert!(matches!(locks.renew(&read).await.unwrap(), Renewed::Held(_)));
         assert_eq!(locks.release(&read).await.unwrap(), Released::Done);

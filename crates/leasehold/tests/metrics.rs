@@ -16,6 +16,7 @@ use leasehold::backends::memory::Memory;
 use leasehold::blocking::Locks;
 use leasehold::{Cancel, Error, ErrorKind, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use testkit::until::{PATIENCE, until};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -79,16 +80,19 @@ impl Recorder {
 }
 
 impl Seen {
+    /// One counter, by its labels.
+    fn labels(&self, counter: &str) -> Vec<(&str, u64)> {
+        let name = format!("leasehold_{counter}_total ");
+        let labels = self.counters.iter();
+        labels
+            .filter_map(|(key, count)| Some((key.strip_prefix(&name)?.split_once('=')?.1, *count)))
+            .collect()
+    }
+
     /// Exactly these, of one counter.
     #[track_caller]
     fn counted(&self, counter: &str, expected: &[(&str, u64)]) {
-        let name = format!("leasehold_{counter}_total ");
-        let found: Vec<_> = self
-            .counters
-            .iter()
-            .filter_map(|(key, count)| Some((key.strip_prefix(&name)?.split_once('=')?.1, *count)))
-            .collect();
-        assert_eq!(found, expected, "{counter}");
+        assert_eq!(self.labels(counter), expected, "{counter}");
     }
 
     fn times(&self, name: &str) -> &[f64] {
@@ -107,14 +111,6 @@ fn switched(verb: Verb, kind: ErrorKind) -> (Fake, Arc<AtomicU32>) {
     (fake, switch)
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
-        thread::sleep(ms(1));
-    }
-}
-
 #[test]
 fn an_acquire_is_counted_once_by_how_it_ended() {
     let recorder = recorder();
@@ -124,12 +120,15 @@ fn an_acquire_is_counted_once_by_how_it_ended() {
     seen.counted("acquire", &[("granted", 1)]);
     assert_eq!(seen.times("leasehold_wait_seconds").len(), 1);
 
+    let started = Instant::now();
     assert!(locks.mutex("x").try_lock().unwrap().is_none());
+    let tried = started.elapsed().as_secs_f64();
     assert!(locks.mutex("x").max_wait(ms(60)).lock().is_err());
+    let both = started.elapsed().as_secs_f64();
     let seen = recorder.look();
     seen.counted("acquire", &[("busy", 2)]);
     let waits = seen.times("leasehold_wait_seconds");
-    assert!(waits[0] < 0.05 && (0.06..5.0).contains(&waits[1]), "{waits:?}");
+    assert!(waits[0] <= tried && (0.06..=both).contains(&waits[1]), "{waits:?}");
 
     let cancel = Cancel::new();
     cancel.cancel();
@@ -156,14 +155,16 @@ fn an_acquire_is_counted_once_by_how_it_ended() {
     let waiting = thread::spawn(move || mutex.lock().unwrap().release().unwrap());
     until("it waits", || locks.inspect("x").unwrap().queue_length == 1);
     thread::sleep(ms(50));
+    let released = Instant::now();
     held.release().unwrap();
     waiting.join().unwrap();
+    let most = released.elapsed().as_secs_f64();
     let seen = recorder.look();
     seen.counted("acquire", &[("granted", 1)]);
     assert!(seen.times("leasehold_wait_seconds")[0] >= 0.05);
     let holds = seen.times("leasehold_hold_seconds");
     assert_eq!(holds.len(), 2);
-    assert!(holds.iter().any(|held| *held < 0.04), "waiting is not holding: {holds:?}");
+    assert!(holds.iter().any(|held| *held <= most), "waiting is not holding: {holds:?}");
     locks.close();
     broken.close();
 }
@@ -172,14 +173,16 @@ fn an_acquire_is_counted_once_by_how_it_ended() {
 fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
     let recorder = recorder();
     let locks = Locks::new(Memory::new());
-    let mutex = locks.mutex("x").ttl(Duration::from_secs(5));
+    let mutex = locks.mutex("x");
+    let started = Instant::now();
     let guard = mutex.lock().unwrap();
     thread::sleep(ms(30));
     guard.release().unwrap();
+    let most = started.elapsed().as_secs_f64();
     let seen = recorder.look();
     seen.counted("release", &[("released", 1)]);
     let held = seen.times("leasehold_hold_seconds");
-    assert!(held.len() == 1 && (0.03..5.0).contains(&held[0]), "{held:?}");
+    assert!(held.len() == 1 && (0.03..=most).contains(&held[0]), "{held:?}");
 
     // Dropped, and dropped in the middle of its release: when it is answered, with the true result.
     drop(mutex.lock().unwrap());
@@ -256,6 +259,7 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
     assert!(guard.renew_for(Duration::from_secs(40)).is_err());
     recorder.look().counted("renew", &[("gone", 1)]);
     drop((guard, adopted));
+    locks.close();
 
     // In the background, as many as the store was asked for.
     let asked = Arc::new(AtomicU32::new(0));
@@ -276,18 +280,27 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
         });
         let locks = Locks::new(store);
         recorder.look();
-        let guard = locks.mutex("x").ttl(ms(1200)).renew_every(ms(50)).lock().unwrap();
+        // Only a lease that shall be lost is short.
+        let ttl = if kind.is_none() { 10 * PATIENCE } else { ms(1200) };
+        let guard = locks.mutex("x").ttl(ttl).renew_every(ms(50)).lock().unwrap();
         match kind {
             None => until("renewed", || asked.load(Ordering::SeqCst) >= 3),
-            Some(_) => assert!(guard.wait_lost_for(Duration::from_secs(20)).is_some()),
+            Some(_) => assert!(guard.wait_lost_for(PATIENCE).is_some()),
         }
         guard.release().unwrap();
-        // A renewal that hangs is given up after a sixth of the ttl.
-        thread::sleep(ms(400));
         locks.close();
-        let asked = u64::from(asked.load(Ordering::SeqCst));
-        assert!(asked >= 2);
-        recorder.look().counted("renew", &[(label, asked)]);
+        // A renewal that hangs is counted when it is given up, after a sixth of the ttl.
+        let mut counted = 0;
+        until("each renewal is counted", || {
+            let seen = recorder.look();
+            for (found, count) in seen.labels("renew") {
+                assert_eq!(found, label);
+                counted += count;
+            }
+            counted >= u64::from(asked.load(Ordering::SeqCst))
+        });
+        assert_eq!(counted, u64::from(asked.load(Ordering::SeqCst)));
+        assert!(counted >= 1);
     }
 }
 
@@ -296,16 +309,17 @@ fn every_change_of_what_a_guard_believes_is_counted_once() {
     let recorder = recorder();
     let (fake, failing) = switched(Verb::Renew, ErrorKind::Unavailable);
     let locks = Locks::new(fake);
-    let guard = locks.mutex("x").ttl(Duration::from_secs(10)).renew_every(ms(50)).lock().unwrap();
+    let guard = locks.mutex("x").ttl(10 * PATIENCE).renew_every(ms(50)).lock().unwrap();
     failing.store(1, Ordering::SeqCst);
     until("at risk", || guard.state() == State::AtRisk);
     failing.store(0, Ordering::SeqCst);
     until("held again", || guard.state() == State::Held);
     failing.store(1, Ordering::SeqCst);
     until("at risk again", || guard.state() == State::AtRisk);
-    failing.store(0, Ordering::SeqCst);
+    // In this order, so that no renewal succeeds in between.
     locks.revoke("x", true).unwrap();
-    assert!(guard.wait_lost_for(Duration::from_secs(20)).is_some());
+    failing.store(0, Ordering::SeqCst);
+    assert!(guard.wait_lost_for(PATIENCE).is_some());
     for _ in 0..10 {
         assert_eq!(guard.state(), State::Lost);
     }

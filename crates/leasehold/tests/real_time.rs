@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,14 +15,13 @@ use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
 use leasehold::{Error, Guard, Leasing, Locks, LostReason, LostSignal, Mutex, RwLock, Semaphore, State};
 use testkit::faulty::{Act, Faulty, Verb};
+use testkit::paused::believed;
 use testkit::process::{self, Child};
+use testkit::until::{PATIENCE, in_time_blocking, until, until_renewed};
 use tokio::runtime::{Builder, Runtime};
 
 /// Longer than any test takes: what is free by then was released and has not expired.
 const LONG: Duration = Duration::from_secs(24 * 3600);
-
-/// How long something may take on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -28,15 +29,6 @@ fn ms(millis: u64) -> Duration {
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// Waits until it is so.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(ms(2));
-    }
 }
 
 /// Whether the store has neither a lease nor a place of that name.
@@ -81,21 +73,16 @@ fn everything_can_be_sent_and_shared() {
 
 #[test]
 fn a_runtime_that_is_blocked_for_two_ttls_keeps_its_lock() {
-    // A machine that does not let the library's thread run either gets a longer ttl.
-    for ttl in [ms(600), ms(3000), ms(15_000)] {
-        let kept = current_thread().block_on(async {
-            let locks = Locks::new(Memory::new());
-            let guard = locks.mutex("x").ttl(ttl).lock().await.unwrap();
-            std::thread::sleep(2 * ttl);
-            let held = guard.check().is_ok();
-            assert_eq!(held, guard.state() != State::Lost);
-            held && locks.mutex("x").try_lock().await.unwrap().is_none()
-        });
-        if kept {
-            return;
-        }
-    }
-    panic!("the lock was lost while its runtime was blocked");
+    // Renewed so often that only a machine which stands still for almost a ttl could lose it.
+    let ttl = ms(3000);
+    current_thread().block_on(async {
+        let locks = Locks::new(Memory::new());
+        let guard = locks.mutex("x").ttl(ttl).renew_every(ttl / 20).lock().await.unwrap();
+        std::thread::sleep(2 * ttl);
+        guard.check().unwrap();
+        assert_ne!(guard.state(), State::Lost);
+        assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
+    });
 }
 
 #[test]
@@ -105,13 +92,14 @@ fn a_loss_is_noticed_while_the_runtime_is_blocked_and_the_store_hangs() {
         store.always(Verb::Renew, Act::Never);
         let locks = Locks::new(store);
         let started = Instant::now();
-        let guard = locks.mutex("x").ttl(ms(300)).lock().await.unwrap();
-        let signal = tokio::spawn(guard.lost());
-        assert_eq!(
-            tokio::time::timeout(PATIENCE, signal).await.unwrap().unwrap(),
-            LostReason::DeadlinePassed
-        );
-        assert!(started.elapsed() >= ms(295), "{:?}", started.elapsed());
+        let guard = locks.mutex("x").ttl(ms(500)).lock().await.unwrap();
+        let signal = guard.lost();
+        // Nothing else runs on this runtime until the signal has reached another thread.
+        let reason = in_time_blocking("the lost signal", || current_thread().block_on(signal));
+        assert_eq!(reason, LostReason::DeadlinePassed);
+        assert!(started.elapsed() >= believed(500), "{:?}", started.elapsed());
+        assert_eq!(guard.state(), State::Lost);
+        // Nor does a look need the runtime, or the signal.
         let guard = locks.mutex("y").ttl(ms(300)).lock().await.unwrap();
         std::thread::sleep(ms(350));
         assert_eq!(guard.state(), State::Lost, "at the first look");
@@ -134,8 +122,8 @@ fn drops_without_harm(name: &str, drops: impl FnOnce(Runtime, Guard)) {
     let started = Instant::now();
     drops(runtime, guard);
     assert!(started.elapsed() < PATIENCE);
-    eventually(name, || is_free(&memory, &locks, name));
-    eventually(name, || store.under_way() == 0);
+    until(name, || is_free(&memory, &locks, name));
+    until(name, || store.under_way() == 0);
 }
 
 #[test]
@@ -208,16 +196,16 @@ fn a_wait_that_was_dropped_with_its_runtime_gives_up_its_place() {
     let guard = runtime.block_on(locks.mutex("x").lock()).unwrap();
     let mutex = locks.mutex("x");
     runtime.spawn(async move { mutex.lock().await });
-    eventually("it waits", || {
+    until("it waits", || {
         runtime.block_on(tokio::task::yield_now());
         store.count(Verb::Wait) > 0
     });
     let id = store.calls(Verb::Wait)[0].claim().id;
     drop(runtime);
     // Given up, not lapsed.
-    eventually("it was released", || store.calls(Verb::Release).iter().any(|call| call.release().id == id));
+    until("it was released", || store.calls(Verb::Release).iter().any(|call| call.release().id == id));
     drop(guard);
-    eventually("nobody has it", || is_free(&memory, &locks, "x"));
+    until("nobody has it", || is_free(&memory, &locks, "x"));
 }
 
 #[test]
@@ -255,55 +243,53 @@ fn the_background_thread_ends_with_the_last_client_and_guard() {
     let memory = Memory::new();
     let locks = Locks::builder(Arc::new(memory.clone())).ttl(LONG).build();
     assert_eq!(threads(), 0, "nothing runs before it is needed");
-    let guard = runtime.block_on(locks.mutex("x").lock()).unwrap();
-    eventually("it runs", || threads() == 1);
+    let guard = runtime.block_on(locks.mutex("x").renew_every(ms(20)).lock()).unwrap();
+    until("it runs", || threads() == 1);
     let clone = locks.clone();
     let other = runtime.block_on(clone.mutex("y").lock()).unwrap();
     drop(other.into_lease());
     assert_eq!(threads(), 1, "one for all");
     let (signal, view) = (guard.lost(), locks.clone());
     drop((locks, clone, view));
-    std::thread::sleep(ms(100));
+    until_renewed(|| guard.valid_for());
     assert_eq!(threads(), 1, "a guard is enough");
     drop(guard);
-    eventually("it ends", || threads() == 0);
+    until("it ends", || threads() == 0);
     assert_eq!(signal.now(), None);
     let locks = Locks::new(memory.clone());
     assert!(is_free(&memory, &locks, "x"), "not before what was outstanding was sent");
 
     // Also when there is nothing but a client, and when the runtime was gone before.
     runtime.block_on(locks.mutex("x").lock()).unwrap().into_lease();
-    eventually("it runs again", || threads() == 1);
+    until("it runs again", || threads() == 1);
     drop(runtime);
     drop(locks);
-    eventually("it ends again", || threads() == 0);
+    until("it ends again", || threads() == 0);
 }
 
 #[test]
 fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look() {
     const TEST: &str = "a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look";
-    let stopped = |child: &mut Child| {
-        child.stop();
-        std::thread::sleep(ms(1000));
-        // Read as soon as it goes on.
-        child.tell("go");
-        child.go_on();
-    };
+    const TTL: Duration = Duration::from_secs(1);
     match process::role().as_deref() {
         None => {
-            for look in ["state", "check", "valid_for", "lost", "debug"] {
-                let mut child = Child::spawn(TEST, "looks");
+            let looks = ["state", "check", "valid_for", "lost", "debug"];
+            let mut children: Vec<_> =
+                looks.iter().map(|look| (*look, Child::spawn(TEST, "looks"), "held", "lost")).collect();
+            let works = Child::spawn(TEST, "works");
+            children.push(("work", works, "working", "lost after 1 step"));
+            for (look, child, ready, _) in &mut children {
                 child.tell(look);
-                assert_eq!(child.line(), "held");
-                stopped(&mut child);
-                assert_eq!(child.line(), "lost", "{look}");
+                assert_eq!(child.line(), *ready);
+                child.stop();
             }
-            let mut child = Child::spawn(TEST, "works");
-            assert_eq!(child.line(), "working");
-            // It is to be stopped between two steps, not in the middle of one.
-            std::thread::sleep(ms(200));
-            stopped(&mut child);
-            assert_eq!(child.line(), "lost after 1 step");
+            std::thread::sleep(2 * TTL);
+            for (look, child, _, end) in &mut children {
+                // Read as soon as it goes on.
+                child.tell("go");
+                child.go_on();
+                assert_eq!(child.line(), *end, "{look}");
+            }
         }
         Some("looks") => {
             let look = process::hear();
@@ -311,7 +297,7 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
             let locks = Locks::new(Memory::new());
             // On a slow machine it may be lost before it was ever seen.
             let guard = loop {
-                let guard = runtime.block_on(locks.mutex("x").ttl(ms(300)).lock()).unwrap();
+                let guard = runtime.block_on(locks.mutex("x").ttl(TTL).lock()).unwrap();
                 if guard.state() == State::Held {
                     break guard;
                 }
@@ -332,19 +318,24 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
             let locks = Locks::new(Memory::new());
             let (send, go) = tokio::sync::oneshot::channel();
             std::thread::spawn(move || {
-                assert_eq!(process::hear(), "go");
+                assert_eq!((process::hear(), process::hear()), ("work".into(), "go".into()));
                 let _ = send.send(());
             });
             let steps = AtomicUsize::new(0);
             let result = runtime.block_on(async {
-                let guard = locks.mutex("x").ttl(ms(300)).lock().await.unwrap();
-                let work = async {
-                    steps.fetch_add(1, Ordering::SeqCst);
-                    process::say("working");
-                    tokio::task::yield_now().await;
-                    let _ = go.await;
-                    steps.fetch_add(1, Ordering::SeqCst);
-                };
+                let guard = locks.mutex("x").ttl(TTL).lock().await.unwrap();
+                let mut go = pin!(go);
+                let work = poll_fn(|cx| {
+                    let polled = go.as_mut().poll(cx).map(drop);
+                    if steps.load(Ordering::SeqCst) == 0 {
+                        steps.store(1, Ordering::SeqCst);
+                        // To be stopped from here on: `go` is looked at again only in the next poll.
+                        process::say("working");
+                    } else if polled.is_ready() {
+                        steps.store(2, Ordering::SeqCst);
+                    }
+                    polled
+                });
                 guard.run(work).await
             });
             let end = if result.is_err() { "lost" } else { "done" };
@@ -486,11 +477,11 @@ fn eight_threads_exclude_each_other_whatever_they_do() {
         })
         .collect();
     for thread in threads {
-        thread.join().unwrap();
+        in_time_blocking("a thread ends", || thread.join().unwrap());
     }
     assert!(rooms.iter().all(|room| room.entered.load(Ordering::SeqCst) > ROUNDS / 4), "they did get in");
     current_thread().block_on(locks.close());
-    eventually("nothing is left", || {
+    until("nothing is left", || {
         is_free(&memory, &locks, "permits")
             && (0..NAMES).all(|name| is_free(&memory, &locks, &name.to_string()))
     });

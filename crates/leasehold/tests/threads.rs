@@ -3,11 +3,12 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
 use leasehold::blocking::Locks;
 use leasehold::layers::telemetry::Telemetry;
+use testkit::until::{until, until_renewed};
 
 /// The threads of this process that have this name.
 fn threads(name: &str) -> usize {
@@ -19,11 +20,7 @@ fn threads(name: &str) -> usize {
 }
 
 fn soon(name: &str, number: usize) {
-    let started = Instant::now();
-    while threads(name) != number {
-        assert!(started.elapsed() < Duration::from_secs(20), "{} threads, not {number}", threads(name));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(&format!("there are {number} threads {name}"), || threads(name) == number);
 }
 
 #[test]
@@ -42,9 +39,9 @@ fn the_threads_of_a_client_end_with_it() {
 
     // A client; its guard keeps the thread, until it is dropped and its release is sent.
     let locks = Locks::connect("memory:").unwrap();
-    let guard = locks.mutex("x").lock().unwrap();
+    let guard = locks.mutex("x").renew_every(Duration::from_millis(20)).lock().unwrap();
     drop(locks);
-    std::thread::sleep(Duration::from_millis(20));
+    until_renewed(|| guard.valid_for());
     assert_eq!(threads("leasehold"), 1);
     drop(guard);
     soon("leasehold", 0);

@@ -15,7 +15,8 @@ use std::time::Duration;
 use fake::{Fake, Verb};
 use leasehold::blocking::Locks;
 use leasehold::layers::telemetry::{Event, Telemetry};
-use leasehold::{Cancel, Error, ErrorKind, State, hash_name};
+use leasehold::{Cancel, Error, ErrorKind, State, digest_name};
+use testkit::until::until;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 fn ms(millis: u64) -> Duration {
@@ -63,7 +64,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
         .with_writer(move || writer.clone())
         .init();
     const NAME: &str = "very-secret-name";
-    let hash = hash_name(NAME);
+    let hash = digest_name(NAME);
 
     let broken = Arc::new(AtomicBool::new(false));
     let switch = Arc::clone(&broken);
@@ -99,9 +100,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
         let mutex = mutex.clone().cancel_on(&cancel);
         thread::spawn(move || mutex.lock().unwrap_err())
     };
-    while locks.inspect(NAME).unwrap().queue_length == 0 {
-        thread::sleep(ms(1));
-    }
+    until("it waits", || locks.inspect(NAME).unwrap().queue_length == 1);
     cancel.cancel();
     waiting.join().unwrap();
     log.expect(&mut seen, "acquire aborted", 1);
@@ -110,9 +109,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
         assert!(tokio::time::timeout(ms(10), again.lock()).await.is_err());
     });
     log.expect(&mut seen, "acquire aborted", 1);
-    while locks.inspect(NAME).unwrap().queue_length > 0 {
-        thread::sleep(ms(1));
-    }
+    until("nobody waits", || locks.inspect(NAME).unwrap().queue_length == 0);
 
     assert_eq!(guard.release().unwrap(), State::Released);
     log.expect(&mut seen, "release ended", 1);
@@ -127,17 +124,17 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     // Faults, a risk, a loss, and releases that fail.
     let guard = mutex.lock().unwrap();
     broken.store(true, Ordering::SeqCst);
-    assert!(guard.renew_for(Duration::from_secs(1)).is_err());
+    assert!(guard.renew_for(Duration::from_secs(60)).is_err());
     log.expect(&mut seen, "lease at risk", 1);
     broken.store(false, Ordering::SeqCst);
-    guard.renew_for(Duration::from_secs(1)).unwrap();
+    guard.renew_for(Duration::from_secs(60)).unwrap();
     log.expect(&mut seen, "lease held again", 1);
     broken.store(true, Ordering::SeqCst);
     assert!(mutex.try_lock().is_err());
     log.expect(&mut seen, "acquire failed", 1);
     broken.store(false, Ordering::SeqCst);
     locks.revoke(NAME, true).unwrap();
-    assert!(guard.renew_for(Duration::from_secs(1)).is_err());
+    assert!(guard.renew_for(Duration::from_secs(60)).is_err());
     log.expect(&mut seen, "lease lost", 1);
     assert_eq!(guard.release().unwrap(), State::Lost);
     let guard = locks.mutex(format!("{NAME}-2")).release_timeout(ms(50)).lock().unwrap();
@@ -148,6 +145,9 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     log.expect(&mut seen, "source=\"drop\"", 1);
     assert!(locks.mutex(NAME).lock().is_err());
 
+    // With the last client the sink ends, and it has told everything by then.
+    drop((locks, mutex));
+    until("the sink ends", || Arc::strong_count(&ids) == 1);
     let lines = log.lines();
     let ids = ids.lock().unwrap();
     assert!(ids.len() >= 8, "{}", ids.len());

@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 use leasehold::{Error, ErrorKind, Locks};
 use testkit::postgres::Postgres;
 use testkit::proxy::Proxy;
 use testkit::redis::{Server, free_port};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use testkit::until::{in_time, until_async};
 
 /// As much of each address as all tests here want.
 fn urls(port: u16) -> Vec<String> {
@@ -39,7 +38,7 @@ fn says_unreachable(url: &str, error: &Error) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_port_is_closed_is_unavailable_and_nothing_can_have_taken_effect() {
     for url in urls(free_port()) {
-        let error = Locks::connect(&url).await.unwrap_err();
+        let error = in_time(&url, Locks::connect(&url)).await.unwrap_err();
         says_unreachable(&url, &error);
         assert!(error.message().contains("reached"), "{url}: {error:?}");
     }
@@ -56,7 +55,7 @@ async fn a_store_that_takes_connections_and_says_nothing_is_unavailable_too() {
         let error = Locks::connect(&url).await.unwrap_err();
         says_unreachable(&url, &error);
     });
-    tokio::time::timeout(PATIENCE, futures_util::future::join_all(opened)).await.expect("it is given up");
+    in_time("they are given up", futures_util::future::join_all(opened)).await;
 }
 
 /// The call that finds out that its connection has ended may have taken effect; those after it were not sent.
@@ -78,23 +77,33 @@ async fn when_the_connection_cannot_be_made_again_the_calls_after_it_say_that_th
         mutex.lock().await.unwrap().release().await.unwrap();
         proxy.refuse(true);
         proxy.reset();
-        let started = Instant::now();
         let mut calls = 0;
-        loop {
+        until_async("a call that says it was not sent", async || {
             let error = mutex.try_lock().await.unwrap_err();
-            calls += 1;
             if !leaves_open(&error) {
                 says_unreachable(&url, &error);
-                break;
             }
+            calls += 1;
             // Each of a few connections may have to be found broken.
-            assert!(calls < 20 && started.elapsed() < PATIENCE, "{url}: {error:?}");
-        }
+            assert!(calls < 20, "{url}: {error:?}");
+            !leaves_open(&error)
+        })
+        .await;
         proxy.refuse(false);
-        let started = Instant::now();
-        while mutex.try_lock().await.is_err() {
-            assert!(started.elapsed() < PATIENCE, "{url}: it does not come back");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_async("it comes back", async || mutex.try_lock().await.is_ok()).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_end_is_not_read_without_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n");
+        while stream.write_all(&[b' '; 64 << 10]).is_ok() {}
+    });
+    let error = in_time("it is given up", Locks::connect(&url)).await.unwrap_err();
+    assert!(error.message().contains("longer than any"), "{error:?}");
 }

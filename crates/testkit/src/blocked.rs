@@ -5,12 +5,10 @@ use std::pin::{Pin, pin};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use tokio::runtime::Builder;
 
-/// Long enough for the slowest machine; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::until::{PATIENCE, in_time};
 
 /// Polls a call once, which sends what it has to send.
 ///
@@ -46,11 +44,11 @@ impl Blocked {
                 send(call.as_mut()).await;
                 sent.send(()).expect("somebody waits for it");
                 if goes_on.recv().is_ok() {
-                    tokio::time::timeout(PATIENCE, call).await.expect("it ends once its runtime goes on");
+                    in_time("the end of a call whose runtime goes on", call).await;
                 }
             });
         });
-        is_sent.recv().expect("the call is sent");
+        is_sent.recv_timeout(PATIENCE).expect("the call is sent");
         Blocked { go_on, thread }
     }
 

@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
+use crate::until::PATIENCE;
 use pipe::Pipe;
-
-/// Long enough for the slowest machine; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Quiet, and without the sandbox, which root cannot have; the pages are the tests' own.
 const FLAGS: &[&str] = &[

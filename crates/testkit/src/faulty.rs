@@ -13,6 +13,7 @@ use leasehold::backend::{
 };
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
+use tokio::sync::watch;
 
 /// The kinds of error that are tried again.
 pub const RETRYABLE: [ErrorKind; 4] =
@@ -55,6 +56,8 @@ pub enum Act {
     Fail(ErrorKind),
     /// The effect at once, the answer after this long.
     Slow(Duration),
+    /// The effect at once, the answer at the next [`Faulty::let_go`].
+    Held,
     /// Effect and answer after this long.
     SlowBefore(Duration),
     /// No effect, no answer, ever.
@@ -187,6 +190,8 @@ pub struct Faulty {
     clock: Arc<dyn Clock>,
     info: Info,
     shared: Arc<Mutex<Shared>>,
+    /// Counts how often held answers were let go.
+    let_go: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -203,7 +208,13 @@ impl Faulty {
     /// Around a backend; everything passes until told otherwise. The clock is for the log.
     pub fn new(inner: impl Backend, clock: Arc<dyn Clock>) -> Self {
         let info = inner.info();
-        Faulty { inner: Arc::new(inner), clock, info, shared: Arc::default() }
+        Faulty {
+            inner: Arc::new(inner),
+            clock,
+            info,
+            shared: Arc::default(),
+            let_go: watch::Sender::default(),
+        }
     }
 
     /// Says something else about itself. As a session store it lets grants have no end; without
@@ -231,6 +242,11 @@ impl Faulty {
     /// Decides, call by call, what every call of a verb does that no plan is about.
     pub fn script(&self, verb: Verb, script: impl FnMut(&Call) -> Act + Send + 'static) {
         self.shared().scripts.insert(verb, Box::new(script));
+    }
+
+    /// Lets the answers go that [`Act::Held`] holds back now.
+    pub fn let_go(&self) {
+        self.let_go.send_modify(|times| *times += 1);
     }
 
     /// Changes every grant in an answer.
@@ -366,6 +382,13 @@ async fn play<T: Send + 'static>(
             tokio::time::sleep(time).await;
             answer
         }
+        Act::Held => {
+            let mut let_go = open.faulty.let_go.subscribe();
+            let answer = effect.await;
+            // The sender lives as long as the call.
+            let _ = let_go.changed().await;
+            answer
+        }
         Act::SlowBefore(time) => {
             tokio::time::sleep(time).await;
             effect.await
@@ -494,11 +517,11 @@ impl Backend for Faulty {
         play(call, voice, async move { this.inner.release(&lease).await }).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let call = self.open(Verb::Other, Asked::Other);
         let voice = Voice::new(|_| Revoked::default(), |answer| note(answer, |_| Answer::Other));
         let (this, name) = (self.clone(), name.clone());
-        play(call, voice, async move { this.inner.revoke(&name, now).await }).await
+        play(call, voice, async move { this.inner.revoke(&name, now, only).await }).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -1,13 +1,25 @@
-//! What the workspace's tests share: faulty backends, stuck calls, child processes, terminals, a browser, throw-away servers, a TCP proxy.
+//! What the workspace's tests and benchmarks share: bounded waits, faulty backends, stuck calls, child processes, terminals,
+//! a browser, throw-away servers, a TCP proxy, measuring in turns.
 
 pub mod blocked;
 pub mod browser;
 pub mod faulty;
+pub mod hand;
 pub mod history;
 pub mod notes;
 pub mod paused;
 pub mod process;
 pub mod pty;
+pub mod turns;
+pub mod until;
 
 pub use leasehold_torture::proxy;
 pub use leasehold_torture::servers::{postgres, redis};
+
+/// Says at the end of `make test` that something was not tested here, and why.
+pub fn not_tested(what: &str) {
+    use std::io::Write as _;
+    let Some(list) = std::env::var_os("NOT_TESTED") else { return };
+    let list = std::fs::OpenOptions::new().append(true).create(true).open(list);
+    list.and_then(|mut list| writeln!(list, "{what}")).expect("the list can be written to");
+}

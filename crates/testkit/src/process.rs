@@ -6,18 +6,16 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::until::{PATIENCE, until};
 
 /// Selects the role of a child.
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 
 /// Tells what a child says from what its test harness prints.
 const MARK: &str = "child says: ";
-
-/// Long enough for the slowest machine; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The role this process was started in, if it is a child.
 pub fn role() -> Option<String> {
@@ -57,14 +55,23 @@ impl Child {
     /// # Panics
     /// If it cannot be started.
     pub fn spawn(test: &str, role: &str) -> Self {
+        Child::spawn_with(test, role, |_| {})
+    }
+
+    /// As [`spawn`](Child::spawn), with a command that is set up further.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn spawn_with(test: &str, role: &str, set_up: impl FnOnce(&mut Command)) -> Self {
         let binary = std::env::current_exe().expect("a test binary has a path");
-        let mut process = Command::new(binary)
+        let mut command = Command::new(binary);
+        command
             .args([test, "--exact", "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the test binary can be started");
+            .stdout(Stdio::piped());
+        set_up(&mut command);
+        let mut process = command.spawn().expect("the test binary can be started");
         let stdin = process.stdin.take().expect("stdin is a pipe");
         let stdout = process.stdout.take().expect("stdout is a pipe");
         let (send, lines) = channel();
@@ -84,7 +91,8 @@ impl Child {
     /// # Panics
     /// If it ended, or says nothing for two minutes.
     pub fn line(&self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+        // Between two lines it may do the work of a whole test.
+        match self.lines.recv_timeout(2 * PATIENCE) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => panic!("the child has ended"),
             Err(RecvTimeoutError::Timeout) => panic!("the child says nothing"),
@@ -116,14 +124,10 @@ impl Child {
     /// Stops it with SIGSTOP, and returns when every one of its threads stands still.
     ///
     /// # Panics
-    /// If it ended, or does not stop within two minutes.
+    /// If it ended, or does not stop within a minute.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        let started = Instant::now();
-        while !self.is_stopped() {
-            assert!(started.elapsed() < PATIENCE, "the child does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the child has stopped", || self.is_stopped());
     }
 
     /// Lets it go on with SIGCONT.
@@ -147,16 +151,14 @@ impl Child {
     /// Waits until it ends by itself; whether its test passed.
     ///
     /// # Panics
-    /// If it does not end within two minutes.
+    /// If it does not end within a minute.
     pub fn ended_well(mut self) -> bool {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.process.try_wait().expect("the child can be waited for") {
-                return status.success();
-            }
-            assert!(started.elapsed() < PATIENCE, "the child does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut status = None;
+        until("the child has ended", || {
+            status = self.process.try_wait().expect("the child can be waited for");
+            status.is_some()
+        });
+        status.is_some_and(|status| status.success())
     }
 }
 

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Long enough for the slowest machine; only a test that fails waits for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::until::PATIENCE;
 
 /// A terminal with a program on it, which is killed on drop, and when the test is.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! The browser itself: it sees what goes wrong on a page, and leaves nothing behind.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::browser::Browser;
 use testkit::process::{self, Child};
+use testkit::until::until;
 
 #[test]
 fn complaints_and_requests_of_a_page_are_seen() {
@@ -53,9 +53,5 @@ fn a_killed_test_process_takes_its_browser_with_it() {
     let directory = child.line();
     assert!(runs(&directory) && Path::new(&directory).exists());
     child.signal(Signal::KILL);
-    let started = Instant::now();
-    while runs(&directory) || Path::new(&directory).exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "the browser outlives its test");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the browser has ended with its test", || !runs(&directory) && !Path::new(&directory).exists());
 }

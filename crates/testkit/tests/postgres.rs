@@ -1,11 +1,11 @@
 //! The throw-away servers themselves: they come up, keep what they have, and leave nothing behind.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::postgres::{PgBouncer, PoolMode, Postgres, Stop};
 use testkit::process::{self, Child};
+use testkit::until::until;
 
 #[test]
 fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_dropped() {
@@ -66,10 +66,6 @@ fn a_killed_test_process_takes_its_server_and_directory_with_it() {
     let directory = child.line();
     let segment = segment(Path::new(&directory));
     child.signal(Signal::KILL);
-    let started = Instant::now();
-    while Path::new(&directory).exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "the server outlives its test");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("its server has ended with it", || !Path::new(&directory).exists());
     assert!(!is_there(&segment), "a segment of shared memory is left");
 }

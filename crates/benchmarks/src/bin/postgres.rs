@@ -6,14 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use benchmarks::{Contender, Held, Leasehold, Lock, Table, alternate, contended, uncontended};
+use benchmarks::{
+    Contender, Contention, Held, Leasehold, Lock, Table, column, contended, of_rounds, pairs_in_turns, ratio,
+};
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use leasehold::Locks;
+use testkit::turns::in_turns_async;
 use tokio_postgres::{Client, NoTls, Statement};
 
 const ROUNDS: usize = 21;
 const ROUND: Duration = Duration::from_millis(500);
-const CONTENDED: Duration = Duration::from_secs(5);
+const CONTENDED: Duration = Duration::from_secs(2);
+const CONTENDED_ROUNDS: usize = 7;
+/// Connections of the bare upserts, and of the leases, whose default is 8: as many as there are tasks.
+const POOL: usize = 16;
 
 async fn connect(url: &str) -> Arc<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
@@ -183,13 +189,13 @@ async fn measure(url: &str) {
     let joined =
         |url: &str, option: &str| format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' });
 
-    let tables = leasehold(&joined(url, "pool_size=16")).await;
+    let tables = leasehold(&joined(url, &format!("pool_size={POOL}"))).await;
     let fenced = leasehold(&advisory("")).await;
     let unfenced = joined(&advisory(""), "fences=off");
     let unfenced =
         Locks::connect_builder(&unfenced).await.expect("leasehold: connect").allow_unfenced(true).build();
     let unfenced: Arc<dyn Contender> = Arc::new(Leasehold(unfenced));
-    let upserts: Arc<dyn Contender> = Arc::new(Bare::upserts(url, 16).await);
+    let upserts: Arc<dyn Contender> = Arc::new(Bare::upserts(url, POOL).await);
     let bare: Arc<dyn Contender> = Arc::new(Bare::advisory(url).await);
     let peer =
         distributed_lock_postgres::PostgresLockProvider::new(url).await.expect("distributed-lock-postgres");
@@ -198,46 +204,20 @@ async fn measure(url: &str) {
     let mut table = Table::begin();
     for (tasks, goal) in [(1, 0.7), (16, 0.6)] {
         let figure = format!("leases: uncontended pairs, {tasks} tasks on {tasks} names");
-        if !wanted(&figure) {
-            continue;
+        if wanted(&figure) {
+            beside(&mut table, &figure, [&tables, &upserts], tasks, goal, "two bare prepared upserts").await;
         }
-        let (rate, beside, ratio) =
-            alternate(ROUNDS, || uncontended(&tables, tasks, ROUND), || uncontended(&upserts, tasks, ROUND))
-                .await;
-        table.row(
-            &figure,
-            ratio >= goal,
-            format!("{rate:.0}/s, {ratio:.2} of two bare upserts"),
-            &format!("≥ {goal}"),
-            format!("two bare prepared upserts {beside:.0}/s"),
-        );
     }
     for (what, ours, goal) in [("unfenced", &unfenced, 0.9), ("fenced", &fenced, 0.45)] {
         let figure = format!("advisory, {what}: uncontended pairs, 1 task");
-        if !wanted(&figure) {
-            continue;
+        if wanted(&figure) {
+            let pair = "bare `pg_try_advisory_lock` and `pg_advisory_unlock`";
+            beside(&mut table, &figure, [ours, &bare], 1, goal, pair).await;
         }
-        let (rate, beside, ratio) =
-            alternate(ROUNDS, || uncontended(ours, 1, ROUND), || uncontended(&bare, 1, ROUND)).await;
-        table.row(
-            &figure,
-            ratio >= goal,
-            format!("{rate:.0}/s, {ratio:.2} of the bare pair"),
-            &format!("≥ {goal}"),
-            format!("bare pg_try_advisory_lock and pg_advisory_unlock {beside:.0}/s"),
-        );
     }
-    let figure = "advisory, unfenced, to distributed-lock-postgres";
+    let figure = "advisory, unfenced: uncontended pairs, 1 task, beside another lock";
     if wanted(figure) {
-        let (rate, beside, ratio) =
-            alternate(ROUNDS, || uncontended(&unfenced, 1, ROUND), || uncontended(&peer, 1, ROUND)).await;
-        table.row(
-            figure,
-            ratio >= 2.0,
-            format!("{rate:.0}/s, {ratio:.1}×"),
-            "≥ 2×",
-            format!("distributed-lock-postgres {beside:.0}/s"),
-        );
+        beside(&mut table, figure, [&unfenced, &peer], 1, 2.0, "distributed-lock-postgres").await;
     }
     let upsert =
         "INSERT INTO bare (name, n) VALUES ('probe', 1) ON CONFLICT (name) DO UPDATE SET n = bare.n + 1";
@@ -248,15 +228,25 @@ async fn measure(url: &str) {
         if !wanted(&figure) {
             continue;
         }
-        let met = contended(ours, 16, CONTENDED, probe(url, sql).await).await;
+        let rounds: Vec<[Contention; 1]> = in_turns_async(CONTENDED_ROUNDS, async |_| {
+            contended(ours, 16, CONTENDED, probe(url, sql).await).await
+        })
+        .await;
+        let rounds = rounds.as_flattened();
+        let middle = |figure: fn(&Contention) -> f64| of_rounds(rounds, figure).median;
+        let units = of_rounds(rounds, |seen| seen.hand_over / seen.probe);
         table.row(
             &figure,
-            met.hand_over <= 4.0 * met.probe,
-            format!("{:.3} ms, {:.1} {unit}", met.hand_over, met.hand_over / met.probe),
+            units.median <= 4.0,
+            format!("{:.3} ms, {units:.1} {unit}", middle(|seen| seen.hand_over)),
             "≤ 4",
             format!(
-                "one under the same load {:.3} ms; {:.0} hand-overs/s, wait p50 {:.1} ms, p99 {:.1} ms, busiest to idlest {:.2}×",
-                met.probe, met.hand_overs, met.wait_p50, met.wait_p99, met.spread
+                "one under the same load {:.3} ms; {:.0} hand-overs/s, wait p50 {:.1} ms, p99 {:.1} ms, busiest to idlest {:.2}",
+                middle(|seen| seen.probe),
+                middle(|seen| seen.hand_overs),
+                middle(|seen| seen.wait_p50),
+                middle(|seen| seen.wait_p99),
+                middle(|seen| seen.spread)
             ),
         );
     }
@@ -272,6 +262,26 @@ async fn measure(url: &str) {
         );
     }
     table.end();
+}
+
+/// Uncontended pairs of the first to those of the second, in turns.
+async fn beside(
+    table: &mut Table,
+    figure: &str,
+    both: [&Arc<dyn Contender>; 2],
+    tasks: usize,
+    goal: f64,
+    other: &str,
+) {
+    let rounds = pairs_in_turns(both, tasks, ROUNDS, ROUND).await;
+    let to_other = ratio(&rounds, 0, 1);
+    table.row(
+        figure,
+        to_other.median >= goal,
+        format!("{:.0}/s, {to_other:.2} of what stands beside it", column(&rounds, 0).median),
+        &format!("≥ {goal}"),
+        format!("{other} {:.0}/s", column(&rounds, 1).median),
+    );
 }
 
 /// What a held lease takes: bytes of this process, and of the tables.

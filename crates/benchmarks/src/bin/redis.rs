@@ -1,18 +1,23 @@
 //! The figures of the Redis store, beside bare scripts and other locks: `make bench-redis`. With arguments only some of
-//! them: `alone`, `pairs`, `contended`, `crowd`, `renewals`.
+//! them: `alone`, `pairs`, `processor`, `contended`, `crowd`, `renewals`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use benchmarks::{Contender, Held, Leasehold, Lock, Table, alternate, contended, cpu_time, uncontended};
-use leasehold::Locks;
+use benchmarks::{
+    Contender, Contention, Held, Leasehold, Lock, Table, column, contended, cpu_time, of_rounds,
+    pairs_in_turns, ratio,
+};
+use leasehold::{Guard, Locks};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, Script};
+use testkit::turns::{Spread, in_turns_async};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(1500);
-const CONTENDED: Duration = Duration::from_secs(5);
+const CONTENDED: Duration = Duration::from_secs(3);
+const CROWD: Duration = Duration::from_secs(5);
 const LEASES: usize = 100_000;
 
 /// The least that can be called a fenced lock: two scripts.
@@ -42,7 +47,10 @@ impl Bare {
         // As leasehold's own: the driver's default is short for a machine that is busy with other things.
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
         Bare {
-            connection: client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection"),
+            connection: client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .expect("a connection"),
             acquire: Arc::new(Script::new(
                 "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0",
             )),
@@ -86,8 +94,13 @@ impl Lock for BareLock {
 #[async_trait]
 impl Held for BareHeld {
     async fn release(mut self: Box<Self>) {
-        let done: u64 =
-            self.release.key(&self.key).arg(self.id).invoke_async(&mut self.connection).await.expect("bare: release");
+        let done: u64 = self
+            .release
+            .key(&self.key)
+            .arg(self.id)
+            .invoke_async(&mut self.connection)
+            .await
+            .expect("bare: release");
         assert_eq!(done, 1);
     }
 }
@@ -150,18 +163,31 @@ impl Held for RslockHeld {
     }
 }
 
-/// How many commands clients have sent, by the server's own count; commands that scripts ran are not among them.
+/// The commands that leasehold's clients send. What their scripts run inside Redis is not among them.
+const COMMANDS: [&str; 5] = ["evalsha", "eval", "ping", "subscribe", "script"];
+
+async fn info(connection: &mut MultiplexedConnection, section: &str) -> String {
+    redis::cmd("INFO").arg(section).query_async(connection).await.expect("INFO")
+}
+
+/// How often clients have sent one of [`COMMANDS`], by the server's own count.
 async fn commands(connection: &mut MultiplexedConnection) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.expect("INFO");
+    let stats = info(connection, "commandstats").await;
     stats
         .lines()
-        .filter(|line| {
-            ["evalsha", "eval", "ping", "subscribe", "script"]
-                .iter()
-                .any(|c| line.starts_with(&format!("cmdstat_{c}:")))
-        })
+        .filter(|line| COMMANDS.iter().any(|command| line.starts_with(&format!("cmdstat_{command}:"))))
         .filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok())
         .sum()
+}
+
+/// The processor time that Redis has used, in seconds.
+async fn redis_time(connection: &mut MultiplexedConnection) -> f64 {
+    let cpu = info(connection, "cpu").await;
+    let of = |name: &str| {
+        let line = cpu.lines().find_map(|line| line.strip_prefix(name)).expect("INFO cpu");
+        line.trim().parse::<f64>().expect("seconds")
+    };
+    of("used_cpu_sys:") + of("used_cpu_user:")
 }
 
 #[tokio::main]
@@ -180,106 +206,158 @@ async fn main() {
 
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |figure: &str| asked.is_empty() || asked.iter().any(|asked| asked == figure);
+    let mut looking = client.get_multiplexed_async_connection().await.expect("a connection");
     let mut table = Table::begin();
     for (figure, tasks, goal) in [("alone", 1, 0.85), ("pairs", 32, 0.6)] {
         if !wanted(figure) {
             continue;
         }
-        let (rate, beside, ratio) =
-            alternate(ROUNDS, || uncontended(&ours, tasks, ROUND), || uncontended(&bare, tasks, ROUND)).await;
-        let distkit = uncontended(&distkit, tasks, ROUND).await;
-        let rslock = uncontended(&rslock, tasks, ROUND).await;
+        let all = [&ours, &bare, &distkit, &rslock];
+        let rounds = pairs_in_turns(all, tasks, ROUNDS, ROUND).await;
+        let of_bare = ratio(&rounds, 0, 1);
+        let peer = |which: usize| {
+            format!("{:.0}/s, {:.2} of it", column(&rounds, which).median, ratio(&rounds, 0, which))
+        };
         table.row(
             &format!("uncontended pairs, {tasks} tasks on {tasks} names"),
-            ratio >= goal,
-            format!("{rate:.0}/s, {ratio:.2} of bare scripts"),
+            of_bare.median >= goal,
+            format!("{:.0}/s, {of_bare:.2} of bare scripts", column(&rounds, 0).median),
             &format!("≥ {goal}"),
-            format!("bare scripts {beside:.0}/s, distkit {distkit:.0}/s, rslock {rslock:.0}/s"),
+            format!(
+                "bare scripts {:.0}/s; distkit {}; rslock {}",
+                column(&rounds, 1).median,
+                peer(2),
+                peer(3)
+            ),
+        );
+    }
+
+    if wanted("processor") {
+        // What Redis itself has to do for one acquire or release.
+        let cost = in_turns_async(ROUNDS, async |which: usize| {
+            let before = redis_time(&mut looking.clone()).await;
+            let rate = benchmarks::uncontended([&ours, &bare, &rslock][which], 32, ROUND).await;
+            (redis_time(&mut looking.clone()).await - before) / (2.0 * rate * ROUND.as_secs_f64()) * 1e6
+        });
+        let rounds: Vec<[f64; 3]> = cost.await;
+        table.row(
+            "processor time of Redis for one acquire or release, 32 tasks",
+            true,
+            format!("{:.1} µs, {:.2} of bare scripts", column(&rounds, 0).median, ratio(&rounds, 0, 1)),
+            "",
+            format!(
+                "bare scripts {:.1} µs, rslock {:.1} µs",
+                column(&rounds, 1).median,
+                column(&rounds, 2).median
+            ),
         );
     }
 
     if wanted("contended") {
-        let probe = |client: &redis::Client| {
-            let client = client.clone();
-            async move {
-                let connection = client.get_multiplexed_async_connection().await.expect("a connection");
-                move || {
-                    let mut connection = connection.clone();
-                    async move {
-                        let _: Option<String> = connection.get("nothing").await.expect("a round trip");
-                    }
+        let all = [&ours, &distkit, &rslock];
+        let rounds: Vec<[Contention; 3]> = in_turns_async(ROUNDS, async |which: usize| {
+            let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let probe = move || {
+                let mut connection = connection.clone();
+                async move {
+                    let _: Option<String> = connection.get("nothing").await.expect("a round trip");
                 }
-            }
-        };
-        let we = contended(&ours, 16, CONTENDED, probe(&client).await).await;
-        let distkit = contended(&distkit, 16, CONTENDED, probe(&client).await).await;
-        let rslock = contended(&rslock, 16, CONTENDED, probe(&client).await).await;
-        let best = distkit.hand_overs.max(rslock.hand_overs);
+            };
+            contended(all[which], 16, CONTENDED, probe).await
+        })
+        .await;
+        let [we, distkit, rslock] =
+            [0, 1, 2].map(|which| rounds.iter().map(|round| round[which]).collect::<Vec<_>>());
+        let ahead = Spread::of(
+            rounds.iter().map(|[we, one, other]| we.hand_overs / one.hand_overs.max(other.hand_overs)),
+        );
+        let middle = |of: &[Contention], figure: fn(&Contention) -> f64| of_rounds(of, figure).median;
+        let longest = |of: &[Contention]| of_rounds(of, |seen| seen.wait_max).highest;
         table.row(
             "hand-overs to another task, 16 tasks on one name",
-            we.hand_overs >= 20.0 * best,
-            format!("{:.0}/s, {:.0}× the better of the others", we.hand_overs, we.hand_overs / best),
-            "≥ 20×",
+            ahead.median >= 20.0,
+            format!(
+                "{:.0}/s, {ahead:.0} times the better of the others",
+                middle(&we, |seen| seen.hand_overs)
+            ),
+            "≥ 20",
             format!(
                 "distkit {:.0}/s ({:.0} % of its grants to the same task again), rslock {:.0}/s ({:.0} %)",
-                distkit.hand_overs, distkit.same_again, rslock.hand_overs, rslock.same_again
+                middle(&distkit, |seen| seen.hand_overs),
+                middle(&distkit, |seen| seen.same_again),
+                middle(&rslock, |seen| seen.hand_overs),
+                middle(&rslock, |seen| seen.same_again)
             ),
         );
+        let trips = of_rounds(&we, |seen| seen.hand_over / seen.probe);
         table.row(
             "release call to the next holder's return, median",
-            we.hand_over <= 3.0 * we.probe,
-            format!("{:.3} ms, {:.1} round trips", we.hand_over, we.hand_over / we.probe),
+            trips.median <= 3.0,
+            format!("{:.3} ms, {trips:.1} round trips", middle(&we, |seen| seen.hand_over)),
             "≤ 3",
-            format!("a bare round trip under the same load {:.3} ms", we.probe),
+            format!("a bare round trip under the same load {:.3} ms", middle(&we, |seen| seen.probe)),
         );
+        let tail = of_rounds(&we, |seen| seen.wait_p99 / seen.wait_p50);
         table.row(
             "wait, 99th percentile to median",
-            we.wait_p99 <= 2.0 * we.wait_p50,
-            format!(
-                "{:.2}× ({:.2} ms to {:.2} ms, longest {:.1} ms)",
-                we.wait_p99 / we.wait_p50,
-                we.wait_p99,
-                we.wait_p50,
-                we.wait_max
-            ),
-            "≤ 2×",
-            format!("distkit longest {:.0} ms, rslock longest {:.0} ms", distkit.wait_max, rslock.wait_max),
+            tail.median <= 2.0,
+            format!("{tail:.2} (longest of all rounds {:.0} ms)", longest(&we)),
+            "≤ 2",
+            format!("longest: distkit {:.0} ms, rslock {:.0} ms", longest(&distkit), longest(&rslock)),
         );
+        let spread = of_rounds(&we, |seen| seen.spread);
         table.row(
-            "busiest task to idlest",
-            we.spread <= 1.1,
-            format!("{:.2}×", we.spread),
-            "≤ 1.1×",
-            format!("distkit {:.1}×, rslock {:.1}×", distkit.spread, rslock.spread),
+            "grants of the busiest task to those of the idlest",
+            spread.median <= 1.1,
+            format!("{spread:.2}"),
+            "≤ 1.1",
+            format!(
+                "distkit {:.1}, rslock {:.1}",
+                middle(&distkit, |seen| seen.spread),
+                middle(&rslock, |seen| seen.spread)
+            ),
         );
     }
 
     if wanted("crowd") {
-        let mut counting = client.get_multiplexed_async_connection().await.expect("a connection");
-        let before = commands(&mut counting).await;
-        let crowd = contended(&ours, 501, CONTENDED, || async {}).await;
-        let sent = (commands(&mut counting).await - before) as f64;
-        let hand_overs = crowd.hand_overs * CONTENDED.as_secs_f64();
-        // Each of the 500 refreshes its place every 3.3 s while it waits.
-        let refreshes = 500.0 * CONTENDED.as_secs_f64() / 3.33;
-        let each = (sent - refreshes).max(0.0) / hand_overs;
+        let rounds: Vec<[(f64, f64); 1]> = in_turns_async(3, async |_| {
+            let before = commands(&mut looking.clone()).await;
+            let crowd = contended(&ours, 501, CROWD, || async {}).await;
+            let sent = (commands(&mut looking.clone()).await - before) as f64;
+            (sent / (crowd.hand_overs * CROWD.as_secs_f64()), crowd.hand_overs)
+        })
+        .await;
+        let each = Spread::of(rounds.iter().map(|round| round[0].0));
         table.row(
             "commands per hand-over, 500 waiters",
-            each <= 5.0,
-            format!("{each:.2} (with ticket refreshes {:.2})", sent / hand_overs),
+            each.median <= 5.0,
+            format!("{each:.2}"),
             "≤ 5",
-            format!("{:.0} hand-overs/s", crowd.hand_overs),
+            format!("{:.0} hand-overs/s", Spread::of(rounds.iter().map(|round| round[0].1)).median),
         );
     }
 
     if wanted("renewals") {
-        let share = renewals(&locks).await;
+        let before = (Instant::now(), redis_time(&mut looking).await);
+        let guards = hold(&locks).await;
+        let acquiring = (before.0.elapsed(), redis_time(&mut looking).await - before.1);
+        let before = (Instant::now(), cpu_time(), redis_time(&mut looking).await);
+        // One and a half ttls with nothing else to do.
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        let took = before.0.elapsed().as_secs_f64();
+        let client = (cpu_time() - before.1).as_secs_f64() / took * 100.0;
+        let redis = (redis_time(&mut looking).await - before.2) / took * 100.0;
+        assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease was lost");
         table.row(
             &format!("renewing {LEASES} leases of 30 s from one client"),
-            share < 25.0,
-            format!("{share:.1} % of a core"),
-            "< 25 %",
-            String::new(),
+            client < 25.0,
+            format!("{client:.1} % of a core in the client, {redis:.1} % in Redis"),
+            "< 25 % in the client",
+            format!(
+                "acquiring them took {:.1} s, and Redis {:.1} s of a core",
+                acquiring.0.as_secs_f64(),
+                acquiring.1
+            ),
         );
     }
     table.end();
@@ -289,12 +367,12 @@ async fn main() {
 async fn server_version(url: &str) -> String {
     let client = redis::Client::open(url).expect("a URL");
     let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
-    let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await.expect("INFO");
-    info.lines().find(|line| line.starts_with("redis_version")).unwrap_or_default().to_owned()
+    let server = info(&mut connection, "server").await;
+    server.lines().find(|line| line.starts_with("redis_version")).unwrap_or_default().to_owned()
 }
 
-/// Percent of a core, over one and a half ttls with nothing else to do.
-async fn renewals(locks: &Locks) -> f64 {
+/// Takes so many leases, 500 at a time.
+async fn hold(locks: &Locks) -> Vec<Guard> {
     let mut guards = Vec::with_capacity(LEASES);
     for some in 0..LEASES / 500 {
         let acquired = (0..500).map(|n| {
@@ -305,9 +383,5 @@ async fn renewals(locks: &Locks) -> f64 {
             guards.push(guard.await.expect("a task of the benchmark"));
         }
     }
-    let (started, before) = (Instant::now(), cpu_time());
-    tokio::time::sleep(Duration::from_secs(45)).await;
-    let share = (cpu_time() - before).as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
-    assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease was lost");
-    share
+    guards
 }

@@ -29,8 +29,9 @@ right before it ends. The lock is released when all of them are gone. TERM, INT,
 HUP, QUIT, USR1, USR2 and WINCH are passed on; a second TERM kills.
 
 Exit status: that of the command, 128 + n if signal n ended it; 75 (or -E) busy,
-79 (or --lost-code) lost, 69 the store does not work, 77 not allowed, 64 wrong
-call, 126 the command cannot be run, 127 it is not there.";
+79 (or --lost-code) lost, 82 lost, and the command could not be killed in time;
+69 the store does not work, 77 not allowed, 64 wrong call, 126 the command
+cannot be run, 127 it is not there.";
 
 /// Run a command under a lock.
 #[derive(Debug, clap::Args)]
@@ -75,6 +76,9 @@ pub(crate) struct Run {
     /// that was paused for too long.
     #[arg(long)]
     pub(crate) allow_unfenced: bool,
+    /// Say nothing of risks in how the store is set up, nor of a command that leasehold may not be able to kill.
+    #[arg(long, env = "LEASEHOLD_NO_WARNINGS")]
+    pub(crate) no_warnings: bool,
     /// Who holds the lock, for others to see [default: host:pid]
     #[arg(long)]
     pub(crate) owner: Option<String>,

@@ -6,10 +6,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::fs::{Mode, StatVfsMountFlags};
+use rustix::process::{Pid, Signal, geteuid, getpid, getppid, set_parent_process_death_signal};
 
 use crate::exit::Exit;
 use crate::report::{Failure, say};
@@ -31,6 +34,28 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// The program, if it can become another user's and then may not be ours to kill: `sudo`, `su`.
+    pub(crate) fn changes_user(&self) -> Option<String> {
+        let user = geteuid();
+        if user.is_root() {
+            return None;
+        }
+        let program = Path::new(&self.program);
+        let found = if program.components().count() > 1 {
+            program.to_owned()
+        } else {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())?
+        };
+        let file = found.metadata().ok()?;
+        let set_user = Mode::from_raw_mode(file.mode()).contains(Mode::SUID) && file.uid() != user.as_raw();
+        // Where the system ignores the bit, nothing changes.
+        let ignored = rustix::fs::statvfs(&found)
+            .is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::NOSUID))
+            || rustix::thread::no_new_privs().unwrap_or(false);
+        (set_user && !ignored).then(|| program.display().to_string())
+    }
+
     /// Starts it. Only on the main thread.
     pub(crate) fn spawn(self) -> Result<Pid, Failure> {
         let failed = |error| Failure::system("the command cannot be started", error);

@@ -24,6 +24,7 @@ use crate::interrupt::{self, PARTING, by_signal};
 use crate::lock;
 use crate::report::Failure;
 use crate::store::{self, Store};
+use crate::warnings::Aside;
 
 use self::alarm::{Alarm, now};
 pub(crate) use self::args::Run;
@@ -42,7 +43,11 @@ pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
     // Before there is another thread.
     let blocked = Blocked::new()?;
     let voice = Voice { json: args.json };
+    let warnings = (!args.no_warnings).then(|| Aside::hear(move |what| voice.tell(&Event::Warning { what })));
     let outcome = crate::runtime()?.block_on(async { under_lock(args, blocked.read()?, voice).await });
+    if let Some(warnings) = warnings {
+        warnings.finish();
+    }
     outcome.or_else(|failure| {
         let (exit, line) = failure.describe();
         if let Some(why) = &line {
@@ -54,6 +59,11 @@ pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
 
 async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCode, Failure> {
     let start = args.command()?;
+    if !args.no_warnings
+        && let Some(program) = start.changes_user()
+    {
+        voice.tell(&Event::MayOutlive { program: &program });
+    }
     let opened = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => return Ok(interrupted(arrived, voice)),
@@ -194,11 +204,15 @@ async fn finish(
             (_, Some(lost)) => lost,
             _ => "it could not be renewed in time",
         };
-        let why = format!("{why}; the command is dead");
-        voice.tell(&Event::Lost { why: &why, exit: args.lost_code });
+        let (end, exit) = if ended.outlived && lost.is_some() {
+            ("the command is dead now, but could not be killed in time", Exit::Outlived as u8)
+        } else {
+            ("the command is dead", args.lost_code)
+        };
+        voice.tell(&Event::Lost { why: &format!("{why}; {end}"), exit });
         // If the store answers, others need not wait for the ttl.
         let _ = tokio::time::timeout(PARTING, guard.release()).await;
-        return Ok(args.lost_code.into());
+        return Ok(exit.into());
     }
     match guard.release().await {
         Ok(State::Lost) => {

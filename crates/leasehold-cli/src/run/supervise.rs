@@ -35,6 +35,8 @@ pub(crate) struct Ended {
     pub(crate) why: Option<Why>,
     /// It was interrupted from the terminal.
     pub(crate) interrupted: bool,
+    /// Something of it could not be killed when it had to be.
+    pub(crate) outlived: bool,
 }
 
 /// The command and everything it has started.
@@ -64,6 +66,8 @@ pub(super) struct Course<'a> {
     pub(super) status: Option<WaitStatus>,
     why: Option<Why>,
     interrupted: bool,
+    /// Whether the system has refused to kill something of the command.
+    outlived: bool,
     first_term: Option<Moment>,
     /// Whether the command itself is stopped.
     pub(super) stopped: bool,
@@ -96,6 +100,7 @@ impl Supervised<'_> {
             status: None,
             why: None,
             interrupted: false,
+            outlived: false,
             first_term: None,
             stopped: false,
             stop: None,
@@ -109,10 +114,12 @@ impl Supervised<'_> {
         let mut known_lost = false;
         loop {
             // The deadline first: after a pause nothing else may come before it.
-            let wake = self.keep_to_plan(&mut course);
+            self.keep_to_plan(&mut course);
             if let Some(ended) = self.note_children(&mut course) {
                 return ended;
             }
+            // Again: what children have done may have set a moment to wake at.
+            let wake = self.keep_to_plan(&mut course);
             let wake = [wake, self.stop_if_stopped(&mut course)].into_iter().flatten().min();
             tokio::select! {
                 biased;
@@ -153,7 +160,8 @@ impl Supervised<'_> {
         let next = match (course.phase, step) {
             (Phase::Killing, _) => {
                 // Again and again: what was started after the last time has not got it.
-                tree::signal(Sent::KILL);
+                let refused = tree::signal(Sent::KILL);
+                self.tell_of_refusal(course, refused);
                 Some(now + AGAIN)
             }
             (Phase::Stopping(at), _) => Some(at),
@@ -216,8 +224,17 @@ impl Supervised<'_> {
         if !matches!(course.phase, Phase::Killing) {
             course.phase = Phase::Killing;
             // First do it, then talk about it: a terminal may be slow.
-            tree::signal(Sent::KILL);
+            let refused = tree::signal(Sent::KILL);
             self.voice.tell(&Event::Killing { why });
+            self.tell_of_refusal(course, refused);
+        }
+    }
+
+    /// Tells once of processes of another user, which the system does not let us kill.
+    fn tell_of_refusal(&self, course: &mut Course<'_>, refused: usize) {
+        if refused > 0 && !course.outlived {
+            course.outlived = true;
+            self.voice.tell(&Event::CannotKill { processes: refused });
         }
     }
 
@@ -227,7 +244,8 @@ impl Supervised<'_> {
             match tree::reap() {
                 Reaped::AllGone => {
                     let status = course.status?;
-                    return Some(Ended { status, why: course.why, interrupted: course.interrupted });
+                    let Course { why, interrupted, outlived, .. } = *course;
+                    return Some(Ended { status, why, interrupted, outlived });
                 }
                 Reaped::Nothing => return None,
                 Reaped::Child(pid, _) if pid != self.leader => {}

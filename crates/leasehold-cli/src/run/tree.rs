@@ -87,6 +87,18 @@ impl Process {
         Some(Process { pid, parent, group, started, state })
     }
 
+    fn send(&self, signal: Signal) -> rustix::io::Result<()> {
+        match pidfd_open(self.pid, PidfdFlags::empty()) {
+            // Its number may have passed to a stranger since it was looked at; after this it cannot.
+            Ok(fd) if Process::look(self.pid).is_some_and(|now| now.started == self.started) => {
+                pidfd_send_signal(&fd, signal)
+            }
+            Err(rustix::io::Errno::NOSYS) => kill_process(self.pid, signal),
+            // It has ended.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// Whether it was there before this moment: surely so, for the system counts in hundredths of a second.
     pub(crate) fn is_older_than(&self, moment: Moment) -> bool {
         self.started.saturating_add(1) < moment.as_nanos() / 10_000_000
@@ -137,9 +149,9 @@ pub(crate) fn count() -> usize {
 }
 
 /// Sends a signal to everything below this process. What is started meanwhile may not get it: whoever
-/// means to kill does it again until nothing is left.
-pub(crate) fn signal(signal: Signal) {
-    send(&below(), signal);
+/// means to kill does it again until nothing is left. How many did not get it because they are another user's.
+pub(crate) fn signal(signal: Signal) -> usize {
+    send(&below(), signal)
 }
 
 /// Everything below this process that is not stopped.
@@ -160,23 +172,10 @@ pub(crate) fn is_stuck(pid: Pid) -> bool {
     waits && below.iter().any(|process| process.parent == parent && process.state == State::Stopped)
 }
 
-/// Sends a signal to these.
-pub(crate) fn send(processes: &[Process], signal: Signal) {
-    for process in processes {
-        match pidfd_open(process.pid, PidfdFlags::empty()) {
-            // Its number may have passed to a stranger since it was looked at; after this it cannot.
-            Ok(fd) => {
-                if Process::look(process.pid).is_some_and(|now| now.started == process.started) {
-                    let _ = pidfd_send_signal(&fd, signal);
-                }
-            }
-            Err(rustix::io::Errno::NOSYS) => {
-                let _ = kill_process(process.pid, signal);
-            }
-            // It has ended.
-            Err(_) => {}
-        }
-    }
+/// Sends a signal to these. How many did not get it because they are another user's.
+pub(crate) fn send(processes: &[Process], signal: Signal) -> usize {
+    let refused = |process: &&Process| process.send(signal) == Err(rustix::io::Errno::PERM);
+    processes.iter().filter(refused).count()
 }
 
 #[cfg(test)]

@@ -13,6 +13,10 @@ use crate::report::say;
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event<'a> {
+    /// Something that the library warns of.
+    Warning {
+        what: &'a str,
+    },
     Waiting {
         name: &'a str,
         store: &'a str,
@@ -49,6 +53,14 @@ pub(crate) enum Event<'a> {
     },
     Killing {
         why: &'a str,
+    },
+    /// The command can become another user's, and then may be out of our reach.
+    MayOutlive {
+        program: &'a str,
+    },
+    /// Processes of another user, which the system does not let us kill.
+    CannotKill {
+        processes: usize,
     },
     Leftovers {
         processes: usize,
@@ -88,6 +100,7 @@ pub(crate) enum Event<'a> {
 impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Event::Warning { what } => write!(f, "warning: {what}"),
             Event::Waiting { name, store, owner: Some(owner), .. } => {
                 write!(f, "waiting for {name:?} on {store}, held by {owner}")
             }
@@ -106,6 +119,23 @@ impl fmt::Display for Event<'_> {
                 write!(f, "{why}; asked to end, killed in {}", duration::show(*grace))
             }
             Event::Killing { why } => write!(f, "{why}; killing the command"),
+            Event::MayOutlive { program } => write!(
+                f,
+                "{program} can run the command as another user; leasehold may not be allowed to kill it then, and it \
+                 may run on after the lock has passed to another; put leasehold inside instead \
+                 ({program} leasehold run …), or say --no-warnings"
+            ),
+            Event::CannotKill { processes } => write!(
+                f,
+                "{} as another user, and leasehold may not kill {}: the command may run on after the lock has \
+                 passed to another",
+                if *processes == 1 {
+                    "a process of the command runs".into()
+                } else {
+                    format!("{processes} processes of the command run")
+                },
+                if *processes == 1 { "it" } else { "them" },
+            ),
             Event::Leftovers { processes } => write!(
                 f,
                 "the command has ended and left {processes} running; the lock stays held until {} too",

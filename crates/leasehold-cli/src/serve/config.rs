@@ -10,8 +10,9 @@ use super::Serve;
 pub(super) struct File(Vec<(usize, String, String)>);
 
 pub(super) fn read(path: &Path) -> Result<File, Error> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::invalid("the config file cannot be read").with_source(error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::invalid(format!("the config file {path:?} cannot be read")).with_source(error)
+    })?;
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -55,6 +56,7 @@ impl File {
                 "host" if hosts_are_said => {}
                 "host" => args.host.extend(value.split(',').map(|name| name.trim().to_owned())),
                 "insecure-no-auth" => drop(args.insecure_no_auth.get_or_insert(switch()?)),
+                "accept-risks" => drop(args.accept_risks.get_or_insert(switch()?)),
                 "log-names" => drop(args.log_names.get_or_insert(switch()?)),
                 _ => return Err(bad("there is no such flag")),
             }

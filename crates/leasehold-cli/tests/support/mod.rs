@@ -6,16 +6,16 @@
 pub(crate) mod authority;
 pub(crate) mod shell;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
-
-/// Long enough for the slowest machine; only a test that fails waits for it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+#[allow(unused_imports)] // as above
+pub(crate) use testkit::until::{PATIENCE, until, until_within};
 
 /// A store that nobody else uses, and a directory for the files of a test.
 pub(crate) struct Store {
@@ -202,20 +202,40 @@ impl Store {
         }
     }
 
-    /// Waits until this one is in the queue of the name, as far as a bystander can see.
+    /// Waits until this one, alone, waits for the name.
     #[track_caller]
     pub(crate) fn until_waited_for(&self, name: &str, waiter: &Running) {
-        if self.shows_waiters {
-            until("it is in the queue", || self.inspect(name).queue_length == 1);
-        } else {
-            // Before it reads its signals it would die of them.
-            let status = format!("/proc/{}/status", waiter.pid().as_raw_nonzero());
-            until("it reads its signals", || {
-                let status = std::fs::read_to_string(&status).unwrap();
-                status.contains("SigBlk:") && !status.contains("SigBlk:\t0000000000000000")
-            });
-            std::thread::sleep(Duration::from_millis(300));
+        match &self.server {
+            _ if self.shows_waiters => until("it is in the queue", || self.inspect(name).queue_length == 1),
+            Server::Postgres(_) => until("it is in the queue", || self.session_waits()),
+            _ => until("it says that it waits", || waiter.said().contains("waiting")),
         }
+    }
+
+    /// Whether PostgreSQL knows of somebody who waits for a session lock.
+    pub(crate) fn session_waits(&self) -> bool {
+        self.session_locks().is_some_and(|locks| locks.lines().count() == 2)
+    }
+
+    /// Waits until this one has the store open: its files, or a connection to its server.
+    #[track_caller]
+    pub(crate) fn until_opened_by(&self, process: &Running) {
+        let directory = format!("/proc/{}/fd", process.pid().as_raw_nonzero());
+        let files = self.dir.path().canonicalize().unwrap();
+        let port = self.url.split("127.0.0.1:").nth(1).map(|rest| {
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+            digits.parse::<u16>().unwrap()
+        });
+        // The other end of a connection that is open.
+        let connected = port.map(|port| format!(" 0100007F:{port:04X} 01 "));
+        until("it has the store open", || {
+            let sockets: Vec<String> = connected.iter().flat_map(|end| sockets_to(end)).collect();
+            let open = std::fs::read_dir(&directory).expect("it runs").flatten();
+            let mut links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            links.any(|link| {
+                link.starts_with(&files) || sockets.iter().any(|socket| link == Path::new(socket))
+            })
+        });
     }
 
     /// The store of a server that the test keeps for itself.
@@ -247,6 +267,10 @@ impl Store {
     pub(crate) fn leasehold(&self, args: &[&str]) -> Command {
         let mut command = leasehold(args);
         command.env("LEASEHOLD_URL", &self.url).current_dir(self.dir.path());
+        if matches!(self.server, Server::Redis(_) | Server::Quorum(_) | Server::Postgres(_)) {
+            // They are set up to be quick and to forget, which is warned of.
+            command.env("LEASEHOLD_NO_WARNINGS", "true");
+        }
         command
     }
 
@@ -327,31 +351,45 @@ impl Ended {
     }
 }
 
-pub(crate) fn ended(mut command: Command) -> Ended {
-    let Output { status, stdout, stderr } = command.output().expect("the binary starts");
-    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    Ended { status, out: text(stdout), err: text(stderr) }
+/// Runs a command to its end.
+#[track_caller]
+pub(crate) fn ended(command: Command) -> Ended {
+    Running::start(command).ended()
 }
 
-/// A `leasehold` in the background, killed on drop.
+/// The sockets of all connections to this end, as links show them.
+fn sockets_to(end: &str) -> Vec<String> {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_it = connections.lines().filter(|line| line.contains(end));
+    of_it.filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?))).collect()
+}
+
+/// A command in the background, killed on drop. What it says is in files, which can be read while it runs.
 pub(crate) struct Running {
-    process: Option<Child>,
+    process: Child,
+    out: File,
+    err: File,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running { process: Some(command.spawn().expect("the binary starts")) }
+        let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        command.stdout(out.try_clone().unwrap()).stderr(err.try_clone().unwrap());
+        Running { process: command.spawn().expect("the binary starts"), out, err }
     }
 
-    /// What it says on stderr is in this file, while it runs.
-    pub(crate) fn telling(mut command: Command, file: &Path) -> Self {
-        command.stdout(Stdio::null()).stderr(std::fs::File::create(file).unwrap());
-        Running { process: Some(command.spawn().expect("the binary starts")) }
+    /// What it has said on stderr until now.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&content(&self.err)).into_owned()
+    }
+
+    /// What it has printed on stdout until now.
+    pub(crate) fn printed(&self) -> String {
+        String::from_utf8_lossy(&content(&self.out)).into_owned()
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        pid(self.process.as_ref().unwrap().id())
+        pid(self.process.id())
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -359,26 +397,30 @@ impl Running {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.process.as_mut().unwrap().try_wait().unwrap().is_some()
+        self.process.try_wait().unwrap().is_some()
     }
 
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Ended {
         until("it ends", || self.has_ended());
-        let Output { status, stdout, stderr } = self.process.take().unwrap().wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-        Ended { status, out: text(stdout), err: text(stderr) }
+        let text = |file| String::from_utf8(content(file)).expect("output is UTF-8");
+        Ended { status: self.process.wait().unwrap(), out: text(&self.out), err: text(&self.err) }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
+}
+
+/// Reads a whole file, also while a process still writes to it.
+fn content(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
 }
 
 pub(crate) fn pid(id: u32) -> Pid {
@@ -400,22 +442,6 @@ pub(crate) fn each<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) ->
         // A thread that failed has said why.
         results.into_iter().map(|result| result.expect("each succeeds")).collect()
     })
-}
-
-/// Waits until it is true.
-#[track_caller]
-pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
-    until_within(PATIENCE, what, done);
-}
-
-/// As [`until`], where much has to happen first.
-#[track_caller]
-pub(crate) fn until_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < patience, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until a file is there.

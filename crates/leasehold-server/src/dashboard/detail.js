@@ -102,12 +102,11 @@ at("detail").addEventListener("click", (e) => { if (e.target === at("detail")) a
 // It comes late: the next look may have begun already.
 at("detail").addEventListener("close", () => { if (!at("detail").open) { open = opened = null; timers = []; } });
 
-// Who revokes means the holder they saw. If another has it by now, they are told, and nothing is done.
+// Who revokes means the holders they saw, each by its fence. If others have it by now, they are told, and nothing is done.
 let meant = null;
-const holding = (lock) => lock.holders.map((h) => h.lease_digest).sort().join();
 at("revoke").addEventListener("click", () => {
   if (!opened) return;
-  meant = { name: open, holders: holding(opened) };
+  meant = { name: open, fences: new Set(opened.holders.map((h) => h.fencing_token)) };
   at("confirm-name").textContent = shown(open);
   at("confirm-who").textContent = "Held by " + shown(opened.holders[0].owner_id) + (opened.holders.length > 1 ? " and " + (opened.holders.length - 1) + " more" : "")
     + (opened.queue_length ? ". " + plural(opened.queue_length, "waits", "wait") + " for it." : ". Nobody waits for it.");
@@ -121,8 +120,14 @@ at("confirm-form").addEventListener("submit", async (e) => {
   at("revoke-yes").disabled = true;
   at("confirm-error").textContent = "";
   try {
-    if (holding(await json(pathOf(meant.name))) !== meant.holders) throw new Error("Somebody else holds it by now. Nothing was done; look again.");
-    await json(pathOf(meant.name) + "/revoke", { now: at("revoke-now").checked });
+    const now = at("revoke-now").checked;
+    let met = 0;
+    for (const fence of meant.fences) {
+      try {
+        met += (await json(pathOf(meant.name) + "/revoke", { now, fencing_token: fence })).revoked;
+      } catch (error) { if (error.status !== 409) throw error; }
+    }
+    if (!met) throw new Error("Somebody else holds it by now, or nobody does. Nothing was done; look again.");
     at("confirm").close();
     look();
   } catch (error) {

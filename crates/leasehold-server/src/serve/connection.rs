@@ -24,6 +24,8 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::gate;
 
+use super::ahead::Ahead;
+
 /// Answers the requests of one connection. Not an `async fn`: that would keep its arguments beside what is made of them.
 pub(super) fn speak<S>(app: Arc<App>, router: Router, stream: S) -> impl Future<Output = ()> + Send
 where
@@ -43,6 +45,8 @@ where
         }
     });
     // Silence is noticed here: a timer of its own for every request would cost more than the lock.
+    let stream = Ahead::new(stream);
+    let ahead = stream.another();
     let connection =
         http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
     // In a place of its own, where it is once and does not have to be moved.
@@ -72,6 +76,10 @@ where
                     }
                 }
                 if connection.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+                // A client that has gone waits for no answer.
+                if pace.is_busy() && ahead.poll_gone(cx).is_ready() {
                     return Poll::Ready(false);
                 }
                 // While a request is answered none is awaited; then this is done when its answer goes out.
@@ -120,6 +128,11 @@ impl Pace {
 
     fn rests(&self) {
         self.resting_since.store(floor_ms(self.opened.elapsed()), Ordering::Relaxed);
+    }
+
+    /// Whether a request is being answered.
+    fn is_busy(&self) -> bool {
+        self.resting_since.load(Ordering::Relaxed) == BUSY
     }
 
     /// Until when the head of a request must have come, if one is awaited.

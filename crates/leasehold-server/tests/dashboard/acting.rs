@@ -131,6 +131,55 @@ fn who_revokes_means_the_holder_they_saw_and_not_the_next() {
 }
 
 #[test]
+fn a_holder_who_comes_while_revoking_is_spared() {
+    let server = Server::start();
+    let lease = server.take("deploy", "alice", 600_000);
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.begin_to_revoke();
+    // The last moment: the page has asked to revoke, and the server has not read it yet.
+    page.eval(
+        "{ const real = window.fetch; window.fetch = (path, about) => path.endsWith('/revoke') \
+           ? new Promise((go) => { window.go = go; }).then(() => real(path, { ...about, signal: undefined })) : real(path, about); }",
+    );
+    page.click("#revoke-now");
+    page.click("#revoke-yes");
+    page.until("window.go !== undefined");
+    server.release("deploy", &lease);
+    server.take("deploy", "bob", 600_000);
+    page.eval("window.go()");
+    page.says("#confirm-error", "Somebody else holds it by now");
+    let lock = server.lock("deploy");
+    assert_eq!((&lock["owner_id"], &lock["holders"][0]["revoked"]), (&json!("bob"), &json!(false)));
+}
+
+#[test]
+fn all_readers_who_were_seen_are_revoked_and_no_others() {
+    let server = Server::start();
+    let read = |owner: &str| {
+        let body = json!({ "owner_id": owner, "ttl_ms": 600_000, "mode": "shared" });
+        assert_eq!(server.verb("deploy", "acquire", body)["acquired"], true);
+    };
+    read("alice");
+    read("bob");
+    let mut page = Page::open(&server);
+    page.sees("deploy");
+    page.open_detail("deploy");
+    page.until("document.querySelectorAll('#detail .holder').length === 2");
+    page.begin_to_revoke();
+    assert!(page.said("#confirm").contains("Held by alice and 1 more"), "{}", page.said("#confirm"));
+    read("carol");
+    page.click("#revoke-yes");
+    page.until("!document.getElementById('confirm').open");
+    let holders = server.lock("deploy")["holders"].clone();
+    let revoked: Vec<_> =
+        holders.as_array().unwrap().iter().map(|it| (&it["owner_id"], &it["revoked"])).collect();
+    let (yes, no) = (json!(true), json!(false));
+    assert_eq!(revoked, [(&json!("alice"), &yes), (&json!("bob"), &yes), (&json!("carol"), &no)]);
+}
+
+#[test]
 fn names_owners_and_metadata_are_text_whatever_they_hold() {
     let server = Server::start();
     let (name, owner) = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>");

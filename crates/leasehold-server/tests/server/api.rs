@@ -1,7 +1,5 @@
 //! Every route, status and field.
 
-use std::time::Duration;
-
 use leasehold::Locks;
 use leasehold_server::Settings;
 use serde_json::{Value, json};
@@ -25,11 +23,11 @@ async fn an_acquire_says_everything_about_the_lease() {
         ("owner_id", json!("me")),
         ("ttl_ms", json!(30_000)),
         ("expires_in_ms", json!(30_000)),
-        ("waited_ms", json!(0)),
     ] {
         assert_eq!(body[field], value, "{field}");
     }
     assert_eq!(body["lease_id"].as_str().unwrap().len(), 22);
+    assert!(body["waited_ms"].as_u64().unwrap() < 10_000, "{body}");
     assert!(body["fencing_token"].as_u64().unwrap() > 0 && body["lease_expiry_ms"].as_u64().unwrap() > 0);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
 }
@@ -37,7 +35,7 @@ async fn an_acquire_says_everything_about_the_lease() {
 #[tokio::test]
 async fn a_held_lock_is_409_with_a_hint_when_to_come_back_also_for_its_own_owner() {
     let server = Server::start().await;
-    server.verb("deploy", "acquire", json!({"owner_id": "me", "ttl_ms": 2_000})).await;
+    server.verb("deploy", "acquire", json!({"owner_id": "me", "ttl_ms": 4_000})).await;
     let answer = server.acquire("deploy").await;
     answer.is_problem(409, "HELD");
     assert_eq!((&answer.body["title"], &answer.body["reason"]), (&json!("Conflict"), &json!("HELD")));
@@ -141,7 +139,7 @@ async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
     assert_eq!((&unknown.body["owner_id"], &unknown.body["version"]), (&json!(null), &json!(0)));
     let lease = server.acquire("deploy").await.body;
     let waiter =
-        json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": "BBBBBBBBBBBBBBBBBBBBBB", "queue": 5000});
+        json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": "BBBBBBBBBBBBBBBBBBBBBB", "queue": 60_000});
     let place = server.verb("deploy", "acquire", waiter).await;
     assert_eq!((place.status, &place.body["queue_place"]), (409, &json!(0)));
     let seen = server.get("/v1/locks/deploy").await;
@@ -215,6 +213,29 @@ async fn a_revoked_lease_is_not_renewed_and_now_frees_it_at_once() {
 }
 
 #[tokio::test]
+async fn a_revocation_with_a_fence_meets_that_holder_only() {
+    let server = Server::start().await;
+    let old = server.acquire("a").await.body;
+    server.verb("a", "release", json!({"lease_id": old["lease_id"]})).await;
+    let revoke = |fence: &Value| json!({"now": true, "fencing_token": fence});
+    server.verb("a", "revoke", revoke(&old["fencing_token"])).await.is_problem(409, "HOLDER_CHANGED");
+    let new = server.acquire("a").await.body;
+    server.verb("a", "revoke", revoke(&old["fencing_token"])).await.is_problem(409, "HOLDER_CHANGED");
+    let renew = json!({"lease_id": new["lease_id"], "extend_by_ms": 30_000});
+    assert_eq!(server.verb("a", "renew", renew).await.status, 200);
+    let revoked = server.verb("a", "revoke", revoke(&new["fencing_token"])).await;
+    assert_eq!((revoked.status, &revoked.body["revoked"]), (200, &json!(1)));
+    assert_eq!(server.get("/v1/locks/a").await.body["held"], false);
+    // Its history tells whose it was, and nothing of those that were refused.
+    let events = server.get("/v1/locks/a/history").await.body["events"].clone();
+    let what: Vec<_> = events.as_array().unwrap().iter().map(|event| &event["what"]).collect();
+    assert_eq!(what, ["revoked", "granted", "released", "granted"]);
+    for field in ["owner_id", "fencing_token", "lease_digest"] {
+        assert!(!events[0][field].is_null() && events[0][field] == events[1][field], "{field}: {events}");
+    }
+}
+
+#[tokio::test]
 async fn a_lease_is_found_by_its_id() {
     let server = Server::start().await;
     let lease = server.acquire("a/b").await.body["lease_id"].clone();
@@ -259,6 +280,8 @@ async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
         let second = wait("second");
         let then = async {
             server.until("a", |lock| lock["queue_length"] == 2).await;
+            // So that the first has waited for some milliseconds.
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             release(lease.clone()).await;
         };
         tokio::join!(second, then).0
@@ -290,7 +313,7 @@ async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
         json!({"owner_id": "late", "ttl_ms": 30_000, "lease_id": "EEEEEEEEEEEEEEEEEEEEEE", "queue": 30_000});
     assert_eq!(server.verb("a", "acquire", late).await.body["queue_place"], 1);
     let (again, _) = tokio::join!(server.verb("a", "acquire", mine(50_000)), async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        server.figure_becomes("lock_waiting_requests", 1.0).await;
         server.verb("a", "release", json!({"lease_id": lease})).await
     });
     assert_eq!((again.status, &again.body["owner_id"]), (200, &json!("w")));

@@ -28,6 +28,11 @@ async fn wrong_requests_are_refused_before_anything_is_done() {
         ("acquire", json!({"owner_id": "me", "ttl_ms": 1000, "limit": 2}), ""),
         ("acquire", json!({"owner_id": "me", "ttl_ms": 1000, "lease_id": "short"}), ""),
         ("acquire", json!({"owner_id": "me", "ttl_ms": 1000, "repeat": true}), ""),
+        (
+            "acquire",
+            json!({"owner_id": "me", "ttl_ms": 1000, "wait_ms": 50_001}),
+            "wait_ms must be at most 50000",
+        ),
         ("acquire", json!({"owner_id": "o".repeat(257), "ttl_ms": 1000}), ""),
         ("acquire", json!({"owner_id": "me", "ttl_ms": 1000, "metadata": "m".repeat(4097)}), ""),
         ("renew", json!({"extend_by_ms": 1000}), "lease_id required"),
@@ -91,6 +96,9 @@ async fn wrong_routes_methods_and_types_have_their_own_answers() {
 #[tokio::test]
 async fn every_path_is_the_lock_it_names_and_no_other() {
     let server = Server::start().await;
+    let slash = server.post("/v1/locks/a/b/acquire", "{}").await;
+    slash.is_problem(404, "NO_ROUTE");
+    assert!(slash.body["error"].as_str().unwrap().contains("%2F"), "{slash:?}");
     // What each path names, once decoded, or that it names nothing.
     let paths = [
         ("a", Some("a")),

@@ -184,7 +184,7 @@ async fn each_of_a_batch_has_its_line_its_time_and_its_place_in_the_history() {
         let id = LeaseId::parse(id.as_str().unwrap()).unwrap();
         json!(id.digest().expose())
     };
-    let hash = |name: &str| json!(leasehold::hash_name(name));
+    let hash = |name: &str| json!(leasehold::digest_name(name));
     let expected = [
         ("success", 200, hash("held"), digest(held_id), held["fencing_token"].clone()),
         ("fail", 410, hash("lost"), digest(lost_id), lost["fencing_token"].clone()),

@@ -148,7 +148,7 @@ fn lookup() -> BoxedStrategy<Value> {
 }
 
 fn revoke() -> BoxedStrategy<Value> {
-    object(vec![may("now", flag())])
+    object(vec![may("now", flag()), may("fencing_token", number())])
 }
 
 fn lease() -> Vec<Field> {
@@ -310,9 +310,12 @@ fn every_answer_goes_through_json_unchanged_and_may_say_more_one_day() {
     round_trips::<wire::Released>(&released(), false);
     round_trips::<wire::Lock>(&lock(), false);
     round_trips::<wire::Problem>(&problem(), false);
-    let listed = (prop::collection::vec(lock(), 0..3), or_null(text()))
-        .prop_map(|(locks, next)| json!({"locks": locks, "next_cursor": next}));
-    round_trips::<wire::Listed>(&listed.boxed(), false);
+    let listed = object(vec![
+        must("locks", prop::collection::vec(lock(), 0..3).prop_map(Value::from).boxed()),
+        must("next_cursor", or_null(text())),
+        may("age_ms", number()),
+    ]);
+    round_trips::<wire::Listed>(&listed, false);
     let found =
         object(vec![must("found", flag()), must("state", or_null(text())), must("lock", or_null(lock()))]);
     round_trips::<wire::Found>(&found, false);

@@ -1,7 +1,7 @@
 //! How much a token may use, whatever is sent at once, repeated, refused or broken off.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::{Backend, Release};
 use leasehold::backends::memory::Memory;
@@ -9,10 +9,11 @@ use leasehold::{ErrorKind, LeaseId, Locks, Name};
 use leasehold_server::Limits;
 use serde_json::{Value, json};
 use testkit::faulty::{Act, Verb};
+use testkit::until::{in_time, until_async};
 use tokio::task::JoinSet;
 
 use crate::gates::Tenants;
-use crate::support::{Answer, PATIENCE, asked, request};
+use crate::support::{Answer, answered, asked, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 /// The tenant of these tests.
@@ -51,16 +52,12 @@ impl Tenants {
 
     /// Tries until there is room.
     async fn has_room_in_the_end(&self, body: impl Fn() -> Value) {
-        let began = Instant::now();
-        loop {
+        until_async("there is room again", async || {
             let answer = self.blue("free", "acquire", body()).await;
-            if answer.status != 429 {
-                assert_eq!(answer.status, 200, "{answer:?}");
-                return;
-            }
-            assert!(began.elapsed() < PATIENCE, "there is never room again");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            assert!(matches!(answer.status, 200 | 429), "{answer:?}");
+            answer.status == 200
+        })
+        .await;
     }
 }
 
@@ -69,17 +66,21 @@ async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
     for body in [once(), json!({"owner_id": "me", "ttl_ms": 600_000, "wait_ms": 20_000})] {
         let (t, store) = Tenants::on_faulty(leases(3)).await;
         // All are under way before the first is answered.
-        store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));
+        store.always(Verb::TryAcquire, Act::Held);
         let t = Arc::new(t);
         let mut all = JoinSet::new();
         for number in 0..30 {
             let (t, body) = (Arc::clone(&t), body.clone());
             all.spawn(async move { t.blue(&number.to_string(), "acquire", body).await });
         }
-        let answers = all.join_all().await;
-        let granted: Vec<_> = answers.iter().filter(|answer| answer.status == 200).collect();
-        assert_eq!(granted.len(), 3, "of 30 at once");
-        answers.iter().filter(|answer| answer.status != 200).for_each(|a| a.is_problem(429, "RATE_LIMITED"));
+        for _ in 0..27 {
+            let refused = in_time("all but three are refused", all.join_next()).await;
+            refused.unwrap().unwrap().is_problem(429, "RATE_LIMITED");
+        }
+        asked(&store, Verb::TryAcquire, 3).await;
+        store.let_go();
+        let granted = in_time("the others are answered", all.join_all()).await;
+        assert!(granted.iter().all(|answer| answer.status == 200), "{granted:?}");
         // What is given back is there for others.
         store.always(Verb::TryAcquire, Act::Pass);
         let lease = &granted[0].body;
@@ -177,25 +178,18 @@ async fn whatever_gets_nothing_gives_its_room_back() {
         .await
         .is_problem(422, "MISMATCH");
     // One that goes before its answer, and one that goes while it waits.
-    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(100))]);
-    let tried = store.count(Verb::TryAcquire);
+    store.plan(Verb::TryAcquire, [Act::Held]);
+    let (tried, released) = (store.count(Verb::TryAcquire), store.count(Verb::Release));
     let going = t.server.raw(&bytes(&t, "a", &once())).await;
     asked(&store, Verb::TryAcquire, tried + 1).await;
-    drop(going);
+    t.server.hang_up(going).await;
+    store.let_go();
+    // There is room for the other when the first has given back.
+    answered(&store, Verb::Release, released + 1).await;
     let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
-    // There is room for it when the first has given back.
-    t.until(BLUE, "blue/a", |lock| lock["held"] == false).await;
-    let began = Instant::now();
-    loop {
-        let going = t.server.raw(&bytes(&t, "held", &waits)).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let seen = t.call(BLUE, "GET", "/v1/locks/blue%2Fheld", "").await.body;
-        drop(going);
-        if seen["queue_length"] == 1 {
-            break;
-        }
-        assert!(began.elapsed() < PATIENCE, "there is never room again");
-    }
+    let going = t.server.raw(&bytes(&t, "held", &waits)).await;
+    t.until(BLUE, "blue/held", |lock| lock["queue_length"] == 1).await;
+    drop(going);
     t.has_room_in_the_end(once).await;
 }
 
@@ -203,13 +197,14 @@ async fn whatever_gets_nothing_gives_its_room_back() {
 #[tokio::test]
 async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
     let (t, store) = Tenants::on_faulty(leases(1)).await;
-    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(200))]);
+    store.plan(Verb::TryAcquire, [Act::Held]);
     let mut numbered = with_id(ID);
     numbered["attempt"] = json!(1);
     let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
     asked(&store, Verb::TryAcquire, 1).await;
-    drop(going);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    t.server.hang_up(going).await;
+    store.let_go();
+    answered(&store, Verb::TryAcquire, 1).await;
     t.until(BLUE, "blue/a", |lock| lock["held"] == true).await;
     t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
     t.blue("a", "release", json!({"lease_id": ID, "attempt": 1, "unanswered": 600_000})).await;
@@ -266,34 +261,55 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     (numbered["attempt"], numbered["wait_ms"]) = (json!(1), json!(50_000));
     let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
     t.until(BLUE, "blue/a", |lock| lock["queue_length"] == 1).await;
-    drop(going);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    t.server.hang_up(going).await;
     t.blue("a", "acquire", place(&other(), 1)).await.is_problem(429, "RATE_LIMITED");
 }
 
 /// Nobody heard how long the lease lasts now: the client hung up, or the store did not say.
 #[tokio::test]
 async fn a_renewal_without_an_answer_makes_no_lease_last_longer_than_it_is_counted() {
-    for hang_up in [true, false] {
+    let renewed = async |hang_up: bool| {
         let (t, store) = Tenants::on_faulty(leases(1)).await;
         let mut brief = with_id(ID);
         // Long enough to be renewed on a slow machine.
-        brief["ttl_ms"] = json!(2_000);
+        brief["ttl_ms"] = json!(5_000);
         assert_eq!(t.blue("a", "acquire", brief).await.status, 200);
         let renew = json!({"lease_id": ID, "extend_by_ms": 600_000}).to_string();
-        let renewed = if hang_up { Act::NeverAfter } else { Act::LostAfter(ErrorKind::NetworkTimeout) };
-        store.plan(Verb::Renew, [renewed]);
+        let act = if hang_up { Act::NeverAfter } else { Act::LostAfter(ErrorKind::NetworkTimeout) };
+        store.plan(Verb::Renew, [act]);
         if hang_up {
             let bearer = format!("Bearer {}", t.secrets[BLUE]);
             let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
             let going = t.server.raw(&request("POST", &path("a", "renew"), &headers, &renew)).await;
             asked(&store, Verb::Renew, 1).await;
-            drop(going);
+            t.server.hang_up(going).await;
         } else {
             t.call(BLUE, "POST", &path("a", "renew"), &renew).await.is_problem(503, "NETWORK_TIMEOUT");
         }
-        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        tokio::time::sleep(Duration::from_millis(5_100)).await;
         t.until(BLUE, "blue/a", |lock| lock["held"] == true).await;
         t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
+    };
+    tokio::join!(renewed(true), renewed(false));
+}
+
+#[tokio::test]
+async fn an_acquire_token_cannot_use_up_the_fences_of_a_name() {
+    let (t, _store) = Tenants::on_faulty(leases(5)).await;
+    let answer = t.blue("a", "acquire", with_id(ID)).await;
+    let fence = answer.body["fencing_token"].as_u64().unwrap();
+    for far in [fence + 25 * 3600 * 256_000, 899_999_999_999_999, 900_000_000_000_000] {
+        let renew = json!({"lease_id": ID, "extend_by_ms": 1000, "raise_fencing_token": far});
+        let refused = t.blue("a", "renew", renew.clone()).await;
+        refused.is_problem(400, "INVALID_ARGUMENT");
+        let detail = refused.body["detail"].as_str().unwrap();
+        assert!(detail.contains("a day ahead of the store's clock"), "{detail}");
+        let mut one = renew;
+        one["lock_name"] = json!("blue/a");
+        let batch = json!({"leases": [one]}).to_string();
+        assert_eq!(t.call(BLUE, "POST", "/v1/renew", &batch).await.body["results"][0]["status"], 400);
     }
+    assert_eq!(t.blue("a", "release", json!({"lease_id": ID})).await.status, 200);
+    let next = t.blue("a", "acquire", once()).await;
+    assert_eq!(next.status, 200, "{next:?}");
 }

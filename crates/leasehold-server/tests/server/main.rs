@@ -13,6 +13,7 @@ mod json;
 mod limits;
 mod logs;
 mod operations;
+mod quorum;
 mod repeats;
 mod schema;
 mod several;

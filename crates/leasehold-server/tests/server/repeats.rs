@@ -1,14 +1,17 @@
 //! Clients that go away, come back with the same lease id, and go again: nobody was told of the lease, so nobody has it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_server::Settings;
 use serde_json::{Value, json};
 use testkit::faulty::{Act, Verb};
 use testkit::proxy::{Direction, Proxy};
+use testkit::until::in_time;
+use tokio::io::AsyncReadExt as _;
+use tokio::task::LocalSet;
 
-use crate::support::{Answer, PATIENCE, Server, asked, faulty, request};
+use crate::support::{Answer, Server, answered, asked, faulty, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
@@ -34,10 +37,20 @@ async fn is_free(server: &Server, when: &str) {
     panic!("{when}: a lease that nobody was told of is held");
 }
 
+/// All rounds at once, each with a server of its own.
+async fn at_once(rounds: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
+    let here = LocalSet::new();
+    let rounds: Vec<_> = rounds.map(|round| here.spawn_local(round)).collect();
+    here.await;
+    for round in rounds {
+        round.await.unwrap();
+    }
+}
+
 /// The first is giving back when the second comes, and the second goes at every moment from then on.
 #[tokio::test]
 async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
-    for went_after in (0..10).map(|tenths| Duration::from_millis(tenths * 50)) {
+    async fn round(went_after: Duration) {
         let (server, store) = faulty().await;
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(100)));
         store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(150)));
@@ -50,12 +63,13 @@ async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
         drop(second);
         is_free(&server, &format!("the second went after {went_after:?}")).await;
     }
+    at_once((0..10).map(|tenths| round(Duration::from_millis(tenths * 50)))).await;
 }
 
 /// The second comes while the store has not answered the first, and so does a third; each goes before its answer.
 #[tokio::test]
 async fn of_three_that_went_one_after_the_other_nobody_holds_anything() {
-    for went_after in (0..12).map(|tenths| Duration::from_millis(tenths * 40)) {
+    async fn round(went_after: Duration) {
         let (server, store) = faulty().await;
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
         let first = server.raw(&acquire(0)).await;
@@ -69,6 +83,7 @@ async fn of_three_that_went_one_after_the_other_nobody_holds_anything() {
         drop(third);
         is_free(&server, &format!("after {went_after:?}")).await;
     }
+    at_once((0..12).map(|tenths| round(Duration::from_millis(tenths * 40)))).await;
 }
 
 /// The store did what the first asked and its answer got lost; the second took that over.
@@ -90,7 +105,7 @@ async fn a_lease_whose_grant_got_lost_is_given_back_by_the_repeat_that_went() {
 /// A second that stays gets the lease, whatever the first was doing, and keeps it.
 #[tokio::test]
 async fn a_repeat_that_stays_keeps_what_it_was_told() {
-    for came_after in (0..8).map(|tenths| Duration::from_millis(tenths * 50)) {
+    async fn round(came_after: Duration) {
         let (server, store) = faulty().await;
         store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(150))]);
         store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(100)));
@@ -100,30 +115,31 @@ async fn a_repeat_that_stays_keeps_what_it_was_told() {
         tokio::time::sleep(came_after).await;
         let second = server.verb("a", "acquire", body(0)).await;
         assert_eq!(second.status, 200, "{second:?}");
-        // Whatever is still to be given back has been.
-        tokio::time::sleep(Duration::from_millis(300)).await;
         let renew = json!({"lease_id": ID, "extend_by_ms": 1000});
-        let renewed = server.verb("a", "renew", renew).await;
+        let renewed = server.replaced(&store).await.verb("a", "renew", renew).await;
         assert_eq!(renewed.body["fencing_token"], second.body["fencing_token"], "after {came_after:?}");
     }
+    at_once((0..8).map(|tenths| round(Duration::from_millis(tenths * 50)))).await;
 }
 
 /// Both stay: both are told of the one lease, and when a third goes it is not taken away.
 #[tokio::test]
 async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
     let (server, store) = faulty().await;
-    store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
+    store.plan(Verb::TryAcquire, [Act::Held, Act::Held]);
     let mut first = server.raw(&acquire(0)).await;
     asked(&store, Verb::TryAcquire, 1).await;
     let second = server.raw(&acquire(0)).await;
+    store.let_go();
     let mut answer = Vec::new();
-    let read = tokio::io::AsyncReadExt::read_to_end(&mut first, &mut answer);
-    tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    in_time("the first is answered", first.read_to_end(&mut answer)).await.unwrap();
     assert_eq!(Answer::parse(&answer).status, 200);
-    drop(second);
-    // The question whether there is something, and the attempt.
-    asked(&store, Verb::TryAcquire, 3).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    // The question whether there is something; then the attempt, whose client has gone.
+    asked(&store, Verb::TryAcquire, 2).await;
+    server.hang_up(second).await;
+    store.let_go();
+    answered(&store, Verb::TryAcquire, 3).await;
+    let server = server.replaced(&store).await;
     assert!(store.calls(Verb::Release).is_empty(), "a lease that was answered was given back");
     assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
 }
@@ -141,7 +157,7 @@ async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
     server.until("a", |lock| lock["queue_length"] == 2).await;
     let newer = server.raw(&acquire(50_000)).await;
     let mut answer = Vec::new();
-    let read = tokio::io::AsyncReadExt::read_to_end(&mut older, &mut answer);
+    let read = older.read_to_end(&mut answer);
     tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is told").unwrap();
     let answer = Answer::parse(&answer);
     assert_eq!((answer.status, &answer.body["code"]), (410, &json!("SUPERSEDED")));
@@ -158,18 +174,15 @@ async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
     let (server, store) = faulty().await;
     assert_eq!(server.verb("a", "acquire", body(0)).await.status, 200);
     // The question whether there is something; then the answer to the attempt gets lost, and none comes any more.
-    let lost = Act::LostAfter(ErrorKind::NetworkTimeout);
-    store.plan(Verb::TryAcquire, [Act::Pass, lost, lost, lost, lost, lost, lost]);
+    store.plan(Verb::TryAcquire, [Act::Pass]);
+    store.always(Verb::TryAcquire, Act::LostAfter(ErrorKind::NetworkTimeout));
     let going = server.raw(&acquire(20_000)).await;
     asked(&store, Verb::TryAcquire, 4).await;
-    drop(going);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    server.hang_up(going).await;
+    let server = server.replaced(&store).await;
     let renew = json!({"lease_id": ID, "extend_by_ms": 1000});
-    assert_eq!(
-        server.verb("a", "renew", renew).await.status,
-        200,
-        "a lease that was answered was given back"
-    );
+    let renewed = server.verb("a", "renew", renew).await;
+    assert_eq!(renewed.status, 200, "a lease that was answered was given back");
 }
 
 /// A give-back is tried for ten seconds; whoever comes back does not wait for that, and it takes nothing away when it
@@ -177,26 +190,21 @@ async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
 #[tokio::test]
 async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
     let (server, store) = faulty().await;
-    store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_secs(1))]);
+    store.plan(Verb::TryAcquire, [Act::Held]);
     store.always(Verb::Release, Act::Fail(ErrorKind::Unavailable));
     let first = server.raw(&acquire(0)).await;
     asked(&store, Verb::TryAcquire, 1).await;
-    drop(first);
+    server.hang_up(first).await;
+    store.let_go();
     asked(&store, Verb::Release, 1).await;
-    let began = Instant::now();
     let second = server.verb("a", "acquire", body(0)).await;
     assert_eq!(second.status, 200, "{second:?}");
-    assert!(began.elapsed() < Duration::from_secs(5), "it waited for {:?}", began.elapsed());
+    // It is still being tried: the second has not waited for its end.
     let tried = store.count(Verb::Release);
     store.always(Verb::Release, Act::Pass);
-    asked(&store, Verb::Release, tried + 1).await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(
-        server.get("/v1/locks/a").await.body["fencing_token"],
-        second.body["fencing_token"],
-        "it was taken away"
-    );
-    assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
+    answered(&store, Verb::Release, tried + 1).await;
+    let seen = server.get("/v1/locks/a").await.body;
+    assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &second.body["fencing_token"]));
 }
 
 /// The same on a real store, whose network holds up the give-back and nothing else.
@@ -220,17 +228,15 @@ async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_t
     proxy.blackhole_one_way(Direction::ToClient);
     let first = server.raw(&acquire(0)).await;
     beside.until("a", |lock| lock["held"] == true).await;
-    drop(first);
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.hang_up(first).await;
     let mut give_back = proxy.hold_request(b"");
     proxy.pass();
-    tokio::time::timeout(PATIENCE, give_back.caught()).await.expect("it is given back");
+    in_time("it is given back", give_back.caught()).await;
     // Each answer takes a while: the second asks, takes over, and has gone before it is told.
     proxy.delay(Direction::ToClient, Duration::from_millis(600));
     let second = server.raw(&acquire(0)).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
-    drop(second);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.hang_up(second).await;
     give_back.deliver();
     is_free(&beside, "both have gone").await;
 }

@@ -9,6 +9,7 @@ use leasehold::{ErrorKind, Locks};
 use leasehold_server::{Examiner, Limits, NewToken, Scope, Settings, Tokens, Verb};
 use serde_json::{Map, Value, json};
 use testkit::faulty::{self, Act, Faulty};
+use testkit::until::until_async;
 
 use crate::support::{Answer, Server, faulty};
 
@@ -256,6 +257,7 @@ async fn with_a_store_that_fails(document: &mut Document) {
             document.fits(method, template, 503, &answer);
         }
     }
+    until_async("it is not ready", async || server.get("/readyz").await.status == 503).await;
     document.fits("get", "/readyz", 503, &server.get("/readyz").await);
     store.always(faulty::Verb::TryAcquire, Act::Fail(ErrorKind::Busy));
     document.fits("post", "/v1/locks/{name}/acquire", 409, &server.acquire("a").await);

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use leasehold::{ErrorKind, Locks};
 use serde_json::json;
 use testkit::proxy::Proxy;
+use testkit::until::{in_time, until_async};
 
-use crate::support::{PATIENCE, Server};
+use crate::support::Server;
 
 /// What `docs/server.md` promises, and some room for a slow machine.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -35,7 +36,7 @@ async fn a_guard_is_lost_before_its_lease_can_have_passed_on() {
         Instant::now()
     };
     let both = async { tokio::join!(lost, passed_on) };
-    let (lost, passed_on) = tokio::time::timeout(PATIENCE, both).await.expect("both happen");
+    let (lost, passed_on) = in_time("both happen", both).await;
     assert!(lost <= passed_on, "told {:?} too late", lost - passed_on);
     assert!(guard.check().is_err());
 }
@@ -54,7 +55,7 @@ async fn a_wait_is_sent_again_within_seconds_and_keeps_its_place() {
     let began = Instant::now();
     // Gone is what was held back; what is sent from now on arrives.
     proxy.discard();
-    let got = tokio::time::timeout(PATIENCE, waiting).await.expect("it moves on").unwrap();
+    let got = in_time("it moves on", waiting).await.unwrap();
     assert!(got.unwrap().get() > first["fencing_token"].as_u64().unwrap());
     // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
     assert!(began.elapsed() < Duration::from_secs(5) + ROOM, "it took {:?}", began.elapsed());
@@ -68,7 +69,7 @@ async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
     server.until("a", |lock| lock["queue_length"] == 1).await;
     proxy.blackhole();
     let began = Instant::now();
-    let error = tokio::time::timeout(PATIENCE, waiting).await.expect("it ends").unwrap().unwrap_err();
+    let error = in_time("it ends", waiting).await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
     // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
     assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
@@ -83,7 +84,7 @@ async fn a_bounded_wait_for_a_server_that_falls_silent_is_an_error_and_no_conten
         server.until("a", |lock| lock["queue_length"] == 1).await;
         let began = Instant::now();
         proxy.blackhole();
-        let ended = tokio::time::timeout(PATIENCE, waiting).await.expect("it ends").unwrap();
+        let ended = in_time("it ends", waiting).await.unwrap();
         let error = ended.expect_err("nobody has said that it is still held");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
         assert!(began.elapsed() < limit + LAST_LOOK + ROOM, "it took {:?}", began.elapsed());
@@ -105,9 +106,11 @@ async fn a_wait_that_is_sent_again_is_still_before_those_who_came_later() {
         server.until("a", |lock| lock["queue_length"] == 2).await;
         proxy.blackhole();
         tokio::time::sleep(NOTICED).await;
+        // What was sent into the silence gets no answer in `request_timeout`, and is sent again: first as an attempt.
+        let refused = async || server.figure("lock_acquire_total{result=\"fail\"}").await;
+        let before = refused().await;
         proxy.discard();
-        // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        until_async("it is sent again", async || refused().await > before).await;
         let seen = server.get("/v1/locks/a").await.body;
         assert_eq!(
             (&seen["queue_length"], &seen["waiters"][1]["owner_id"]),
@@ -117,6 +120,6 @@ async fn a_wait_that_is_sent_again_is_still_before_those_who_came_later() {
         server.verb("a", "release", json!({"lease_id": first["lease_id"]})).await;
     };
     let (later, ()) = tokio::join!(later, rest);
-    let got = tokio::time::timeout(PATIENCE, waiting).await.expect("it moves on").unwrap();
+    let got = in_time("it moves on", waiting).await.unwrap();
     assert!(got.unwrap().get() < later.body["fencing_token"].as_u64().unwrap(), "it lost its place");
 }

@@ -1,23 +1,19 @@
 //! A server in this process, and a client that writes its requests byte by byte.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
 use leasehold::Locks;
 use leasehold::backend::Backend;
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
 use leasehold_server::{App, Log, LogForm, Settings, serve};
 use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use testkit::faulty::{Faulty, Verb};
+use testkit::until::{in_time, until_async};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-
-/// Far longer than anything takes: only what never happens is a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -44,6 +40,28 @@ impl Server {
 
     pub(crate) fn stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) {
+        in_time("the server ends", &mut self.task).await.unwrap().unwrap();
+    }
+
+    /// Ends it, and puts another before the same store. All that the first did without its clients is done by then.
+    pub(crate) async fn replaced(mut self, store: &Faulty) -> Self {
+        self.stop();
+        self.ended().await;
+        // Whatever is still under way has a part in this.
+        let app = &self.app;
+        until_async("nothing of the server is left", async || Arc::strong_count(app) == 1).await;
+        Server::on(locks(store), Settings::default()).await
+    }
+
+    /// Hangs up, and returns when the server has noticed. For servers that share one thread with their test: they
+    /// handle events in the order in which these come, and the end of the connection comes before the exchange.
+    pub(crate) async fn hang_up(&self, connection: TcpStream) {
+        drop(connection);
+        assert_eq!(self.get("/healthz").await.status, 200);
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -79,7 +97,7 @@ impl Server {
             let _ = stream.read_to_end(&mut answer).await;
             Answer::parse(&answer)
         };
-        tokio::time::timeout(PATIENCE, read).await.expect("the server answers")
+        in_time("the server answers", read).await
     }
 
     /// A connection on which these bytes were sent.
@@ -93,15 +111,13 @@ impl Server {
     /// Looks at a lock until it is so.
     pub(crate) async fn until(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
-        let began = Instant::now();
-        loop {
-            let seen = self.get(&path).await.body;
-            if is_so(&seen) {
-                return seen;
-            }
-            assert!(began.elapsed() < PATIENCE, "it never came to be so: {seen}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let mut seen = Value::Null;
+        until_async(&format!("{name:?} is as the test expects"), async || {
+            seen = self.get(&path).await.body;
+            is_so(&seen)
+        })
+        .await;
+        seen
     }
 }
 
@@ -166,17 +182,24 @@ pub(crate) async fn faulty() -> (Server, Faulty) {
 
 pub(crate) async fn faulty_with(settings: Settings) -> (Server, Faulty) {
     let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
-    let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
-    (Server::on(locks, settings).await, store)
+    (Server::on(locks(&store), settings).await, store)
+}
+
+/// The locks of such a store.
+pub(crate) fn locks(store: &Faulty) -> Locks {
+    Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build()
 }
 
 /// Waits until the store was asked so often.
 pub(crate) async fn asked(store: &Faulty, verb: Verb, times: usize) {
-    let began = Instant::now();
-    while store.calls(verb).len() < times {
-        assert!(began.elapsed() < PATIENCE, "the store was never asked");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until_async(&format!("{verb:?} number {times}"), async || store.count(verb) >= times).await;
+}
+
+/// Waits until the store has answered so often.
+pub(crate) async fn answered(store: &Faulty, verb: Verb, times: usize) {
+    let is_answered = |call: &testkit::faulty::Call| call.answer.is_some();
+    let count = || store.calls(verb).into_iter().filter(is_answered).count();
+    until_async(&format!("the answer to {verb:?} number {times}"), async || count() >= times).await;
 }
 
 /// The lines of a server.

@@ -1,13 +1,12 @@
 use std::time::Instant;
 
+use testkit::until::{in_time, until_async};
 use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Nothing that must happen takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long is looked for something that must not happen.
-const A_WHILE: Duration = Duration::from_millis(60);
+/// How long is looked at the least for something that must not happen.
+const A_WHILE: Duration = Duration::from_millis(20);
 
 /// A server that sends back what it gets, and keeps it.
 struct Echo {
@@ -41,7 +40,7 @@ impl Echo {
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.proxy.address()).await.unwrap()
+        in_time("a connection", TcpStream::connect(self.proxy.address())).await.unwrap()
     }
 
     fn heard(&self) -> String {
@@ -49,19 +48,16 @@ impl Echo {
     }
 
     async fn until_heard(&self, what: &str) {
-        let started = Instant::now();
-        while self.heard() != what {
-            assert!(started.elapsed() < PATIENCE, "heard {:?}, not {what:?}", self.heard());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until_async(what, async || self.heard() == what).await;
     }
 
-    async fn until_closed(&self) {
-        let started = Instant::now();
-        while self.proxy.counts().open > 0 {
-            assert!(started.elapsed() < PATIENCE, "{:?}", self.proxy.counts());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+    async fn until_open(&self, connections: u64) {
+        until_async("so many connections are open", async || self.proxy.counts().open == connections).await;
+    }
+
+    /// The proxy has read so many bytes of requests.
+    async fn until_read(&self, bytes: u64) {
+        until_async("the request is read", async || self.proxy.counts().from_clients == bytes).await;
     }
 }
 
@@ -72,17 +68,24 @@ impl Drop for Echo {
 }
 
 async fn ask(stream: &mut TcpStream, what: &str) {
-    stream.write_all(what.as_bytes()).await.unwrap();
+    in_time("a request is written", stream.write_all(what.as_bytes())).await.unwrap();
 }
 
 /// Exactly these bytes come next.
 async fn comes(stream: &mut TcpStream, what: &str) {
     let mut bytes = vec![0; what.len()];
-    tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await.expect("it comes").unwrap();
+    in_time(what, stream.read_exact(&mut bytes)).await.unwrap();
     assert_eq!(String::from_utf8(bytes).unwrap(), what);
 }
 
+/// Nothing comes in the time in which many requests are answered through another proxy.
 async fn nothing_comes(stream: &mut TcpStream) {
+    let other = Echo::start().await;
+    let mut quick = other.connect().await;
+    for _ in 0..20 {
+        ask(&mut quick, "x").await;
+        comes(&mut quick, "x").await;
+    }
     let mut byte = [0];
     let read = tokio::time::timeout(A_WHILE, stream.read(&mut byte)).await;
     assert!(read.is_err(), "{read:?}");
@@ -91,7 +94,7 @@ async fn nothing_comes(stream: &mut TcpStream) {
 /// What the stream says when it is over.
 async fn ends(stream: &mut TcpStream) -> io::Result<usize> {
     let mut bytes = [0; 16];
-    tokio::time::timeout(PATIENCE, stream.read(&mut bytes)).await.expect("it ends")
+    in_time("the end of a connection", stream.read(&mut bytes)).await
 }
 
 fn is_reset(end: io::Result<usize>) -> bool {
@@ -107,12 +110,15 @@ async fn everything_passes_and_is_counted() {
     ask(&mut two, "you").await;
     comes(&mut two, "you").await;
     let counts = echo.proxy.counts();
-    assert_eq!(counts, Counts { accepted: 2, open: 2, to_server: 8, to_client: 8, swallowed: 0, cut: 0 });
+    assert_eq!(
+        counts,
+        Counts { accepted: 2, open: 2, from_clients: 8, to_server: 8, to_client: 8, swallowed: 0, cut: 0 }
+    );
     // The end of one half is passed on too: the server closes, and so does the client's other half.
-    one.shutdown().await.unwrap();
+    in_time("one half is closed", one.shutdown()).await.unwrap();
     assert_eq!(ends(&mut one).await.unwrap(), 0);
     drop((one, two));
-    echo.until_closed().await;
+    echo.until_open(0).await;
 }
 
 #[tokio::test]
@@ -128,15 +134,15 @@ async fn each_direction_has_its_delay_and_chunks_do_not_wait_for_each_other() {
         assert!(started.elapsed() >= delay, "{direction:?}: {:?}", started.elapsed());
         echo.proxy.pass();
     }
-    // Twenty that are under way together take about as long as one, and not twenty times as long.
+    // A hundred that are under way together take about as long as one, and not a hundred times as long.
     echo.proxy.delay(Direction::ToServer, 4 * delay);
     let started = Instant::now();
-    for _ in 0..20 {
+    for _ in 0..100 {
         ask(&mut stream, "x").await;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    comes(&mut stream, &"x".repeat(20)).await;
-    assert!(started.elapsed() >= 4 * delay && started.elapsed() < 40 * delay, "{:?}", started.elapsed());
+    comes(&mut stream, &"x".repeat(100)).await;
+    assert!(started.elapsed() >= 4 * delay && started.elapsed() < 100 * delay, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -150,6 +156,8 @@ async fn a_blackhole_keeps_connections_open_and_delivers_when_it_ends() {
     // New connections are accepted, and as deaf.
     let mut new = echo.connect().await;
     ask(&mut new, "c").await;
+    echo.until_open(2).await;
+    echo.until_read(2).await;
     nothing_comes(&mut new).await;
     nothing_comes(&mut stream).await;
     assert_eq!(echo.heard(), "a");
@@ -166,6 +174,7 @@ async fn a_blackhole_may_end_without_delivering_what_it_held() {
     comes(&mut stream, "a").await;
     echo.proxy.blackhole();
     ask(&mut stream, "b").await;
+    echo.until_read(2).await;
     nothing_comes(&mut stream).await;
     echo.proxy.discard();
     ask(&mut stream, "c").await;
@@ -185,6 +194,7 @@ async fn a_blackhole_one_way_lets_the_other_pass() {
     comes(&mut stream, "a").await;
     echo.proxy.blackhole_one_way(Direction::ToServer);
     ask(&mut stream, "b").await;
+    echo.until_read(2).await;
     nothing_comes(&mut stream).await;
     assert_eq!(echo.heard(), "a");
 }
@@ -197,14 +207,14 @@ async fn a_reset_is_seen_as_one_and_new_connections_work() {
     comes(&mut stream, "a").await;
     echo.proxy.reset();
     assert!(is_reset(ends(&mut stream).await));
-    echo.until_closed().await;
+    echo.until_open(0).await;
     let mut stream = echo.connect().await;
     ask(&mut stream, "b").await;
     comes(&mut stream, "b").await;
     // Also in the middle of a blackhole.
     echo.proxy.blackhole();
     let mut deaf = echo.connect().await;
-    nothing_comes(&mut deaf).await;
+    echo.until_open(2).await;
     echo.proxy.reset();
     assert!(is_reset(ends(&mut deaf).await));
     assert!(is_reset(ends(&mut stream).await));
@@ -217,7 +227,7 @@ async fn new_connections_are_refused_until_they_are_not_and_old_ones_live_on() {
     ask(&mut stream, "a").await;
     comes(&mut stream, "a").await;
     echo.proxy.refuse(true);
-    let refused = TcpStream::connect(echo.proxy.address()).await.unwrap_err();
+    let refused = in_time("a refusal", TcpStream::connect(echo.proxy.address())).await.unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     ask(&mut stream, "b").await;
     comes(&mut stream, "b").await;
@@ -256,9 +266,8 @@ async fn exactly_one_answer_is_swallowed_that_of_the_request() {
     ask(&mut two, "other").await;
     comes(&mut two, "other").await;
     ask(&mut one, "a secret").await;
-    echo.until_heard("othera secret").await;
+    until_async("the answer is swallowed", async || echo.proxy.counts().swallowed == 1).await;
     nothing_comes(&mut one).await;
-    assert_eq!(echo.proxy.counts().swallowed, 1);
     for stream in [&mut one, &mut two] {
         ask(stream, "a secret again").await;
         comes(stream, "a secret again").await;
@@ -288,16 +297,15 @@ async fn a_request_is_held_back_and_delivered_after_its_client_is_gone() {
     comes(&mut one, "first ").await;
     assert!(!held.is_caught());
     ask(&mut one, "late ").await;
-    held.caught().await;
+    in_time("the request is caught", held.caught()).await;
     drop(one);
     ask(&mut two, "second ").await;
     comes(&mut two, "second ").await;
-    tokio::time::sleep(A_WHILE).await;
     assert_eq!(echo.heard(), "first second ");
     held.deliver();
     echo.until_heard("first second late ").await;
     drop(two);
-    echo.until_closed().await;
+    echo.until_open(0).await;
 }
 
 #[tokio::test]
@@ -306,7 +314,7 @@ async fn a_held_request_that_is_let_go_of_never_arrives() {
     let mut held = echo.proxy.hold_request(b"");
     let mut stream = echo.connect().await;
     ask(&mut stream, "late").await;
-    held.caught().await;
+    in_time("the request is caught", held.caught()).await;
     drop(held);
     assert!(is_reset(ends(&mut stream).await));
     assert_eq!(echo.heard(), "");
@@ -319,7 +327,7 @@ async fn a_server_that_is_not_there_is_a_reset() {
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let proxy = Proxy::before(socket.local_addr().unwrap()).unwrap();
     // The reset may come before the client knows that it is connected.
-    match TcpStream::connect(proxy.address()).await {
+    match in_time("a connection", TcpStream::connect(proxy.address())).await {
         Ok(mut stream) => assert!(is_reset(ends(&mut stream).await)),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
@@ -333,15 +341,15 @@ async fn dropped_it_closes_everything() {
     comes(&mut stream, "a").await;
     let other = Proxy::before(echo.proxy.address()).unwrap();
     let address = other.address();
-    let mut through = TcpStream::connect(address).await.unwrap();
+    let mut through = in_time("a connection", TcpStream::connect(address)).await.unwrap();
     ask(&mut through, "b").await;
     comes(&mut through, "b").await;
     drop(other);
     assert_eq!(ends(&mut through).await.unwrap_or(0), 0);
-    assert!(TcpStream::connect(address).await.is_err());
+    assert!(in_time("a refusal", TcpStream::connect(address)).await.is_err());
     drop(stream);
     // And it passed on that its own connection ended.
-    echo.until_closed().await;
+    echo.until_open(0).await;
 }
 
 #[tokio::test]
@@ -350,7 +358,7 @@ async fn traps_that_nobody_met_are_taken_back_and_a_connection_whose_answers_are
     let (mut met, mut other) = (echo.connect().await, echo.connect().await);
     echo.proxy.lose_answers(b"lost");
     ask(&mut met, "lost").await;
-    nothing_comes(&mut met).await;
+    until_async("the answer is lost", async || echo.proxy.counts().swallowed == 1).await;
     echo.proxy.lose_answers(b"");
     echo.proxy.swallow_answer(b"");
     BOTH.iter().for_each(|direction| echo.proxy.cut_after(*direction, 3));

@@ -2,6 +2,7 @@
 //! started it dies in any other way.
 
 use std::ffi::OsStr;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -10,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::failed;
 
@@ -30,7 +31,8 @@ children=$(cat "/proc/$pid/task/$pid/children")
 kill -KILL $pid $children
 wait "$pid"
 ipcrm -m "$(sed -n '7s/.* //p' "$dir/data/postmaster.pid")"
-rm -rf "$dir"
+# A child that is still dying may write once more.
+for n in 1 2 3 4 5; do rm -rf "$dir" && break; sleep 0.2; done
 "#;
 
 /// A directory of its own, removed when dropped.
@@ -122,11 +124,7 @@ impl Daemon {
 
     /// Whether it has ended.
     pub(super) fn has_ended(&self) -> bool {
-        // Until its keeper is gone it stays as a zombie.
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
-        stat.ok()
-            .and_then(|stat| Some(stat.rsplit_once(')')?.1.trim_start().starts_with('Z')))
-            .unwrap_or(true)
+        has_ended(self.pid)
     }
 
     /// Sends it a signal.
@@ -147,15 +145,39 @@ impl Daemon {
     /// # Errors
     /// If that takes too long.
     pub(super) fn wait(mut self, children: &[Pid]) -> io::Result<()> {
-        let started = Instant::now();
-        while !self.has_ended() || children.iter().any(|child| test_kill_process(*child).is_ok()) {
-            if started.elapsed() > PATIENCE {
-                return Err(failed("the server does not end"));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until("the server does not end", || {
+            self.has_ended() && children.iter().all(|pid| has_ended(*pid))
+        })?;
         self.dismiss();
         Ok(())
+    }
+
+    /// Stops it with SIGSTOP, with all that it has started, and returns when they stand still.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub(super) fn freeze(&self) -> io::Result<()> {
+        let stop = |pid: Pid| {
+            let _ = kill_process(pid, Signal::STOP);
+            wait_until("the server does not stand still", || matches!(state(pid), None | Some('T' | 'Z')))
+        };
+        // First the one that starts the others. From then on their list can only shrink; it may lack one while another
+        // ends.
+        stop(self.pid)?;
+        loop {
+            let children = self.children();
+            children.iter().copied().try_for_each(stop)?;
+            if children == self.children() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets it go on.
+    pub(super) fn thaw(&self) {
+        for pid in self.children().into_iter().chain([self.pid]) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
     }
 
     /// Ends the keeper before it can act.
@@ -167,21 +189,58 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let children = self.children();
-        self.signal(Signal::KILL);
-        for child in children {
-            let _ = kill_process(child, Signal::KILL);
+        // First the one that starts the others.
+        let all: Vec<Pid> = [self.pid].into_iter().chain(self.children()).collect();
+        for pid in &all {
+            let _ = kill_process(*pid, Signal::KILL);
         }
+        // Until then they may write into the directory that is removed next.
+        let _ = wait_until("the server does not end", || all.iter().all(|pid| has_ended(*pid)));
         self.dismiss();
     }
 }
 
+/// A process as the system has it: running, sleeping, stopped (T), a zombie (Z); none if it is gone.
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether a process has ended. As long as nobody has asked how, it stays as a zombie.
+fn has_ended(pid: Pid) -> bool {
+    matches!(state(pid), None | Some('Z'))
+}
+
+fn wait_until(otherwise: &str, is_so: impl Fn() -> bool) -> io::Result<()> {
+    let started = Instant::now();
+    while !is_so() {
+        if started.elapsed() > PATIENCE {
+            return Err(failed(otherwise));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// The ports for servers: below those that the system gives to outgoing connections, one of which could otherwise take
+/// the port of a server that is about to start, or to start again.
+const PORTS: std::ops::Range<u64> = 10_000..32_000;
+
 /// A port on which nobody listens at the moment.
 ///
 /// # Errors
-/// If there is none.
+/// If none is found.
 pub(super) fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    let mut taken = None;
+    for _ in 0..1000 {
+        let random = RandomState::new().build_hasher().finish();
+        let port = PORTS.start + random % (PORTS.end - PORTS.start);
+        match TcpListener::bind(("127.0.0.1", port as u16)) {
+            Ok(_) => return Ok(port as u16),
+            Err(error) => taken = Some(error),
+        }
+    }
+    Err(taken.unwrap_or_else(|| failed("there is no free port")))
 }
 
 /// The start of a command line that runs a program without root's rights, which servers refuse.

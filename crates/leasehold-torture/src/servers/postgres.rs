@@ -190,6 +190,7 @@ impl Postgres {
     pub fn sql(&self, sql: &str) -> String {
         let mut psql = Command::new(or_panic(program("psql")));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url()).args(["-c", sql]);
+        psql.env("PGCONNECT_TIMEOUT", PATIENCE.as_secs().to_string());
         or_panic(run(&mut psql))
     }
 
@@ -263,14 +264,13 @@ impl Postgres {
         self.start_again();
     }
 
-    /// Stops every process of it with SIGSTOP: connections stay open, nothing is answered.
+    /// Stops every process of it with SIGSTOP, and returns when they stand still: connections stay open, nothing is
+    /// answered.
     ///
     /// # Panics
     /// If it does not run.
     pub fn freeze(&self) {
-        let daemon = self.daemon.as_ref().expect("the server runs");
-        daemon.signal(Signal::STOP);
-        self.signal_children(Signal::STOP);
+        or_panic(self.daemon.as_ref().expect("the server runs").freeze());
     }
 
     /// Lets it go on.
@@ -278,8 +278,7 @@ impl Postgres {
     /// # Panics
     /// If it does not run.
     pub fn thaw(&self) {
-        self.signal_children(Signal::CONT);
-        self.daemon.as_ref().expect("the server runs").signal(Signal::CONT);
+        self.daemon.as_ref().expect("the server runs").thaw();
     }
 
     /// Sends a signal to the process of one session, by its `pg_backend_pid()`.
@@ -293,12 +292,6 @@ impl Postgres {
             "no such session"
         );
         kill_process(pid, signal).expect("the session is there");
-    }
-
-    fn signal_children(&self, signal: Signal) {
-        for child in self.daemon.iter().flat_map(Daemon::children) {
-            let _ = kill_process(child, signal);
-        }
     }
 
     /// Whether it has come up; not if the port was taken meanwhile.

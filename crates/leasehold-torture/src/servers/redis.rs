@@ -36,7 +36,7 @@ pub fn free_port() -> u16 {
 ///
 /// # Panics
 /// If it does not become true within a minute.
-pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_true() {
         assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
@@ -166,7 +166,8 @@ impl Server {
         if self.sentinel {
             command.arg(self.dir.0.join("sentinel.conf")).arg("--sentinel");
         }
-        command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--logfile", "log"]);
+        // An absolute path: the options may name another directory.
+        command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--logfile"]).arg(self.dir.0.join("log"));
         if !self.sentinel {
             command.args(["--save", "", "--enable-debug-command", "yes"]);
         }
@@ -199,6 +200,10 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
+        // By its own word: somebody else may listen on the port.
+        if !self.sentinel && !self.log().contains("Ready to accept connections") {
+            return false;
+        }
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
         if self.tls {
             return true;

@@ -11,7 +11,7 @@ use leasehold::backend::{
     Swept, TimeAuthority, Wake,
 };
 use leasehold::state::{Answer, Op};
-use leasehold::{Error, ErrorKind, LeaseId, Name, Result};
+use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
 use tokio::sync::{Notify, oneshot};
 
 use super::count::Count;
@@ -404,9 +404,9 @@ impl Backend for Wire {
         .await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let name = name.clone();
-        self.verb(move |world| match apply(world, &name, Op::Revoke { now })? {
+        self.verb(move |world| match apply(world, &name, Op::Revoke { now, only })? {
             Answer::Revoked(revoked) => Ok(revoked),
             _ => Err(unexpected()),
         })

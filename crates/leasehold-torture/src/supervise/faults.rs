@@ -220,8 +220,9 @@ impl<'a> Making<'a> {
         if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if frozen == server)) {
             return Ok(());
         }
-        self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
         self.ground.freeze(server, true)?;
+        // Recorded only now: from here on no process of the store runs, so any answer it seems to give is a lie.
+        self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
         self.landed.of(planned.fault).landed += 1;
         self.later(planned, planned.target, false, Undo::Thaw(server));
         Ok(())
@@ -302,7 +303,10 @@ impl<'a> Making<'a> {
                 landed = held.is_caught();
                 held.deliver();
             }
-            Undo::Thaw(server) => self.ground.freeze(server, false)?,
+            Undo::Thaw(server) => {
+                self.note(Kind::FaultEnd, one.fault, one.value, one.held)?;
+                return self.ground.freeze(server, false);
+            }
             Undo::Memory(server) => drop(self.ground.limit_memory(server, 0)),
             Undo::Descriptors(place, number, before) => {
                 let worker = &self.crew.workers[place];

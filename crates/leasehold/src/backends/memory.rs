@@ -199,8 +199,8 @@ impl Backend for Memory {
         }
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        match self.apply(name, Op::Revoke { now })? {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        match self.apply(name, Op::Revoke { now, only })? {
             Answer::Revoked(revoked) => Ok(revoked),
             other => Err(unexpected(&other)),
         }

@@ -22,6 +22,7 @@ use crate::backend::{Claim, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 
 /// While somebody waits, the connection is asked this often whether it is there.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -182,7 +183,9 @@ impl Table {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(%error, "no wake-ups from the store for now; those who wait poll");
+                        reporter::log(move || {
+                            tracing::warn!(%error, "no wake-ups from the store for now; those who wait poll");
+                        });
                     }
                     self.change(true);
                     sleep(PAUSE).await;
@@ -273,4 +276,61 @@ impl Table {
 /// Not under the lock: a waker may do anything.
 fn ring(waiters: impl IntoIterator<Item = Waiter>) {
     waiters.into_iter().for_each(|waiter| waiter.slot.ring(None));
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test that cannot go on has failed
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures_util::stream;
+
+    use super::*;
+    use crate::backend::Mode;
+
+    /// A store that can fall silent: its connections stay open and answer nothing, and new ones are never made.
+    struct Silent(Arc<AtomicBool>);
+
+    #[async_trait]
+    impl Subscribe for Silent {
+        type Connection = Arc<AtomicBool>;
+
+        async fn subscribe(&self, _: &str) -> Result<(Self::Connection, BoxStream<'static, String>)> {
+            answer(&self.0).await;
+            Ok((Arc::clone(&self.0), stream::pending().boxed()))
+        }
+
+        async fn check(connection: &mut Self::Connection) -> bool {
+            answer(connection).await;
+            true
+        }
+    }
+
+    async fn answer(silent: &AtomicBool) {
+        if silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_ends_every_wait_within_a_second() {
+        // Silent from the beginning, or from any moment after that.
+        for after in [None, Some(0), Some(1), Some(499), Some(501), Some(1700)] {
+            let silent = Arc::new(AtomicBool::new(after.is_none()));
+            let wakes = Wakes::new("x", Arc::new(Silent(Arc::clone(&silent))), Handle::current());
+            let hour = Duration::from_secs(3600);
+            let claim = Claim::new(Name::new("x").unwrap(), Mode::Exclusive, hour, "test").queued(hour);
+            if let Some(after) = after {
+                wakes.enter(&claim, hour);
+                wakes.listen();
+                wakes.wait(&claim).await.unwrap(); // the connection has come
+                sleep(Duration::from_millis(after)).await;
+            }
+            silent.store(true, Ordering::SeqCst);
+            wakes.enter(&claim, hour);
+            wakes.listen();
+            let told = timeout(Duration::from_secs(1), wakes.wait(&claim)).await;
+            assert!(told.is_ok(), "silent after {after:?}");
+        }
+    }
 }

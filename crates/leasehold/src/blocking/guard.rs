@@ -138,6 +138,9 @@ impl Guard {
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
     pub fn release(self) -> Result<State> {
+        if self.0.is_copy() {
+            return Ok(State::Lost);
+        }
         let client = self.0.client().clone();
         client.block_on(self.0.release())
     }

@@ -7,6 +7,7 @@ use super::{Guard, Leasing, Lock, Mutex, RwLock, Semaphore, block_on};
 use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
 use crate::diagnostics::LeaseInfo;
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::locks::LocksBuilder;
@@ -168,6 +169,15 @@ impl Locks {
         self.block_on(self.0.revoke(name, now))
     }
 
+    /// As [`revoke`](Locks::revoke), but of one lease only: the one that has this fence. If it is gone by now,
+    /// nothing is changed, whoever holds the name, and no lease is counted.
+    ///
+    /// # Errors
+    /// As [`revoke`](Locks::revoke).
+    pub fn revoke_only(&self, name: impl AsRef<str>, fence: Fence, now: bool) -> Result<Revoked> {
+        self.block_on(self.0.revoke_only(name, fence, now))
+    }
+
     /// Drops what has expired. Never needed for correctness.
     ///
     /// # Errors
@@ -177,15 +187,21 @@ impl Locks {
     }
 
     /// Ends the client: waiting and new acquires are `Aborted`, and when this returns every release
-    /// of a dropped guard has been sent or has failed. Held guards stay renewed until they are released.
+    /// of a dropped guard, and of what an aborted acquire may have got, has been sent or has failed. Held guards
+    /// stay renewed until they are released.
     ///
-    /// On the library's own thread it does not wait, because the releases would wait for it.
+    /// Where a blocking call is a `Deadlock` it does not wait, because the releases would wait for it.
     pub fn close(&self) {
-        if self.0.client.is_own_thread() {
-            return self.0.client.closed.cancel();
+        let client = &self.0.client;
+        client.closed.cancel();
+        // A client that was never used need not start its thread for this.
+        if client.started().is_some() {
+            // Refused where this thread would wait for itself.
+            let _ = client.block_on(async {
+                self.0.close().await;
+                Ok(())
+            });
         }
-        // No timers, hence no runtime: a client that was never used need not start its thread for this.
-        block_on(None, self.0.close());
     }
 
     /// Whether anybody holds the name at this moment. Read only; by the time you look at the answer it
@@ -240,7 +256,8 @@ impl Locks {
     }
 
     /// The names in use, in this client's namespace, that begin with `prefix`: a page of at most
-    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says.
+    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says. A page may have fewer names, or none,
+    /// and a next one all the same.
     ///
     /// # Errors
     /// `InvalidArgument` for a limit of zero; faults of the store.

@@ -3,9 +3,10 @@
 //! Everything here has the name, the options and the meaning of its namesake at the crate's root, and
 //! blocks where that one is awaited. It needs no runtime, and it may be called on a thread that
 //! belongs to one: it then blocks that thread, as any blocking call would, but neither panics nor
-//! needs that runtime to go on. Only on the library's own thread, where
-//! [`on_release_error`](crate::Options::on_release_error) is called, it is refused as `Deadlock`: that
-//! thread would wait for itself.
+//! needs that runtime to go on. Only on the library's own threads, where
+//! [`on_release_error`](crate::Options::on_release_error) is called, it is refused as `Deadlock`: they
+//! would wait for themselves. So is a call that has to wait on the one thread of a runtime given to
+//! [`LocksBuilder::runtime`](crate::LocksBuilder::runtime), after a second in which that runtime does nothing.
 //!
 //! A blocked call is cancelled from another thread with a [`Cancel`](crate::Cancel).
 //!
@@ -26,9 +27,10 @@ mod mutex;
 mod rwlock;
 mod semaphore;
 
+use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -49,6 +51,9 @@ pub use semaphore::Semaphore;
 
 /// How long a wake-up may be held back by the runtime this thread belongs to. See [`block_on`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How long a runtime may take to do nothing before it counts as blocked by the thread that waits for it.
+const TURN: Duration = Duration::from_secs(1);
 
 /// Runs a future to its end on this thread; `runtime` is where its timers and connections live.
 ///
@@ -105,14 +110,41 @@ impl Wake for Parked {
 
 impl Client {
     fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        if self.is_own_thread() {
-            return Err(Error::new(
+        let deadlock = || {
+            Error::new(
                 ErrorKind::Deadlock,
-                "a blocking call on the thread that renews this client's leases would wait for itself",
-            ));
+                "a blocking call on a thread that does this client's background work would wait for itself",
+            )
+        };
+        if self.is_own_thread() {
+            return Err(deadlock());
         }
-        block_on(Some(self.start()?), future)
+        let runtime = self.start()?;
+        let mut doubtful = self.may_block_its_runtime();
+        let mut future = pin!(future);
+        block_on(
+            Some(runtime),
+            poll_fn(|cx| {
+                let poll = future.as_mut().poll(cx);
+                // A call that need not wait needs no runtime either.
+                if poll.is_pending() && std::mem::take(&mut doubtful) && !is_turned(runtime) {
+                    return Poll::Ready(Err(deadlock()));
+                }
+                poll
+            }),
+        )
     }
+}
+
+/// Whether a runtime goes on while this thread is blocked. Tokio does not tell whether a thread turns a runtime or only
+/// belongs to it, as those of `spawn_blocking` do, so it is tried.
+fn is_turned(runtime: &Handle) -> bool {
+    let (turned, heard) = mpsc::channel();
+    runtime.spawn(async move {
+        let _ = turned.send(());
+    });
+    // One that was shut down is not waited for either: its calls end by themselves.
+    heard.recv_timeout(TURN) != Err(mpsc::RecvTimeoutError::Timeout)
 }
 
 /// What every blocking face is made of.
@@ -154,8 +186,6 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::poll_fn;
-    use std::sync::mpsc::{RecvTimeoutError, channel};
 
     /// Resolves after this long, by a thread that rings once.
     fn rung_after(time: Duration) -> impl Future<Output = ()> {
@@ -179,9 +209,7 @@ mod tests {
 
     #[test]
     fn a_call_inside_another_does_not_take_its_wake_up() {
-        let (done, over) = channel::<()>();
-        thread::spawn(move || {
-            let _done = done;
+        testkit::until::in_time_blocking("both calls end", || {
             let mut outer = Box::pin(rung_after(Duration::from_millis(10)));
             let mut first = true;
             block_on(
@@ -196,13 +224,14 @@ mod tests {
                 }),
             );
         });
-        assert_eq!(over.recv_timeout(Duration::from_secs(20)), Err(RecvTimeoutError::Disconnected));
     }
 
     #[test]
     fn a_wake_up_before_the_thread_parks_is_not_missed() {
-        for _ in 0..1000 {
-            block_on(None, rung_after(Duration::ZERO));
-        }
+        testkit::until::in_time_blocking("no wake-up is missed", || {
+            for _ in 0..1000 {
+                block_on(None, rung_after(Duration::ZERO));
+            }
+        });
     }
 }

@@ -13,12 +13,13 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::task::JoinHandle;
 
-use super::{Failure, Harness};
+use super::{Failure, Harness, ensure};
 use crate::backend::{
     Attempt, Backend, Busy, Claim, Gone, Grant, HolderInfo, Info, Mode, NameInfo, Page, Query, Release,
     Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::name::Name;
@@ -180,12 +181,22 @@ impl Trial {
         }
     }
 
-    /// Waits until so many wait, where that can be seen; elsewhere a little while.
+    /// Waits until so many wait. Where there is no queue to be seen, their calls show it: after a refusal a wait is
+    /// pending, or, where nothing is pushed, they ask again.
     pub(super) async fn waiting(&self, name: &Name, many: u64) -> Shown {
         if self.info.fifo {
             self.until(name, "the queue forms", |info| info.queue_length == many).await?;
-        } else {
-            tokio::time::sleep(self.ms(50)).await;
+            return Ok(());
+        }
+        let seen = || {
+            let (a, b) = (self.a.blocked(name), self.b.blocked(name));
+            if self.info.push { a.1 + b.1 } else { a.0 + b.0 }
+        };
+        let least = if self.info.push { many } else { seen() + many };
+        let end = Instant::now() + self.patience;
+        while seen() < least {
+            ensure!(Instant::now() < end, "not within {:?}: {many} wait", self.patience);
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         Ok(())
     }
@@ -254,10 +265,36 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// One client's backend, which remembers what was claimed through it.
+/// One client's backend. Remembers what was claimed through it, and which claims wait.
 pub(super) struct Side {
     backend: Arc<dyn Backend>,
     claimed: Mutex<HashMap<LeaseId, Name>>,
+    blocked: Mutex<HashMap<LeaseId, Blocked>>,
+}
+
+/// A claim that was refused, and not granted since.
+struct Blocked {
+    name: Name,
+    /// How often it was refused.
+    refused: u64,
+    /// Whether its wait is pending.
+    waits: bool,
+}
+
+/// A pending wait. A holder's, which waits for its loss, does not count.
+struct Pending<'a>(&'a Side, LeaseId);
+
+impl<'a> Pending<'a> {
+    fn new(side: &'a Side, id: LeaseId) -> Self {
+        side.waits(id, true);
+        Pending(side, id)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.waits(self.1, false);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -266,7 +303,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Side {
     fn new(backend: &Arc<dyn Backend>) -> Self {
-        Side { backend: Arc::clone(backend), claimed: Mutex::default() }
+        Side { backend: Arc::clone(backend), claimed: Mutex::default(), blocked: Mutex::default() }
     }
 
     /// Renews one lease.
@@ -310,6 +347,22 @@ impl Side {
         Ok(!self.view(name).await?.holders.is_empty())
     }
 
+    fn waits(&self, id: LeaseId, waits: bool) {
+        if let Some(blocked) = lock(&self.blocked).get_mut(&id) {
+            blocked.waits = waits;
+        }
+    }
+
+    /// How often claims of a name that are not granted were refused, and how many of them wait.
+    fn blocked(&self, name: &Name) -> (u64, u64) {
+        let blocked = lock(&self.blocked);
+        let of_name = || blocked.values().filter(|blocked| blocked.name == *name);
+        (
+            of_name().map(|blocked| blocked.refused).sum(),
+            of_name().map(|blocked| u64::from(blocked.waits)).sum(),
+        )
+    }
+
     async fn give_back(&self) {
         let claimed = std::mem::take(&mut *lock(&self.claimed));
         stream::iter(claimed)
@@ -337,6 +390,14 @@ impl Backend for Side {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         lock(&self.claimed).insert(claim.id, claim.name.clone());
         let answer = self.backend.try_acquire(claim).await;
+        match &answer {
+            Ok(Attempt::Busy(_)) => {
+                let mut blocked = lock(&self.blocked);
+                let new = || Blocked { name: claim.name.clone(), refused: 0, waits: false };
+                blocked.entry(claim.id).or_insert_with(new).refused += 1;
+            }
+            _ => drop(lock(&self.blocked).remove(&claim.id)),
+        }
         if matches!(&answer, Ok(Attempt::Busy(busy)) if claim.queue.is_none() && busy.place.is_none()) {
             lock(&self.claimed).remove(&claim.id);
         }
@@ -344,7 +405,12 @@ impl Backend for Side {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        self.backend.wait(claim).await
+        let _pending = Pending::new(self, claim.id);
+        let wake = self.backend.wait(claim).await;
+        if matches!(wake, Ok(Wake::Granted(_))) {
+            lock(&self.blocked).remove(&claim.id);
+        }
+        wake
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
@@ -359,8 +425,8 @@ impl Backend for Side {
         answer
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        self.backend.revoke(name, now).await
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        self.backend.revoke(name, now, only).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

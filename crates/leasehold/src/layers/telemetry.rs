@@ -14,6 +14,7 @@ use crate::backend::{
     Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -99,7 +100,7 @@ pub struct Event {
     pub reason: Option<Reason>,
     /// [`Info::scheme`] of the store.
     pub scheme: &'static str,
-    /// [`hash_name`](crate::hash_name) of the name, where the operation is about one.
+    /// [`digest_name`](crate::digest_name) of the name, where the operation is about one.
     pub name_hash: Option<String>,
     /// [`LeaseId::hash`] of the lease id, where the operation is about one.
     pub lease_id_hash: Option<String>,
@@ -362,9 +363,9 @@ impl Backend for Telemetry {
         answer
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let call = self.call(EventKind::Revoke, Some(name), None);
-        let answer = self.backend.revoke(name, now).await;
+        let answer = self.backend.revoke(name, now, only).await;
         call.end(match &answer {
             Ok(Revoked { leases: 0 }) => Some(Reason::NotFound),
             Ok(_) => None,

@@ -234,6 +234,10 @@ pub struct Listed {
     pub locks: Vec<Lock>,
     /// Where the next page begins; none at the end.
     pub next_cursor: Option<String>,
+    /// How long ago the names were looked for; a lock that was taken since at another server may be missing. What is told
+    /// of each is as of now. None: the names are as of now, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
 }
 
 /// 200 to a lookup.
@@ -314,7 +318,7 @@ pub struct Problem {
 
 /// What a server has found out about how its store is set up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"findings": [{"level": "ok", "what": "leases are on disk before they are given"}, {"level": "risk", "what": "the server keeps leases in its memory", "risk": "a restart frees every lock while its holder still believes to have it", "fix": "start it with --store sqlite:path"}]})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"findings": [{"level": "ok", "what": "leases are on disk before they are given"}, {"level": "risk", "what": "the server keeps leases in its memory", "risk": "a restart frees every lock while its holder still believes that it has it", "fix": "start it with --store sqlite:path"}]})))]
 pub struct Findings {
     /// One after the other.
     pub findings: Vec<crate::finding::Finding>,

@@ -115,7 +115,8 @@ pub struct Renew {
     /// The limit of that mode, where it is a permit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Raise the fence to at least this.
+    /// Raise the fence to at least this: at most a day ahead of the store's clock, or one above the name's last fence.
+    /// A quorum needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise_fencing_token: Option<u64>,
 }
@@ -164,6 +165,9 @@ pub struct Revoke {
     /// Free the name at once, and rely on fences to stop the old holders.
     #[serde(default)]
     pub now: bool,
+    /// Act only on the lease with this fence: 409 `HOLDER_CHANGED` if there is none by now, and nothing changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
 }
 
 /// `POST /v1/leases/lookup`

@@ -18,6 +18,9 @@ use crate::Bug;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// The pause between a look and the write that relies on it: long enough for a racing caller to come in between.
+const GAP: Duration = Duration::from_millis(2);
+
 /// The memory store with one bug.
 #[derive(Debug)]
 pub(crate) struct Broken {
@@ -125,6 +128,7 @@ impl Broken {
             }
             (Bug::RepeatIsForgotten, _) => claim.repeat = false,
             (Bug::NonceIsForgotten, _) => (claim.nonce, claim.first) = (0, true),
+            (Bug::ZeroIsNumberedAnew, _) if claim.nonce == 0 => claim.nonce = 99,
             (Bug::AnyCallSetsTheNonce, _) => claim.first = true,
             (Bug::TryJoinsTheQueue, _) => claim.queue = Some(claim.queue.unwrap_or(Duration::from_secs(5))),
             (Bug::TicketsNeverLapse, _) => claim.queue = claim.queue.map(|_| DAY),
@@ -198,7 +202,7 @@ impl Broken {
             }
             Bug::RenewLooksThenWrites => {
                 if let (Some(_), Some(claim)) = (holder, claim) {
-                    tokio::task::yield_now().await;
+                    tokio::time::sleep(GAP).await;
                     if let Attempt::Granted(grant) = self.inner.try_acquire(&claim).await? {
                         return Ok(Renewed::Held(grant));
                     }
@@ -208,6 +212,11 @@ impl Broken {
                 renewal.raise_fence = holder.map(|holder| Fence::new(holder.grant.fence.get() + 1));
             }
             Bug::RaiseIsForgotten => renewal.raise_fence = None,
+            Bug::RaiseHasNoBound => {
+                let near = holder.map(|holder| Fence::new(holder.grant.fence.get() + 24 * 3600 * 256_000));
+                renewal.raise_fence =
+                    renewal.raise_fence.filter(|raise| near.is_some_and(|near| *raise < near));
+            }
             Bug::DowngradeIsReleaseAndAcquire if renewal.mode == Some(Mode::Shared) => {
                 if let (Some(holder), Some(mut claim)) = (holder, claim)
                     && holder.grant.mode == Mode::Exclusive
@@ -265,7 +274,7 @@ impl Backend for Broken {
                     Mode::Permit { limit } => limit as usize,
                     _ => 1,
                 };
-                tokio::task::yield_now().await;
+                tokio::time::sleep(GAP).await;
                 if seen.holders.len() < room {
                     self.inner.try_acquire(&claim).await?;
                     return Ok(fake(&claim));
@@ -317,7 +326,6 @@ impl Backend for Broken {
                 self.inner.release(&plain(&claim)).await?;
                 self.inner.try_acquire(&claim).await
             }
-            (Bug::OverflowIsGranted, Err(error)) if error.kind() == ErrorKind::Internal => Ok(fake(&claim)),
             (Bug::ReadersOvertake, Ok(Attempt::Busy(_)))
                 if claim.mode == Mode::Shared
                     && !seen.holders.is_empty()
@@ -438,8 +446,9 @@ impl Backend for Broken {
         Ok(if self.bug == Bug::ReleaseIsAlwaysDone { Released::Done } else { answer })
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, mut only: Option<Fence>) -> Result<Revoked> {
         match self.bug {
+            Bug::RevokeMeetsAnybody => only = None,
             Bug::RevokeDoesNothing => return Ok(Revoked::default()),
             Bug::RevokeMarksTheName => {
                 lock(&self.common).revoked.insert(name.clone());
@@ -453,7 +462,7 @@ impl Backend for Broken {
             }
             _ => {}
         }
-        self.inner.revoke(name, now).await
+        self.inner.revoke(name, now, only).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

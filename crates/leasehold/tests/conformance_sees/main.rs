@@ -7,7 +7,8 @@
 mod broken;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use leasehold::conformance::{Check, Harness, checks, run_all};
@@ -74,6 +75,7 @@ bugs! {
         the_id_of_a_repeated_claim_is_refused_after_it_expired, a_repeat_in_the_queue_is_remembered_by_the_lease;
     NonceIsForgotten: a_release_with_an_old_nonce_is_superseded,
         a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing, a_place_in_the_queue_obeys_nonces_too;
+    ZeroIsNumberedAnew: a_release_with_the_nonce_of_its_attempt_acts;
     AnyCallSetsTheNonce: a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing;
 
     TimeLeftIsNotSaid: a_grant_says_how_long_it_lasts;
@@ -114,7 +116,7 @@ bugs! {
         a_lock_waits_and_is_handed_over_with_a_higher_fence, an_unprotected_counter_is_never_miscounted_under_stress;
     FencesCountFromOne: fences_follow_the_clock_so_that_a_lost_counter_does_no_harm;
     RaiseIsForgotten: a_raised_fence_lifts_lease_and_counter;
-    OverflowIsGranted: above_the_highest_fence_there_is_an_error_and_no_grant;
+    RaiseHasNoBound: a_fence_is_raised_at_most_a_day_ahead;
     FencesAreMissing: grants_without_fences_say_so;
 
     NewcomersGoFirst: queued_claims_are_served_in_the_order_they_came,
@@ -148,6 +150,8 @@ bugs! {
         a_revoked_guard_is_lost_with_the_reason, releasing_what_was_revoked_at_once_says_lost;
     RevokeMarksTheName: revoking_a_name_nobody_holds_does_nothing,
         a_revocation_meets_every_holder_and_no_later_one;
+    RevokeMeetsAnybody: a_revocation_of_one_fence_meets_that_lease_only,
+        a_revocation_of_one_permit_leaves_the_others;
     RevokedIdsAreNotSpent: revoking_now_frees_the_name_at_once_and_for_good;
     SaysItCannotRevoke: what_the_store_cannot_do_is_unsupported;
 
@@ -180,31 +184,53 @@ fn check(name: &str) -> Check {
     found.unwrap_or_else(|| panic!("there is no check {name}"))
 }
 
+/// The result of some work, and how late its runtime was at most meanwhile.
+async fn with_delay<T>(work: impl Future<Output = T>) -> (Duration, T) {
+    let mut work = pin!(work);
+    let mut most = Duration::ZERO;
+    loop {
+        let due = Instant::now() + Duration::from_millis(5);
+        let result = tokio::time::timeout_at(due.into(), &mut work).await;
+        most = most.max(due.elapsed());
+        if let Ok(result) = result {
+            return (most, result);
+        }
+    }
+}
+
+/// A history of chance: it may miss a race, and then has another try, which takes longer.
+const BY_CHANCE: &str = "holders_that_exclude_each_other_never_believe_at_the_same_time";
+
+/// Why a check did not see a bug. It has one try. A try in which the machine was late shows nothing, whatever came
+/// of it: then the check has another one, with longer times.
+async fn unseen(bug: Bug, name: &'static str) -> Option<String> {
+    for factor in [1, 2, 4, 8, 16, 32] {
+        let (late, result) = with_delay(check(name).run(&harness(bug).await.slower(factor))).await;
+        if late > factor * Duration::from_millis(50) {
+            continue;
+        }
+        return match result {
+            Ok(()) if name == BY_CHANCE && factor < 16 => continue,
+            Ok(()) => Some(format!("{bug:?} is not seen by {name}")),
+            // A check that breaks down has seen nothing.
+            Err(failure) if failure.location().is_none() => Some(format!("{bug:?}: {name}: {failure}")),
+            Err(failure) => {
+                println!("{bug:?}: {name}: {}", failure.message());
+                None
+            }
+        };
+    }
+    Some(format!("{bug:?}: {name}: this machine is too slow"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_planted_bug_is_seen_by_the_checks_that_must_see_it() {
     let pairs = BUGS.iter().flat_map(|(bug, checks)| checks.iter().map(|name| (*bug, *name)));
-    let run = |(bug, name): (Bug, &'static str)| async move {
-        let mut unseen = None;
-        // On a busy machine a look may come too late to see what was too early; then with longer times.
-        for factor in [1, 2, 4, 8, 16] {
-            match check(name).run(&harness(bug).await.slower(factor)).await {
-                Ok(()) => unseen = Some(format!("{bug:?} is not seen by {name}")),
-                // A check that breaks down has seen nothing.
-                Err(failure) if failure.location().is_none() => {
-                    unseen = Some(format!("{bug:?}: {name}: {failure}"));
-                }
-                Err(failure) => {
-                    println!("{bug:?}: {name}: {}", failure.message());
-                    return None;
-                }
-            }
-        }
-        unseen
-    };
     let unseen: Vec<String> = futures_util::stream::iter(pairs)
-        .map(run)
+        // Each on the threads that the checks run on, where their delays are felt.
+        .map(|(bug, name)| tokio::spawn(unseen(bug, name)))
         .buffer_unordered(24)
-        .filter_map(std::future::ready)
+        .filter_map(|ended| std::future::ready(ended.unwrap()))
         .collect()
         .await;
     assert!(unseen.is_empty(), "{unseen:#?}");

@@ -10,7 +10,7 @@ use leasehold::backend::{
     Attempt, Claim, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use leasehold::backends::memory::Memory;
-use leasehold::{Backend, Error, ErrorKind, Info, Name, Result};
+use leasehold::{Backend, Error, ErrorKind, Fence, Info, Name, Result};
 
 /// The methods of the contract that do I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,9 +93,9 @@ impl Backend for Fake {
         self.memory.release(lease).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         (self.before)(Verb::Revoke).await?;
-        self.memory.revoke(name, now).await
+        self.memory.revoke(name, now, only).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,9 @@ use leasehold::backend::{Attempt, Backend as _, Claim, Release};
 use leasehold::backends::file::Directory;
 use leasehold::{Fence, Mode, Name};
 
-use crate::process::{Other, TempDir};
+use testkit::process::{Child, say};
+
+use crate::process::{TempDir, start};
 
 /// Leases per process where the question is whether two ever hold it; the others need fewer to show.
 const MANY: usize = 10_000;
@@ -48,9 +49,8 @@ pub(crate) fn run(dir: &Path, mode: &str, count: usize) {
     };
     // Polled on this thread; what blocks runs on the runtime this is called from.
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work));
-    let mut out = std::io::stdout().lock();
     for fence in fences {
-        writeln!(out, "@{fence}").unwrap();
+        say(&fence.to_string());
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(dir: &Path, mode: &str, count: usize) {
 pub(crate) fn clean(dir: &Path) {
     use rustix::fs::{FlockOperation, flock};
     use std::os::unix::fs::MetadataExt as _;
-    println!("@cleaning");
+    say("cleaning");
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
         for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -83,16 +83,16 @@ fn race(mode: &str, loops: usize, cleaner: bool) -> Vec<Vec<u64>> {
     let temp = TempDir::fast();
     Directory::open(temp.locks()).unwrap();
     let cleaner = cleaner.then(|| {
-        let mut cleaner = Other::start(&["clean"], &temp.locks());
-        assert_eq!(cleaner.hear(), "cleaning");
+        let cleaner = start(&["clean"], &temp.locks());
+        assert_eq!(cleaner.line(), "cleaning");
         cleaner
     });
     let started = Instant::now();
     let count = loops.to_string();
-    let others: Vec<_> = (0..3).map(|_| Other::start(&["hot", mode, &count], &temp.locks())).collect();
-    let collect = |mut other: Other| {
-        let fences: Vec<u64> = (0..loops).map(|_| other.hear().parse().unwrap()).collect();
-        other.end();
+    let others: Vec<_> = (0..3).map(|_| start(&["hot", mode, &count], &temp.locks())).collect();
+    let collect = |other: Child| {
+        let fences: Vec<u64> = (0..loops).map(|_| other.line().parse().unwrap()).collect();
+        assert!(other.ended_well());
         fences
     };
     let fences = others.into_iter().map(collect).collect();

@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend as _, Claim, Liveness, Release, Released, TimeAuthority};
 use leasehold::backends::file::{Directory, MAX_PERMITS};
 use leasehold::{ErrorKind, Gone, Mode, Name};
 
-use crate::process::{Other, TempDir, open, take};
+use testkit::until::{PATIENCE, in_time};
+
+use crate::process::{TempDir, open, queued, start, take};
 
 /// Everything in the directory but what fences need.
 fn leftovers(dir: &Path) -> Vec<String> {
@@ -37,30 +39,26 @@ fn the_store_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn local_waiters_are_served_in_order_and_at_once() {
+async fn local_waiters_are_served_in_order() {
     let temp = TempDir::fast();
     let locks = open(&temp.locks());
     let first = locks.mutex("x").lock().await.unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..10 {
-        let (locks, order) = (locks.clone(), Arc::clone(&order));
+        let (mutex, order) = (locks.mutex("x"), Arc::clone(&order));
         tasks.push(tokio::spawn(async move {
-            let guard = locks.mutex("x").lock().await.unwrap();
+            let guard = mutex.lock().await.unwrap();
             order.lock().unwrap().push(number);
-            tokio::time::sleep(Duration::from_millis(5)).await;
             guard.release().await.unwrap();
         }));
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        queued(&locks, "x", number + 1).await;
     }
-    let released = Instant::now();
     first.release().await.unwrap();
     for task in tasks {
-        task.await.unwrap();
+        in_time("its turn", task).await.unwrap();
     }
-    println!("ten hand-overs of 5 ms each: {:?}", released.elapsed());
     assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
-    assert!(released.elapsed() < Duration::from_secs(2), "{:?}", released.elapsed());
     assert_eq!(leftovers(&temp.locks()), [""; 0]);
 }
 
@@ -122,7 +120,7 @@ async fn a_cancelled_acquire_leaves_nothing() {
         let _ = tokio::time::timeout(Duration::from_micros(micros), locks.mutex("x").lock()).await;
     }
     // … and while it waits.
-    let guard = locks.mutex("x").try_lock_for(Duration::from_secs(5)).await.unwrap().expect("nobody has it");
+    let guard = locks.mutex("x").try_lock_for(PATIENCE).await.unwrap().expect("nobody has it");
     for millis in [0, 1, 5, 20, 60] {
         let mutex = locks.mutex("x");
         let waiting = tokio::time::timeout(Duration::from_millis(millis), mutex.lock());
@@ -142,9 +140,9 @@ fn a_guard_dropped_without_a_runtime_is_released() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(locks.mutex("x").lock()).unwrap();
     drop(runtime);
-    let mut other = Other::start(&["hold", "exclusive", "x"], &temp.locks());
+    let other = start(&["hold", "exclusive", "x"], &temp.locks());
     drop(guard);
-    assert!(!other.hear().is_empty());
+    assert!(!other.line().is_empty());
 }
 
 #[tokio::test]
@@ -154,7 +152,7 @@ async fn a_client_that_is_dropped_with_its_guards_frees_them() {
     let guard = locks.mutex("x").lock().await.unwrap();
     drop(locks);
     drop(guard);
-    assert!(take(&open(&temp.locks()), "exclusive", "x", Some(Duration::from_secs(5))).await.is_some());
+    assert!(take(&open(&temp.locks()), "exclusive", "x", Some(PATIENCE)).await.is_some());
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@
 #[cfg(feature = "conformance")]
 mod conformance;
 mod files;
+#[cfg(target_os = "linux")]
+mod forks;
 mod hot;
 mod local;
 mod process;

@@ -15,6 +15,8 @@ use crate::spec::{Lease, Spec, Ticket};
 const HOUR: u64 = 3_600_000_000;
 /// The wall clock of the start: in the year 2026.
 const START: u64 = 1_790_000_000_000_000;
+/// A wall clock an hour before its fences reach the limit.
+const NEAR_THE_LIMIT: u64 = 3_515_625_000_000_000 - HOUR;
 /// A wall clock whose fences are above the limit.
 const FAR_FUTURE: u64 = 3_600_000_000_000_000;
 
@@ -154,6 +156,7 @@ pub(crate) enum Verb {
     Release(Release),
     Revoke {
         now: bool,
+        only: Option<Fence>,
     },
     Sweep,
     /// Nothing is asked: time passes, and somebody looks.
@@ -166,7 +169,7 @@ impl Verb {
             Verb::Acquire(claim) => Some(Op::Acquire(claim)),
             Verb::Renew(renewal) => Some(Op::Renew(renewal)),
             Verb::Release(release) => Some(Op::Release(release)),
-            Verb::Revoke { now } => Some(Op::Revoke { now: *now }),
+            Verb::Revoke { now, only } => Some(Op::Revoke { now: *now, only: *only }),
             Verb::Sweep => Some(Op::Sweep),
             Verb::Look => None,
         }
@@ -215,7 +218,10 @@ impl fmt::Display for Verb {
                 given(" unanswered ", r.unanswered.map(|t| format!("{t:?}")))?;
                 given(" nonce ", r.nonce.map(|n| n.to_string()))
             }
-            Verb::Revoke { now } => given("revoke now: ", Some(now.to_string())),
+            Verb::Revoke { now, only } => {
+                given("revoke now: ", Some(now.to_string()))?;
+                given(" only ", only.map(|f| f.to_string()))
+            }
             Verb::Sweep => given("sweep", Some(String::new())),
             Verb::Look => given("look", Some(String::new())),
         }
@@ -249,6 +255,7 @@ impl<'a> History<'a> {
     pub(crate) fn new(profile: &'a Profile, name: Name, mut rng: Rng) -> Self {
         let limit = rng.pick(profile.limits).copied();
         let now = rng.below(2 * HOUR);
+        let late = profile.near_the_limit && rng.chance(700);
         let mut history = History {
             profile,
             rng,
@@ -258,7 +265,7 @@ impl<'a> History<'a> {
             made: 0,
             tide: Tide::Fills,
             now,
-            wall: START,
+            wall: if late { NEAR_THE_LIMIT } else { START },
             far: false,
         };
         for _ in 0..profile.pool {
@@ -363,10 +370,21 @@ impl<'a> History<'a> {
             0 => Verb::Acquire(self.claim(spec)),
             1 => Verb::Renew(self.renewal(spec)),
             2 => Verb::Release(self.release(spec)),
-            3 => Verb::Revoke { now: self.rng.chance(500) },
+            3 => self.revocation(spec),
             4 => Verb::Sweep,
             _ => Verb::Look,
         }
+    }
+
+    /// Of every lease, of one, or of one that is not there.
+    fn revocation(&mut self, spec: &Spec) -> Verb {
+        let now = self.rng.chance(500);
+        let only = match self.rng.weighted([50, 40, 10]) {
+            0 => None,
+            1 => self.rng.pick(&spec.leases).map(|l| Fence::new(l.fence)),
+            _ => Some(Fence::new(spec.last_fence.saturating_sub(self.rng.below(3)) + 1)),
+        };
+        Verb::Revoke { now, only }
     }
 
     /// An id that holds a lease, was woken, waits, is spent, or any of the pool, with these weights.
@@ -470,13 +488,15 @@ impl<'a> History<'a> {
     fn raised(&mut self, spec: &Spec, lease: Option<&Lease>) -> Fence {
         let own = lease.map_or(1, |l| l.fence);
         let limit = Fence::MAX.get();
+        let tomorrow = Fence::at(self.now().wall).get() + 24 * 3600 * 256_000;
         let top = if self.profile.near_the_limit { 50 } else { 0 };
-        Fence::new(match self.rng.weighted([15, 15, 20, 25, 8, top]) {
+        Fence::new(match self.rng.weighted([15, 15, 20, 25, 8, 20, top]) {
             0 => own - self.rng.between(1, 3).min(own),
             1 => own,
             2 => own.saturating_add(self.rng.between(1, 9)),
             3 => spec.last_fence.saturating_add(self.rng.between(1, 9)),
             4 => [limit + 1, u64::MAX][self.rng.below(2) as usize],
+            5 => tomorrow - 2 + self.rng.below(5),
             _ => limit - self.rng.below(9),
         })
     }

@@ -14,6 +14,8 @@ use crate::{HolderSeen, Id, Said, Seen, WaiterSeen};
 
 const MINUTE: u64 = 60_000_000;
 const HIGHEST_FENCE: u64 = 900_000_000_000_000;
+/// A day of the clock, as fences count it.
+const DAY_OF_FENCES: u64 = 22_118_400_000;
 const WALKED: usize = 128;
 const SHOWN: usize = 100;
 
@@ -36,6 +38,8 @@ pub(crate) enum Planted {
     RefreshLosesThePlace,
     RevokedRenews,
     RaisedFenceIsForgotten,
+    FencesRiseWithoutBound,
+    RevokeMeetsAnybody,
 }
 
 // What is kept.
@@ -178,7 +182,7 @@ impl Spec {
             Op::Acquire(claim) => self.try_acquire(now, wall, claim),
             Op::Renew(renewal) => self.renew(now, wall, renewal, &dropped),
             Op::Release(release) => self.release(now, release, &dropped),
-            Op::Revoke { now: at_once } => self.revoke(now, at_once),
+            Op::Revoke { now: at_once, only } => self.revoke(now, at_once, only),
             Op::Sweep => Said::Swept {
                 expired: dropped.leases.len() as u64,
                 tickets: dropped.tickets.len() as u64,
@@ -413,7 +417,11 @@ impl Spec {
             return self.by("renew 3: revoked", Said::Gone(Gone::Revoked));
         }
         // 4. `raise_fence`.
-        if renewal.raise_fence.is_some_and(|f| f.get() > HIGHEST_FENCE) {
+        let tomorrow = u128::from(wall) * 256 / 1000 + u128::from(DAY_OF_FENCES);
+        let limit = u128::from(self.last_fence + 1).max(tomorrow).min(u128::from(HIGHEST_FENCE));
+        let limit =
+            if planted == Planted::FencesRiseWithoutBound { u128::from(HIGHEST_FENCE) } else { limit };
+        if renewal.raise_fence.is_some_and(|f| u128::from(f.get()) > limit) {
             return self.by("renew 4: above the limit", Said::Error(ErrorKind::InvalidArgument));
         }
         if renewal.raise_fence.is_some_and(|f| f.get() < lease.fence) {
@@ -511,22 +519,38 @@ impl Spec {
         self.by(how, Said::Gone(why))
     }
 
-    // revoke(now)
+    // revoke(now, only)
 
-    fn revoke(&mut self, now: u64, at_once: bool) -> Said {
-        let leases = self.leases.len() as u64;
-        if leases > 0 {
+    fn revoke(&mut self, now: u64, at_once: bool, only: Option<Fence>) -> Said {
+        // "With `only` those with exactly this fence."
+        let only = if self.wrong(Planted::RevokeMeetsAnybody) { None } else { only };
+        let meant: Vec<LeaseId> = self
+            .leases
+            .iter()
+            .filter(|l| only.is_none_or(|fence| fence.get() == l.fence))
+            .map(|l| l.id)
+            .collect();
+        if only.is_some() && meant.is_empty() && !self.leases.is_empty() {
+            self.rule("revoke: another holds it");
+        } else if only.is_some() && meant.len() < self.leases.len() {
+            self.rule("revoke: one of several");
+        }
+        if !meant.is_empty() {
             self.changed = true;
             self.rule(if at_once { "revoke: ended" } else { "revoke: marked" });
         }
-        if at_once {
+        for id in &meant {
             for lease in take(&mut self.leases) {
-                self.spend(now, lease.id, lease.ttl, Gone::Revoked);
+                if lease.id != *id {
+                    self.leases.push(lease);
+                } else if at_once {
+                    self.spend(now, lease.id, lease.ttl, Gone::Revoked);
+                } else {
+                    self.leases.push(Lease { revoked: true, ..lease });
+                }
             }
-        } else {
-            self.leases.iter_mut().for_each(|l| l.revoked = true);
         }
-        Said::Revoked { leases }
+        Said::Revoked { leases: meant.len() as u64 }
     }
 
     fn why(&self, id: LeaseId) -> Option<Gone> {

@@ -137,8 +137,9 @@ impl Watch {
                     self.refuse(now, release.id, micros(ttl));
                 }
             }
-            (Verb::Revoke { now: true }, _) => {
-                before.holders.iter().for_each(|h| self.refuse(now, h.id.0, 0))
+            (Verb::Revoke { now: true, only }, _) => {
+                let meant = before.holders.iter().filter(|h| only.is_none_or(|fence| fence == h.grant.fence));
+                meant.for_each(|h| self.refuse(now, h.id.0, 0))
             }
             _ => {}
         }

@@ -10,7 +10,7 @@ use testkit::postgres::Postgres;
 use testkit::proxy::{Direction, Proxy};
 use tokio_postgres::Client;
 
-use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
+use crate::support::{advisory_locks, connect, in_time, stranger, until, url};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -84,13 +84,13 @@ async fn an_attempt_that_meets_a_release_overtakes_nobody() {
     let held = claim(Mode::Exclusive);
     granted(&store, &held).await;
     let waiter = tokio::spawn(async move { other.mutex("x").lock().await.unwrap() });
-    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    until("it waits", async || advisory_locks(&look).await == 2).await;
     // On the session that has the key the server would grant it at once, whoever waits.
     let (next, release) = (claim(Mode::Exclusive), release(&held));
     let (released, attempt) = tokio::join!(store.release(&release), store.try_acquire(&next));
     assert_eq!(released.unwrap(), Released::Done);
     assert!(matches!(attempt, Ok(Attempt::Busy(_))), "{attempt:?}");
-    tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap().release().await.unwrap();
+    in_time("the waiter has it", waiter).await.unwrap().release().await.unwrap();
     granted(&store, &next).await;
 }
 
@@ -104,13 +104,13 @@ async fn a_downgrade_that_takes_its_time_leaves_one_shared_lock_and_the_release_
     let look = Arc::new(stranger(&server).await);
     let held = slow.rwlock("x").write().await.unwrap();
     let writer = tokio::spawn(async move { other.rwlock("x").write().await.unwrap() });
-    until("the writer waits", || async { advisory_locks(&look).await == 2 }).await;
+    until("the writer waits", async || advisory_locks(&look).await == 2).await;
     proxy.delay(Direction::ToClient, Duration::from_millis(700)); // more than two looks
     held.downgrade().await.unwrap();
     proxy.pass();
     assert_eq!(modes(&look).await, "ShareLock");
     assert!(!writer.is_finished());
     held.release().await.unwrap();
-    tokio::time::timeout(PATIENCE, writer).await.expect("it is free").unwrap().release().await.unwrap();
-    until("nothing is left", || async { advisory_locks(&look).await == 0 }).await;
+    in_time("the writer has it", writer).await.unwrap().release().await.unwrap();
+    until("nothing is left", async || advisory_locks(&look).await == 0).await;
 }

@@ -11,12 +11,12 @@ use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use crate::support::{advisory, advisory_locks, stranger, until, url};
 
 async fn run(server: &Postgres, url: &str) {
-    let connect = || async { Ok(Arc::new(Advisory::connect(url).await?) as Arc<dyn Backend>) };
+    let connect = async || Ok(Arc::new(Advisory::connect(url).await?) as Arc<dyn Backend>);
     let report = run_all(&Harness::connect(connect).await.unwrap()).await;
     println!("{report}");
     report.assert_passed();
     let stranger = stranger(server).await;
-    until("no advisory lock is left", || async { advisory_locks(&stranger).await == 0 }).await;
+    until("no advisory lock is left", async || advisory_locks(&stranger).await == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +25,7 @@ async fn advisory_locks_keep_every_promise_they_make() {
     run(&server, &url(&server, "")).await;
     run(&server, &url(&server, "fences=off")).await;
     let others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
-    until("no connection is left", || async { server.sql(others) == "0" }).await;
+    until("no connection is left", async || server.sql(others) == "0").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

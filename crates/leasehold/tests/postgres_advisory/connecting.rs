@@ -3,7 +3,7 @@
 use leasehold::{ErrorKind, Locks};
 use testkit::postgres::Postgres;
 
-use crate::support::{advisory, refused, url};
+use crate::support::{advisory, refused, until, url};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_sslmode_checks_what_it_says() {
@@ -24,17 +24,20 @@ async fn each_sslmode_checks_what_it_says() {
         let locks = Locks::connect(&url).await.unwrap_or_else(|error| panic!("{url}: {error:?}"));
         // Also the cancel of a wait goes over TLS.
         let _held = locks.mutex("x").lock().await.unwrap();
-        let limit = std::time::Duration::from_millis(20);
-        assert!(locks.mutex("x").try_lock_for(limit).await.unwrap().is_none());
+        let second = locks.clone();
+        let waiter = tokio::spawn(async move { second.mutex("x").lock().await.map(drop) });
         let look = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-        let waits = |sql: &str| {
+        let waiters = || {
             std::process::Command::new("psql")
-                .args(["-XAtc", sql, "-d"])
+                .args(["-XAtc", look, "-d"])
                 .arg(format!("host=localhost port={} user=postgres sslmode=require", server.port()))
                 .output()
                 .unwrap()
+                .stdout
         };
-        crate::support::until("nobody waits", || async { waits(look).stdout == b"0\n" }).await;
+        until("it waits", async || waiters() == b"1\n").await;
+        waiter.abort();
+        until("nobody waits", async || waiters() == b"0\n").await;
     }
     for url in [
         format!("{base}?sslmode=require&sslrootcert={wrong}"),

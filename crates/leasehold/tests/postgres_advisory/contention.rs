@@ -13,7 +13,7 @@ use testkit::notes::{Notes, history};
 use testkit::postgres::Postgres;
 use testkit::process::{self, Child};
 
-use crate::support::{PATIENCE, advisory_locks, stranger, until, url};
+use crate::support::{advisory_locks, in_time, stranger, until, url};
 
 const TEST: &str =
     "contention::sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together";
@@ -44,10 +44,14 @@ fn contend(role: &str) {
         let mutex = locks.mutex("x");
         let mut to_be_ended = ENDED.contains(&index(who));
         loop {
-            let Ok(guard) = mutex.lock().await else { continue };
+            let guard = match mutex.lock().await {
+                Ok(guard) => guard,
+                Err(error) if error.is_retryable() => continue,
+                Err(error) => panic!("{error:?}"),
+            };
             notes.add("in", who, guard.fence().get());
             if std::mem::take(&mut to_be_ended) {
-                let _ = tokio::time::timeout(PATIENCE, guard.lost()).await;
+                in_time("the loss is told", guard.lost()).await;
             } else if index(who) < STOPPED.end {
                 tokio::time::sleep(LINGER).await;
             }

@@ -1,6 +1,10 @@
 //! Fences: they rise, follow the clock, end at the limit, and are missed only by those who say so.
 
-use leasehold::{ErrorKind, Fence, Locks};
+use std::time::Duration;
+
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Release, Renewal, Renewed};
+use leasehold::backends::postgres::Advisory;
+use leasehold::{ErrorKind, Fence, Locks, Name};
 use testkit::postgres::{Postgres, Stop};
 
 use crate::support::{advisory_locks, connect, stranger, until, url};
@@ -73,10 +77,10 @@ async fn if_the_fence_cannot_be_written_there_is_an_error_and_no_lock() {
     // The same for one who waited.
     look.execute("SELECT pg_advisory_lock(-1679399172, 2061500415)", &[]).await.unwrap();
     let waiter = tokio::spawn(async move { locks.mutex("MyLock").lock().await.map(drop) });
-    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    until("it waits", async || advisory_locks(&look).await == 2).await;
     look.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Internal);
-    until("it is free", || async { advisory_locks(&look).await == 0 }).await;
+    until("it is free", async || advisory_locks(&look).await == 0).await;
 }
 
 #[tokio::test]
@@ -134,4 +138,35 @@ async fn a_sweep_forgets_counters_that_are_long_past_and_no_others() {
         held.fence().get().to_string()
     );
     assert_eq!(server.sql("SELECT count(*) FROM leasehold.advisory_fences"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_is_raised_at_most_a_day_ahead() {
+    let server = Postgres::start();
+    let store = Advisory::connect(&url(&server, "")).await.unwrap();
+    let claim = || Claim::new(Name::new("x").unwrap(), Mode::Exclusive, Duration::from_secs(30), "me");
+    let first = claim();
+    let Attempt::Granted(grant) = store.try_acquire(&first).await.unwrap() else { panic!() };
+    let raise = async |fence: u64| {
+        let mut renewal = Renewal::new(first.name.clone(), first.id, first.ttl);
+        renewal.raise_fence = Some(Fence::new(fence));
+        store.renew(&[renewal]).await.remove(0)
+    };
+    let hours = |hours: u64| grant.fence.get() + hours * 3600 * 256_000;
+    for far in [hours(25), Fence::MAX.get(), Fence::MAX.get() + 1] {
+        assert_eq!(raise(far).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let high = hours(23);
+    assert!(matches!(raise(high).await.unwrap(), Renewed::Held(held) if held.fence.get() == high));
+    store.release(&Release::new(first.name.clone(), first.id)).await.unwrap();
+    // As if a clock had been a year ahead: one above what was given out is still allowed.
+    server.sql("UPDATE leasehold.advisory_fences_live SET fence = fence + 8000000000000");
+    let second = claim();
+    let Attempt::Granted(grant) = store.try_acquire(&second).await.unwrap() else { panic!() };
+    assert_eq!(grant.fence.get(), high + 8_000_000_000_001);
+    for (more, allowed) in [(2, false), (1, true)] {
+        let mut renewal = Renewal::new(second.name.clone(), second.id, second.ttl);
+        renewal.raise_fence = Some(Fence::new(grant.fence.get() + more));
+        assert_eq!(store.renew(&[renewal]).await.remove(0).is_ok(), allowed, "{more}");
+    }
 }

@@ -24,7 +24,7 @@ async fn two_names_with_one_key_are_one_lock_also_within_a_client() {
         let locks = locks.clone();
         tokio::spawn(async move { locks.mutex(b).lock().await.unwrap() })
     };
-    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    until("it waits", async || advisory_locks(&look).await == 2).await;
     held.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
     assert_eq!(advisory_locks(&look).await, 0);

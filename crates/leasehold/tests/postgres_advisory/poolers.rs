@@ -4,7 +4,7 @@ use leasehold::{ErrorKind, Locks};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use testkit::proxy::Proxy;
 
-use crate::support::{PATIENCE, advisory, advisory_locks, connect, refused, stranger, until, url};
+use crate::support::{advisory, advisory_locks, connect, in_time, refused, stranger, until, url};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_in_transaction_mode_is_refused_whatever_its_size() {
@@ -61,8 +61,10 @@ async fn a_pooler_in_session_mode_is_as_good_as_the_server_if_it_was_told_of() {
         let locks = locks.clone();
         tokio::spawn(async move { locks.mutex("x").lock().await.unwrap() })
     };
+    let look = stranger(&server).await;
+    until("it waits", async || advisory_locks(&look).await == 2).await;
     held.release().await.unwrap();
-    waiter.await.unwrap().release().await.unwrap();
+    in_time("the waiter has it", waiter).await.unwrap().release().await.unwrap();
 }
 
 /// A client's second host is used only when the first is not there.
@@ -83,8 +85,7 @@ async fn a_pooler_is_refused_also_by_connections_that_are_made_later() {
     let held = connect(&server).await.mutex("x").lock().await.unwrap();
     proxy.refuse(true);
     // One who waits needs a connection of its own.
-    let waiter = tokio::time::timeout(PATIENCE, locks.mutex("x").lock()).await.expect("it does not wait");
-    let error = waiter.unwrap_err();
+    let error = in_time("it does not wait", locks.mutex("x").lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.message().contains("pool_mode"), "{error}");
     held.release().await.unwrap();
@@ -105,9 +106,9 @@ async fn a_grant_on_a_session_that_is_not_ours_is_none() {
         let held = direct.mutex("x").lock().await.unwrap();
         let locks = locks.clone();
         let waiter = tokio::spawn(async move { locks.mutex("x").lock().await });
-        until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+        until("it waits", async || advisory_locks(&look).await == 2).await;
         held.release().await.unwrap();
-        tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap()
+        in_time("the waiter is answered", waiter).await.unwrap()
     };
     // Its session is the only one there is, as if it were its own.
     wait().await.unwrap().release().await.unwrap();

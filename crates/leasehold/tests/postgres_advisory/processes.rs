@@ -7,9 +7,9 @@ use rustix::process::Signal;
 use testkit::postgres::Postgres;
 use testkit::process::{self, Child};
 
-use crate::support::{PATIENCE, advisory_locks, connect, stranger, until, url};
+use crate::support::{advisory_locks, connect, in_time, stranger, until, url};
 
-const ROLE: &str = "processes::a_killed_holder_s_lock_passes_on_within_200_ms";
+const ROLE: &str = "processes::a_killed_holder_s_lock_passes_on_at_once";
 
 /// The role of a child: takes the lock of a URL and a name, says so, and holds it until it is killed.
 fn hold(role: &str) {
@@ -27,7 +27,7 @@ fn hold(role: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_holder_s_lock_passes_on_within_200_ms() {
+async fn a_killed_holder_s_lock_passes_on_at_once() {
     if let Some(role) = process::role() {
         return tokio::task::spawn_blocking(move || hold(&role)).await.unwrap();
     }
@@ -44,16 +44,17 @@ async fn a_killed_holder_s_lock_passes_on_within_200_ms() {
                 (guard, Instant::now())
             })
         };
-        until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+        until("it waits", async || advisory_locks(&look).await == 2).await;
         let killed = Instant::now();
         child.signal(Signal::KILL);
-        let (guard, granted) = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap();
+        let (guard, granted) = in_time("the waiter has it", waiter).await.unwrap();
         slowest = slowest.max(granted - killed);
         assert!(guard.fence().get() > fence);
         guard.release().await.unwrap();
     }
     println!("the slowest took {slowest:?}");
-    assert!(slowest < Duration::from_millis(200), "{slowest:?}");
+    // Within 200 ms on a machine that is not busy. Without the end of the connection the server would notice after hours.
+    assert!(slowest < Duration::from_secs(10), "{slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,14 +64,14 @@ async fn a_killed_waiter_leaves_the_queue_and_holds_nobody_up() {
     // A reader holds it, a writer that waits is killed: readers can come again.
     let reader = locks.rwlock("x").read().await.unwrap();
     let child = Child::spawn(ROLE, &format!("{} x", url(&server, "")));
-    until("it waits", || async { advisory_locks(&look).await == 2 }).await;
+    until("it waits", async || advisory_locks(&look).await == 2).await;
     assert!(locks.rwlock("x").try_read().await.unwrap().is_none());
     child.signal(Signal::KILL);
     if server.version() < 14 {
         // It looks after those who wait only when it is their turn.
         reader.release().await.unwrap();
     } else {
-        until("it is gone", || async { advisory_locks(&look).await == 1 }).await;
+        until("it is gone", async || advisory_locks(&look).await == 1).await;
         locks.rwlock("x").try_read().await.unwrap().unwrap().release().await.unwrap();
         reader.release().await.unwrap();
     }

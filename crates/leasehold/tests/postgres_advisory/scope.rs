@@ -28,7 +28,7 @@ async fn a_lock_in_a_transaction_excludes_the_store_and_ends_with_the_transactio
             } else {
                 transaction.rollback().await.unwrap()
             }
-            until("it is free", || async { advisory_locks(&look).await == 0 }).await;
+            until("it is free", async || advisory_locks(&look).await == 0).await;
             locks.mutex(name).try_lock().await.unwrap().unwrap().release().await.unwrap();
         }
     }
@@ -123,7 +123,7 @@ async fn a_wait_on_the_caller_s_session_that_was_dropped_leaves_its_settings_as_
     {
         let mut scope = OnClient::new(&mut client);
         let mut wait = pin!(scope.lock_within(key, Mode::Exclusive, Duration::from_secs(3)));
-        let stands = until("it waits", || async { advisory_locks(&look).await == 2 });
+        let stands = until("it waits", async || advisory_locks(&look).await == 2);
         tokio::select! {
             biased;
             answer = &mut wait => panic!("{answer:?}"),
@@ -151,5 +151,5 @@ async fn locks_in_transactions_work_behind_a_pooler_in_transaction_mode() {
     assert!(scope.lock_within(key, Mode::Exclusive, Duration::from_secs(60)).await.unwrap());
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
     transaction.commit().await.unwrap();
-    until("it is free", || async { advisory_locks(&look).await == 0 }).await;
+    until("it is free", async || advisory_locks(&look).await == 0).await;
 }

@@ -1,15 +1,11 @@
 //! Servers and clients for these tests.
 
-use std::time::{Duration, Instant};
-
 use leasehold::backends::postgres::AdvisoryKey;
 use leasehold::{Error, Locks};
 use testkit::postgres::Postgres;
+pub(crate) use testkit::until::{in_time, until_async as until};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls};
-
-/// Long enough for the slowest machine; only a test that fails waits for it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A URL of PostgreSQL as one of the store.
 pub(crate) fn advisory(url: &str) -> String {
@@ -23,6 +19,11 @@ pub(crate) fn url(server: &Postgres, options: &str) -> String {
 
 pub(crate) async fn connect(server: &Postgres) -> Locks {
     Locks::connect(&url(server, "")).await.unwrap()
+}
+
+/// A client that asks for no sign of life: it learns of the end of a session by nothing but the end of its connection.
+pub(crate) async fn quiet(server: &Postgres) -> Locks {
+    Locks::connect(&url(server, "keepalive=3600")).await.unwrap()
 }
 
 /// Why a URL is refused.
@@ -43,15 +44,6 @@ pub(crate) async fn stranger(server: &Postgres) -> Client {
 /// How many advisory locks are held or waited for.
 pub(crate) async fn advisory_locks(client: &Client) -> i64 {
     client.query_one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", &[]).await.unwrap().get(0)
-}
-
-/// Waits until something is so.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut so: impl FnMut() -> F) {
-    let started = Instant::now();
-    while !so().await {
-        assert!(started.elapsed() < PATIENCE, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 /// The server's process that holds a name.

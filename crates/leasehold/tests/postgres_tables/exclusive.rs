@@ -2,6 +2,7 @@
 
 use leasehold::backend::{Backend, Claim, Gone, Mode, Query, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
+use leasehold::{ErrorKind, Fence};
 
 use crate::support::{LONG, claim, granted, look, name, place, told};
 
@@ -51,7 +52,7 @@ async fn a_lease_that_has_ended_is_neither_renewed_nor_released_nor_found_nor_re
         assert!(matches!(renewed, Renewed::Gone(Gone::NotFound)), "{renewed:?}");
         assert!(store.inspect(&Query::LeaseId(held.id)).await.unwrap().items.is_empty());
         for at_once in [false, true] {
-            assert_eq!(store.revoke(&name("x"), at_once).await.unwrap().leases, 0);
+            assert_eq!(store.revoke(&name("x"), at_once, None).await.unwrap().leases, 0);
         }
         let swept = store.sweep().await.unwrap();
         assert_eq!((swept.expired, swept.held), (0, 0));
@@ -63,5 +64,23 @@ async fn a_lease_that_has_ended_is_neither_renewed_nor_released_nor_found_nor_re
         let fence = granted(&store, &next).await.fence;
         assert!(!look(&store, "x").await.holders[0].revoked);
         assert_eq!(store.release(&told(&next, fence)).await.unwrap(), Released::Done);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_highest_fence_nothing_is_granted() {
+    let place = place();
+    let store = place.open().await;
+    let first = claim("x", LONG);
+    let fence = granted(&store, &first).await.fence;
+    assert_eq!(store.release(&told(&first, fence)).await.unwrap(), Released::Done);
+    place.sql(&format!("UPDATE leasehold.names SET fence = {}", Fence::MAX.get() - 1));
+    let last = claim("x", LONG);
+    assert_eq!(granted(&store, &last).await.fence, Fence::MAX);
+    assert_eq!(store.release(&told(&last, Fence::MAX)).await.unwrap(), Released::Done);
+    for next in [claim("x", LONG), claim("x", LONG).queued(LONG)] {
+        assert_eq!(store.try_acquire(&next).await.unwrap_err().kind(), ErrorKind::Internal);
+        let seen = look(&store, "x").await;
+        assert!(seen.holders.is_empty() && seen.queue_length == 0, "{seen:?}");
     }
 }

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod exclusive;
+mod many_names;
 mod model;
 mod network;
 mod plans;

@@ -22,7 +22,7 @@ enum Step {
     Acquire { who: usize, queue: bool, repeat: bool, nonce: u64, first: bool },
     Renew { whos: Vec<usize>, ttl: u64, shorten: Option<u64>, fence: u8, owner: bool, change: u8, raise: u8 },
     Release { who: usize, unanswered: bool, nonce: Option<u64>, fence: u8, owner: bool },
-    Revoke { on: usize, now: bool },
+    Revoke { on: usize, now: bool, only: Option<usize> },
     Sweep,
     Advance { millis: u64 },
 }
@@ -41,7 +41,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..WHO, prop::bool::weighted(0.2), prop::option::weighted(0.2, 0..2u64), 0..6u8,
               prop::bool::weighted(0.2))
             .prop_map(|(who, unanswered, nonce, fence, owner)| Step::Release { who, unanswered, nonce, fence, owner }),
-        1 => (0..NAMES, any::<bool>()).prop_map(|(on, now)| Step::Revoke { on, now }),
+        2 => (0..NAMES, any::<bool>(), prop::option::of(0..WHO))
+            .prop_map(|(on, now, only)| Step::Revoke { on, now, only }),
         1 => Just(Step::Sweep),
         3 => (1..3000u64).prop_map(|millis| Step::Advance { millis }),
         1 => Just(Step::Advance { millis: 70_000 }),
@@ -141,8 +142,8 @@ impl Run<'_> {
                         };
                         renewal.raise_fence = match raise {
                             0 | 1 => Some(Fence::new(self.fences[*who].get() + 5)),
-                            2 => Some(Fence::new(Fence::MAX.get() - 1)),
-                            3 => Some(Fence::new(Fence::MAX.get() + 1)),
+                            2 => Some(Fence::new(self.fences[*who].get() + 23 * 3600 * 256_000)),
+                            3 => Some(Fence::new(self.fences[*who].get() + 25 * 3600 * 256_000)),
                             4 => Some(Fence::new(u64::MAX)),
                             _ => None,
                         };
@@ -166,10 +167,11 @@ impl Run<'_> {
                 let theirs = self.apply(&claim.name, Op::Release(&release));
                 prop_assert_eq!(text(&ours), text(&theirs), "{:?}", step);
             }
-            Step::Revoke { on, now } => {
+            Step::Revoke { on, now, only } => {
+                let only = only.map(|who| self.fences[who]);
                 let name = self.names[*on].clone();
-                let ours = self.store.revoke(&name, *now).await.map(Answer::Revoked);
-                let theirs = self.apply(&name, Op::Revoke { now: *now });
+                let ours = self.store.revoke(&name, *now, only).await.map(Answer::Revoked);
+                let theirs = self.apply(&name, Op::Revoke { now: *now, only });
                 prop_assert_eq!(text(&ours), text(&theirs), "{:?}", step);
             }
             Step::Sweep => {

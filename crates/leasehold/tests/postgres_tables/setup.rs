@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use leasehold::backend::{Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
@@ -10,7 +9,7 @@ use leasehold::{ErrorKind, Locks};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, claim, granted, lender, name, place, server, told, until};
+use crate::support::{LONG, claim, granted, in_time, lender, name, place, server, told, until};
 
 /// Takes and gives back a lease, with its fence as guards do, and without it.
 async fn works(store: &Store) {
@@ -97,15 +96,15 @@ async fn a_user_with_the_least_rights_can_use_tables_that_an_administrator_made(
     let store = Store::connect(&url).await.unwrap();
     works(&store).await;
     uses_every_table(&store).await;
-    store.revoke(&name("works"), true).await.unwrap();
+    store.revoke(&name("works"), true, None).await.unwrap();
     store.sweep().await.unwrap();
     let locks = Locks::connect(&url).await.unwrap();
     let guard = locks.mutex("works").lock().await.unwrap();
     let second = locks.clone();
     let waiter = tokio::spawn(async move { second.mutex("works").lock().await.unwrap() });
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    until("it waits", async || server.sql("SELECT count(*) FROM granted.tickets") == "1").await;
     guard.release().await.unwrap();
-    waiter.await.unwrap().release().await.unwrap();
+    in_time("the waiter has it", waiter).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +154,7 @@ async fn lent_connections_that_came_to_have_another_isolation_level_are_refused_
         ("renew", store.renew(&[Renewal::new(name("x"), held.id, LONG)]).await.remove(0).err()),
         ("release", store.release(&Release::new(name("x"), held.id)).await.err()),
         ("release, told", store.release(&told(&held, fence)).await.err()),
-        ("revoke", store.revoke(&name("x"), true).await.err()),
+        ("revoke", store.revoke(&name("x"), true, None).await.err()),
         ("sweep", store.sweep().await.err()),
     ];
     for (verb, error) in refused {
@@ -181,16 +180,12 @@ async fn on_lent_connections_too_no_verb_scans_a_table() {
     place.sql("ANALYZE leasehold.names");
     let store = Store::lent(lender("")).schema(&place.schema).open().await.unwrap();
     // Sessions tell of their scans when they end, which a lent one does with its call.
-    until("earlier ones have told", async || {
-        let before = scans();
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        scans() == before
-    })
-    .await;
+    place.is_left_alone().await;
     let (whole, by_key) = scans();
     for _ in 0..10 {
         works(&store).await;
     }
+    place.is_left_alone().await;
     until("they have told", async || scans().1 >= by_key + 40).await;
     assert_eq!(scans().0, whole);
 }

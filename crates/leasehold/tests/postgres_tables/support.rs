@@ -2,24 +2,27 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query, Release};
 use leasehold::backends::postgres::{Lent, Postgres as Store};
 use leasehold::{ErrorKind, Fence, Name};
 use testkit::postgres::Postgres;
+pub(crate) use testkit::until::{in_time, until_async as until};
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
-
-/// Long enough for the slowest machine; only a test that fails waits for it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One server for the tests that do it no harm; killed when this process ends.
 pub(crate) fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(Postgres::start)
+}
+
+/// Whether two of the common server's calls have ever waited for each other. It says so before it rolls one back.
+pub(crate) fn has_seen_a_deadlock() -> bool {
+    server().log().contains("deadlock detected")
 }
 
 /// Tables of a test's own on the common server.
@@ -38,6 +41,15 @@ pub(crate) fn place() -> Place {
 impl Place {
     pub(crate) async fn open(&self) -> Store {
         Store::connect(&self.url).await.unwrap()
+    }
+
+    /// Waits until the sessions that used these tables are over, and so have told of what they read.
+    pub(crate) async fn is_left_alone(&self) {
+        let sessions = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE query ~ '\\m{}\\M' AND pid <> pg_backend_pid()",
+            self.schema
+        );
+        until("no session is left", async || server().sql(&sessions) == "0").await;
     }
 
     /// Runs SQL in which `leasehold.` stands for the test's schema.
@@ -86,14 +98,5 @@ pub(crate) fn lender(
             tokio::spawn(connection);
             Ok(Box::new(Arc::new(client)) as Lent)
         })
-    }
-}
-
-/// Waits until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so().await {
-        assert!(started.elapsed() < PATIENCE, "not yet: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed, Swept};
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{Fence, Locks};
 use testkit::postgres::{Postgres, Stop};
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, PATIENCE, TICKET, claim, granted, look, name, place, server, until};
+use crate::support::{LONG, TICKET, claim, granted, in_time, look, name, place, server, until};
 
 /// What one task was told about its names.
 #[derive(Default)]
@@ -28,33 +28,44 @@ struct Run {
     kept: AtomicU32,
 }
 
+/// What was answered, unless there was a fault that may pass.
+fn retryable<T>(answer: leasehold::Result<T>) -> Option<T> {
+    answer.map_err(|error| assert!(error.is_retryable(), "{error:?}")).ok()
+}
+
 /// Takes and gives back one name, and takes others for good, until the server is gone.
 async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String, Told) {
-    let store = loop {
-        match Store::connect(&url).await {
-            Ok(store) => break store,
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+    let opening = async {
+        let store = loop {
+            match retryable(Store::connect(&url).await) {
+                Some(store) => break store,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        // One whose release or grant had no answer in the crash before.
+        while retryable(store.revoke(&name(&on), true, None).await).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        store
     };
-    // One whose release or grant had no answer in the crash before.
-    while store.revoke(&name(&on), true).await.is_err() {}
+    let store = in_time("the server lets it in", opening).await;
     for round in 0.. {
         let claim = claim(&on, LONG * 10);
-        match store.try_acquire(&claim).await {
-            Ok(Attempt::Granted(grant)) => {
+        match retryable(store.try_acquire(&claim).await) {
+            Some(Attempt::Granted(grant)) => {
                 assert!(grant.fence > told.last, "a fence fell");
                 told.last = grant.fence;
             }
-            Ok(other) => panic!("nobody else is there: {other:?}"),
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+            Some(other) => panic!("nobody else is there: {other:?}"),
+            None => {}
         }
         let keep = crate::support::claim(&format!("{on} {} {round}", told.kept.len()), LONG * 10);
-        if let Ok(Attempt::Granted(grant)) = store.try_acquire(&keep).await {
+        if let Some(Attempt::Granted(grant)) = retryable(store.try_acquire(&keep).await) {
             told.kept.push((keep, grant.fence));
             run.kept.fetch_add(1, Ordering::Relaxed);
         }
-        match store.release(&Release::new(name(&on), claim.id)).await {
-            Ok(_) if !run.stop.load(Ordering::Relaxed) => {}
+        match retryable(store.release(&Release::new(name(&on), claim.id)).await) {
+            Some(_) if !run.stop.load(Ordering::Relaxed) => {}
             _ => break,
         }
     }
@@ -76,7 +87,7 @@ async fn what_was_answered_survives_a_crash_under_load_and_no_fence_falls() {
         run.stop.store(true, Ordering::Relaxed);
         // Those who have not got in yet must be let in to see that they are to stop.
         server.start_again();
-        told = tasks.join_all().await.into_iter().collect();
+        told = in_time("all have seen the crash", tasks.join_all()).await.into_iter().collect();
     }
     let store = Store::connect(&server.url()).await.unwrap();
     let mut kept = 0;
@@ -118,21 +129,25 @@ async fn storms_of_killed_sessions_break_neither_exclusion_nor_progress() {
     let url = format!("{}&application_name={}", place.url, place.schema);
     let stop = Arc::new(AtomicBool::new(false));
     let (inside, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let last = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
-        let locks = Locks::connect_builder(&url).await.unwrap().ttl(Duration::from_secs(20)).build();
+        let locks = Locks::connect_builder(&url).await.unwrap().ttl(LONG).build();
         for _ in 0..3 {
             let (locks, stop) = (locks.clone(), Arc::clone(&stop));
-            let (inside, done) = (Arc::clone(&inside), Arc::clone(&done));
+            let (inside, last, done) = (Arc::clone(&inside), Arc::clone(&last), Arc::clone(&done));
             tasks.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     // A fault is told; the next try goes on.
-                    let Ok(guard) = locks.mutex("storm").lock().await else { continue };
+                    let Some(guard) = retryable(locks.mutex("storm").lock().await) else { continue };
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                    let fence = guard.fence().get();
+                    assert!(last.swap(fence, Ordering::SeqCst) < fence, "a fence fell");
                     tokio::task::yield_now().await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
+                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "two inside");
                     done.fetch_add(1, Ordering::Relaxed);
-                    let _ = guard.release().await;
+                    // What it could not give back now it gives back in the background.
+                    retryable(guard.release().await);
                 }
             });
         }
@@ -141,16 +156,17 @@ async fn storms_of_killed_sessions_break_neither_exclusion_nor_progress() {
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{}'",
         place.schema
     );
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(3) {
-        server().sql(&kill);
+    let mut killed = 0;
+    until("many went in while sessions were killed", async || {
+        killed += server().sql(&kill).parse::<u32>().unwrap();
         tokio::time::sleep(Duration::from_millis(60)).await;
-    }
+        killed >= 100 && done.load(Ordering::Relaxed) >= 50
+    })
+    .await;
     let so_far = done.load(Ordering::Relaxed);
     until("it goes on", async || done.load(Ordering::Relaxed) > so_far + 10).await;
     stop.store(true, Ordering::Relaxed);
-    tokio::time::timeout(PATIENCE, tasks.join_all()).await.unwrap();
-    println!("{so_far} in the storm");
+    in_time("all have ended", tasks.join_all()).await;
     let rows = "SELECT (SELECT count(*) FROM leasehold.leases) + (SELECT count(*) FROM leasehold.tickets)";
     until("nothing is left", async || place.sql(rows) == "0").await;
     until("no connection is left", async || {
@@ -183,8 +199,16 @@ async fn a_sweep_drops_any_number_of_expired_rows_and_old_counters_and_nothing_e
          INSERT INTO leasehold.names (name, fence) SELECT '/idle ' || n, {old} FROM generate_series(1, 1500) AS n"
     ));
     tokio::time::sleep(Duration::from_millis(2)).await;
-    let swept = store.sweep().await.unwrap();
-    assert_eq!((swept.expired, swept.counters, swept.held, swept.waiting), (3001, 4500, 1, 0));
+    // More than one where the machine is slow.
+    let mut all = Swept::default();
+    until("all names are swept", async || {
+        let swept = store.sweep().await.unwrap();
+        (all.held, all.waiting) = (0, 0);
+        all += swept;
+        all.counters >= 4500
+    })
+    .await;
+    assert_eq!((all.expired, all.counters, all.held, all.waiting), (3001, 4500, 1, 0));
     assert_eq!(place.sql("SELECT string_agg(name, ',' ORDER BY name) FROM leasehold.names"), "/live,/recent");
     assert_eq!(look(&store, "live").await.holders.len(), 1);
     assert_eq!(store.release(&Release::new(name("live"), live.id)).await.unwrap(), Released::Done);
@@ -206,7 +230,7 @@ async fn a_sweep_forgets_no_old_name_that_is_held_waited_for_or_refuses_an_id() 
     assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
     let refused = claim("refused", LONG);
     granted(&store, &refused).await;
-    store.revoke(&refused.name, true).await.unwrap();
+    store.revoke(&refused.name, true, None).await.unwrap();
     granted(&store, &claim("idle", Duration::from_millis(1))).await;
     place.sql(&format!("UPDATE leasehold.names SET fence = {}", old_fence()));
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -233,8 +257,8 @@ async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(9).open().await.unwrap();
     granted(&store, &claim("first", LONG)).await;
-    let mut most = 0;
-    for _ in 0..10 {
+    let mut together = 0;
+    until("names were taken during five sweeps", async || {
         place.sql(&format!(
             "TRUNCATE leasehold.names; INSERT INTO leasehold.names (name, fence, version)
                 SELECT '/idle ' || lpad(n::text, 4, '0'), {}, 2 FROM generate_series(0, 1999) AS n",
@@ -256,10 +280,11 @@ async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
         store.sweep().await.unwrap();
         over.store(true, Ordering::Relaxed);
         let taken: u64 = tasks.join_all().await.into_iter().sum();
-        most = most.max(taken);
         assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), taken.to_string());
-    }
-    println!("{most} were taken during one sweep");
+        together += u32::from(taken > 8);
+        together == 5
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use testkit::postgres::Postgres;
 use tokio::task::JoinSet;
 
-use crate::support::{LONG, Place, TICKET, claim, granted, lender, look, name, place, server, until};
+use crate::support::{
+    LONG, Place, TICKET, claim, granted, in_time, lender, look, name, place, server, until,
+};
 
 /// What an older client has made in a schema: every function of it bears a mark.
 fn older_functions(schema: &str) -> String {
     let script = Store::script(schema).unwrap();
-    assert!(script.contains("(version, revision) VALUES (3, 1)"));
+    assert!(script.contains("(version, revision) VALUES (3, 3)"));
     script
-        .replace("(version, revision) VALUES (3, 1)", "(version, revision) VALUES (3, 0)")
+        .replace("(version, revision) VALUES (3, 3)", "(version, revision) VALUES (3, 0)")
         .replace(" AS $$\n", " AS $$ -- older\n")
 }
 
@@ -54,10 +55,10 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     assert_eq!(old.release(&Release::new(ahead.name.clone(), ahead.id)).await.unwrap(), Released::Done);
     place.sql("UPDATE leasehold.names SET fence = fence + 8000000000000 WHERE name LIKE '%clock%'");
     let seen = look(&old, "x").await;
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("0", "15"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("0", "16"));
 
     let new = place.open().await;
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("1", "0"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("3", "0"));
     let now = look(&new, "x").await;
     assert_eq!((now.version, now.last_fence), (seen.version, seen.last_fence));
     assert_eq!((now.holders[0].id, now.holders[0].grant.fence), (held.id, first.fence));
@@ -82,11 +83,11 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
     let place = Arc::new(place());
     server().sql(&older_functions(&place.schema));
     let (inside, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let last = Arc::new(AtomicU64::new(0));
+    let (last, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let work = |store: Store| {
-        let (inside, over, last) = (Arc::clone(&inside), Arc::clone(&over), Arc::clone(&last));
+        let (inside, over) = (Arc::clone(&inside), Arc::clone(&over));
+        let (last, grants) = (Arc::clone(&last), Arc::clone(&grants));
         async move {
-            let mut grants = 0;
             while !over.load(Ordering::Relaxed) {
                 let claim = claim("x", LONG);
                 if let Attempt::Granted(grant) = store.try_acquire(&claim).await.unwrap() {
@@ -96,10 +97,9 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
                     inside.fetch_sub(1, Ordering::SeqCst);
                     let gone = store.release(&Release::new(name("x"), claim.id)).await.unwrap();
                     assert_eq!(gone, Released::Done);
-                    grants += 1;
+                    grants.fetch_add(1, Ordering::SeqCst);
                 }
             }
-            grants
         }
     };
     let mut tasks = JoinSet::new();
@@ -116,11 +116,11 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
     for store in opening.join_all().await {
         tasks.spawn(work(store));
     }
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("1", "0"));
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("3", "0"));
+    let so_far = grants.load(Ordering::SeqCst);
+    until("they go on", async || grants.load(Ordering::SeqCst) > so_far + 100).await;
     over.store(true, Ordering::Relaxed);
-    let grants: Vec<u32> = tasks.join_all().await;
-    assert!(grants.iter().sum::<u32>() > 0);
+    in_time("all have ended", tasks.join_all()).await;
     assert_eq!(place.sql("SELECT count(*) FROM leasehold.leases"), "0");
 }
 

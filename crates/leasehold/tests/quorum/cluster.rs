@@ -1,17 +1,45 @@
 //! A quorum of memory stores in paused time, each behind a script of faults.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Claim, Grant, HolderInfo, Query, Release, Renewal, Renewed};
 use leasehold::backends::memory::Memory;
-use leasehold::clock::{Clock, TokioClock};
+use leasehold::clock::{Clock, Moment, TokioClock};
 use leasehold::layers::quorum::{Node, Quorum};
 use leasehold::{ErrorKind, Locks, Mode, Name, Result};
 use testkit::faulty::{Act, Faulty, Verb};
 
 pub(crate) const VERBS: [Verb; 5] = [Verb::TryAcquire, Verb::Wait, Verb::Renew, Verb::Release, Verb::Other];
 pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// A clock whose wall time is some days ahead of another's.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    of: Arc<dyn Clock>,
+    days: AtomicU64,
+}
+
+impl Ahead {
+    fn new(of: &Arc<dyn Clock>, days: u64) -> Arc<Self> {
+        Arc::new(Ahead { of: Arc::clone(of), days: AtomicU64::new(days) })
+    }
+
+    pub(crate) fn set(&self, days: u64) {
+        self.days.store(days, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Moment {
+        self.of.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.of.wall_micros() + self.days.load(Ordering::SeqCst) * 86_400_000_000
+    }
+}
 
 pub(crate) struct Cluster {
     pub(crate) clock: Arc<dyn Clock>,
@@ -24,12 +52,19 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(nodes: usize) -> Self {
+        Cluster::with_clocks(vec![0; nodes]).0
+    }
+
+    /// A cluster whose nodes' wall clocks are so many days ahead, and how to set them.
+    pub(crate) fn with_clocks(ahead: Vec<u64>) -> (Self, Vec<Arc<Ahead>>) {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
-        let memory: Vec<_> = (0..nodes).map(|_| Memory::with_clock(Arc::clone(&clock))).collect();
+        let clocks: Vec<_> = ahead.into_iter().map(|days| Ahead::new(&clock, days)).collect();
+        let memory: Vec<_> =
+            clocks.iter().map(|ahead| Memory::with_clock(Arc::clone(ahead) as Arc<dyn Clock>)).collect();
         let nodes: Vec<_> =
             memory.iter().map(|store| Faulty::new(store.clone(), Arc::clone(&clock))).collect();
         let quorum = quorum_of(&nodes);
-        Cluster { clock, memory, nodes, quorum }
+        (Cluster { clock, memory, nodes, quorum }, clocks)
     }
 
     /// Another client's layer over the same nodes.

@@ -1,7 +1,7 @@
 //! Many who want one name, and nodes that are slow or dead beside it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::backend::Backend;
@@ -9,12 +9,10 @@ use leasehold::backends::memory::Memory;
 use leasehold::layers::quorum::{Node, Quorum};
 use leasehold::{Fence, Locks, Poll};
 use testkit::faulty::{Act, Verb};
+use testkit::until::in_time;
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, claim, later, release, renew};
-
-/// Only what never happens waits for this.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_contenders_all_get_their_turn() {
@@ -40,7 +38,7 @@ async fn fifty_contenders_all_get_their_turn() {
         .collect();
     let mut fences: Vec<Fence> = Vec::new();
     for task in tasks {
-        fences.push(tokio::time::timeout(PATIENCE, task).await.expect("everybody gets a turn").unwrap());
+        fences.push(in_time("everybody gets a turn", task).await.unwrap());
     }
     fences.sort_unstable();
     fences.dedup();
@@ -61,12 +59,17 @@ async fn fifty_contenders_on_slow_nodes_all_get_their_turn() {
         }
     }
     let started = Instant::now();
+    let (inside, fences) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
     let tasks: Vec<_> = (0..50)
         .map(|_| {
             let mutex = cluster.client().mutex("x");
+            let (inside, fences) = (Arc::clone(&inside), Arc::clone(&fences));
             tokio::spawn(async move {
                 let guard = mutex.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                fences.lock().unwrap().push(guard.fence());
                 tokio::time::sleep(Duration::from_millis(2)).await;
+                assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "two are inside");
                 guard.release().await.unwrap();
             })
         })
@@ -75,6 +78,8 @@ async fn fifty_contenders_on_slow_nodes_all_get_their_turn() {
         task.await.unwrap();
     }
     println!("50 turns in {:?} of paused time", started.elapsed());
+    let fences = fences.lock().unwrap();
+    assert!(fences.len() == 50 && fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 

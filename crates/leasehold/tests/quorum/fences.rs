@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Gone, Release, Renewal, Renewed};
+use leasehold::backend::{Attempt, Backend, Gone, HolderInfo, Release, Renewal, Renewed};
 use leasehold::backends::memory::Memory;
 use leasehold::{ErrorKind, Fence, Mode};
 use testkit::faulty::{Act, Verb};
@@ -55,6 +55,63 @@ async fn fences_rise_whichever_majority_grants() {
         cluster.quorum.release(&release(&claim)).await.unwrap();
         later().await;
         away.iter().for_each(|node| cluster.revive(*node));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_clock_is_days_ahead_stops_nobody() {
+    for ahead in [vec![0, 0, 3], vec![3, 0, 0, 0, 700], vec![0, 2, 4, 2, 2]] {
+        let (cluster, _) = Cluster::with_clocks(ahead.clone());
+        let mut last = Fence::UNFENCED;
+        for _ in 0..3 {
+            let claim = claim("x");
+            let grant = cluster.acquire(&claim).await.unwrap();
+            assert!(grant.fence > last, "{ahead:?}: {} came after {last}", grant.fence);
+            last = grant.fence;
+            let day = Fence::at(cluster.clock.wall_micros() + 3 * 86_400_000_000);
+            assert!(last < day, "{ahead:?}: the fence follows the clock that is wrong");
+            later().await;
+            let same = |holders: Vec<HolderInfo>| holders.iter().all(|holder| holder.grant.fence == last);
+            for node in 0..ahead.len() {
+                assert!(same(cluster.holders(node, &claim.name).await), "{ahead:?}: left on node {node}");
+            }
+            assert!(matches!(renew(&cluster.quorum, &claim).await.unwrap(), Renewed::Held(_)));
+            cluster.quorum.release(&release(&claim)).await.unwrap();
+            later().await;
+            assert_eq!(cluster.held(&claim.name).await, 0, "{ahead:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_days_apart_say_so_and_keep_nothing() {
+    let (cluster, _) = Cluster::with_clocks(vec![0, 0, 3]);
+    cluster.kill(1);
+    let first = claim("x");
+    let error = cluster.acquire(&first).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("more than a day apart"), "{error}");
+    assert_eq!(cluster.held(&first.name).await, 0);
+    // The same claim is granted once there is a majority that agrees.
+    cluster.revive(1);
+    cluster.acquire(&first).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_far_ahead_of_all_clocks_still_rise() {
+    let (cluster, clocks) = Cluster::with_clocks(vec![300; 3]);
+    let first = claim("x");
+    let mut last = cluster.acquire(&first).await.unwrap().fence;
+    cluster.quorum.release(&release(&first)).await.unwrap();
+    later().await;
+    clocks.iter().for_each(|clock| clock.set(0));
+    for _ in 0..3 {
+        let claim = claim("x");
+        let grant = cluster.acquire(&claim).await.unwrap();
+        assert!(grant.fence > last, "{} came after {last}", grant.fence);
+        last = grant.fence;
+        cluster.quorum.release(&release(&claim)).await.unwrap();
+        later().await;
     }
 }
 

@@ -7,6 +7,7 @@ mod conformance;
 mod contention;
 mod fences;
 mod history;
+mod listing;
 #[cfg(feature = "redis")]
 mod redis;
 mod setup;

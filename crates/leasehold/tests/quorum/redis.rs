@@ -10,6 +10,7 @@ use leasehold::layers::quorum::{Node, Quorum};
 use leasehold::{ErrorKind, Fence, Locks};
 use testkit::proxy::Proxy;
 use testkit::redis::{Server, servers};
+use testkit::until::in_time;
 
 fn url(servers: &[Server]) -> String {
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
@@ -46,7 +47,7 @@ async fn servers_die_one_after_the_other_and_fences_rise_over_every_majority() {
         // Two are away: in each round one comes back and another goes.
         servers[round].kill();
         for _ in 0..3 {
-            let guard = tokio::time::timeout(Duration::from_secs(60), mutex.lock()).await.unwrap().unwrap();
+            let guard = in_time("the lock", mutex.lock()).await.unwrap();
             assert!(guard.fence() > last, "{} came after {last}", guard.fence());
             last = guard.fence();
             guard.release().await.unwrap();
@@ -59,34 +60,25 @@ async fn servers_die_one_after_the_other_and_fences_rise_over_every_majority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blackholed_server_costs_nothing() {
+async fn a_blackholed_server_is_not_waited_for() {
     let servers = servers(5);
     let proxies: Vec<Proxy> =
         servers.iter().map(|server| Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap()).collect();
     let urls: Vec<_> = proxies.iter().map(|proxy| format!("redis://{}", proxy.address())).collect();
     let locks = Locks::connect(&format!("quorum:{}", urls.join(","))).await.unwrap();
     let mutex = locks.mutex("x");
-    let median = async || {
-        let mut times = Vec::new();
-        for _ in 0..101 {
-            let started = Instant::now();
-            mutex.lock().await.unwrap().release().await.unwrap();
-            times.push(started.elapsed());
-        }
-        times.sort_unstable();
-        times[50]
-    };
-    let healthy = median().await;
-    proxies[1].blackhole();
     mutex.lock().await.unwrap().release().await.unwrap();
-    let with = median().await;
-    println!("{healthy:?} healthy, {with:?} with one blackholed");
-    // Its timeout is a hundred times that; twice is the noise of a busy machine.
-    assert!(with < healthy * 2 + Duration::from_millis(5), "{healthy:?} became {with:?}");
+    proxies[1].blackhole();
+    let started = Instant::now();
+    for _ in 0..200 {
+        mutex.lock().await.unwrap().release().await.unwrap();
+    }
+    // To wait for its timeout of a second in each would take ten times as long. How little it costs is shown in paused time.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     // It comes back, and another goes.
     proxies[1].pass();
     proxies[2].blackhole();
-    let guard = tokio::time::timeout(Duration::from_secs(60), mutex.lock()).await.unwrap().unwrap();
+    let guard = in_time("the lock", mutex.lock()).await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -99,8 +91,7 @@ async fn a_server_that_is_away_at_connect_joins_when_it_is_there_and_a_majority_
     locks.mutex("x").lock().await.unwrap().release().await.unwrap();
     servers[2].restart();
     servers[0].kill();
-    let guard =
-        tokio::time::timeout(Duration::from_secs(60), locks.mutex("x").lock()).await.unwrap().unwrap();
+    let guard = in_time("the lock", locks.mutex("x").lock()).await.unwrap();
     guard.release().await.unwrap();
     servers[1].kill();
     let error = Locks::connect(&url).await.unwrap_err();

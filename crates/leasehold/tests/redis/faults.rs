@@ -1,14 +1,18 @@
 //! What happens when Redis breaks, refuses, forgets or moves.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Claim, Mode, Release, Released, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Gone, Guard, Locks};
 use testkit::redis::{Sentinels, Server, with_replica};
+use testkit::until::{PATIENCE, in_time, until, until_async};
 use tokio::task::JoinHandle;
 
-use crate::support::{LONG, TICKET, busy, claim, granted, granted_at_last, look, name};
+use crate::support::{
+    HOUR, LONG, TICKET, a_release_is_pushed, busy, claim, granted, granted_at_last, look, name,
+    own_connection, served, somebody_waits,
+};
 
 #[tokio::test]
 async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {
@@ -34,70 +38,51 @@ async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {
 async fn begin_to_wait(locks: &Locks, other: &Redis) -> JoinHandle<leasehold::Result<Guard>> {
     let mutex = locks.mutex("x");
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    while look(other, "x").await.queue_length == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    somebody_waits(other, "x").await;
     waiting
 }
 
 #[tokio::test]
-async fn a_killed_or_silent_subscriber_delays_a_hand_over_by_a_second_at_most_and_the_next_is_pushed() {
+async fn a_killed_subscriber_misses_no_hand_over_and_is_replaced() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
-    let other = Redis::connect(&server.url()).await.unwrap();
-    let locks = Locks::new(store).with_namespace("");
-    let hand_over = async |kill: bool| {
-        let held = claim("x", LONG);
-        granted(&other, &held).await;
-        let waiting = begin_to_wait(&locks, &other).await;
-        // Until the channel is there.
-        while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if kill {
-            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        }
-        let released = Instant::now();
-        other.release(&Release::new(name("x"), held.id)).await.unwrap();
-        waiting.await.unwrap().unwrap().release().await.unwrap();
-        released.elapsed()
-    };
-    hand_over(false).await;
-    let delayed = hand_over(true).await;
-    assert!(delayed < Duration::from_millis(1500), "{delayed:?}");
-    // The channel comes back when somebody waits.
-    let pushed = hand_over(false).await;
-    assert!(pushed < Duration::from_millis(500), "{pushed:?}");
+    a_release_is_pushed(&store, "x").await;
+    let (held, queued) = (claim("x", HOUR), claim("x", HOUR).queued(HOUR));
+    granted(&store, &held).await;
+    busy(&store, &queued).await;
+    assert_eq!(server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
+    store.release(&Release::new(name("x"), held.id)).await.unwrap();
+    served(&store, &queued).await;
+    store.release(&Release::new(name("x"), queued.id)).await.unwrap();
+    a_release_is_pushed(&store, "x").await;
 }
 
 #[tokio::test]
 async fn a_server_that_stalls_is_a_fault_and_never_contention() {
     let server = Server::start();
-    let url = format!("{}?response_timeout_ms=300", server.url());
-    let store = Redis::connect(&url).await.unwrap();
-    granted(&store, &claim("warm", LONG)).await;
-    server.freeze();
-    let unanswered = claim("stall", LONG);
-    let error = store.try_acquire(&unanswered).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
-    server.go_on();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let hasty = Redis::connect(&format!("{}?response_timeout_ms=500", server.url())).await.unwrap();
+    granted_at_last(&hasty, &claim("warm", LONG)).await;
+    let unanswered = claim("stall", HOUR);
+    let fails = async |claim: &Claim| {
+        server.freeze();
+        let error = hasty.try_acquire(claim).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
+        server.go_on();
+    };
+    fails(&unanswered).await;
     // The same claim again: the same lease, or refused once it was given up, but never in its own way.
     let mut again = unanswered.clone();
     (again.repeat, again.first) = (true, false);
-    granted_at_last(&store, &again).await;
-    let mut back = Release::new(name("stall"), again.id);
+    granted_at_last(&hasty, &again).await;
+    // And while somebody else has it.
+    fails(&claim("stall", LONG)).await;
+    busy(&store, &claim("stall", LONG)).await;
+    let mut back = Release::new(name("stall"), unanswered.id);
     back.unanswered = Some(LONG);
     store.release(&back).await.unwrap();
     assert!(matches!(store.try_acquire(&unanswered).await.unwrap(), Attempt::Gone(Gone::Superseded)));
     granted(&store, &claim("stall", LONG)).await;
-
-    let mut sleep = std::process::Command::new("redis-cli");
-    let mut sleep = sleep.args(["-p", &server.port().to_string(), "DEBUG", "SLEEP", "1"]).spawn().unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let error = store.try_acquire(&claim("stall", LONG)).await.unwrap_err();
-    assert!(error.is_retryable(), "{error}");
-    sleep.wait().unwrap();
-    busy(&store, &claim("stall", LONG)).await;
 }
 
 #[tokio::test]
@@ -143,10 +128,8 @@ async fn a_waiting_acquire_outlives_a_restart_of_the_server() {
     let waiting = begin_to_wait(&locks, &other).await;
     server.restart();
     let release = Release::new(name("x"), held.id);
-    while other.release(&release).await.is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let guard = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
+    until_async("the release gets through", async || other.release(&release).await.is_ok()).await;
+    let guard = in_time("its turn", waiting).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }
 
@@ -239,16 +222,9 @@ async fn over_tls_with_an_authority_of_its_own() {
     let server = Server::with_tls();
     let store = Redis::connect(&server.url()).await.unwrap();
     assert_eq!(store.info().scheme, "rediss");
-    let held = claim("x", LONG);
-    granted(&store, &held).await;
-    let waiting = claim("x", LONG).queued(TICKET);
-    busy(&store, &waiting).await;
-    // The channel comes up, and then a release is pushed.
-    store.wait(&waiting).await.unwrap();
-    busy(&store, &waiting).await;
-    store.release(&Release::new(name("x"), held.id)).await.unwrap();
-    tokio::time::timeout(LONG, store.wait(&waiting)).await.unwrap().unwrap();
-    granted(&store, &waiting).await;
+    granted(&store, &claim("x", LONG)).await;
+    busy(&store, &claim("x", LONG)).await;
+    a_release_is_pushed(&store, "y").await;
     let pem = std::fs::read(server.ca()).unwrap();
     let bare = format!("rediss://localhost:{}", server.port());
     Redis::builder(&bare).unwrap().root_certificate(pem).connect().await.unwrap();
@@ -257,40 +233,14 @@ async fn over_tls_with_an_authority_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_grant_counts_only_when_the_replicas_have_it_if_asked() {
-    let servers = with_replica();
-    let url = format!("{}?wait_replicas=1&wait_timeout_ms=1500", servers[0].url());
-    let store = Redis::connect(&url).await.unwrap();
-    let held = claim("x", LONG);
-    granted(&store, &held).await;
-    assert!(servers[1].cli(&["GET", "leasehold:{/x}"]).contains(held.id.expose()));
-    servers[1].freeze();
-    let error = store.try_acquire(&claim("y", LONG)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.message().contains("replicas"), "{error}");
-    assert!(look(&store, "y").await.holders.is_empty(), "it was given back");
-    let renewal = Renewal::new(name("x"), held.id, LONG);
-    assert!(store.renew(&[renewal]).await.remove(0).is_err(), "an unconfirmed renewal does not count");
-    servers[1].go_on();
-    granted_at_last(&store, &claim("z", LONG)).await;
-}
-
-#[tokio::test]
 async fn a_failover_is_followed_through_the_sentinels() {
     let mut group = Sentinels::start();
     let store = Redis::connect(&group.url()).await.unwrap();
     let locks = Locks::connect(&group.url()).await.unwrap().with_namespace("");
-    let held = claim("x", LONG);
+    let held = claim("x", HOUR);
     let before = granted(&store, &held).await;
-    assert_eq!(group.servers[0].cli(&["WAIT", "1", "5000"]), "1");
-    let waiting = tokio::spawn({
-        let mutex = locks.mutex("x");
-        async move { mutex.lock().await }
-    });
-    while look(&store, "x").await.queue_length == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    group.servers[0].cli(&["WAIT", "1", "5000"]);
+    let waiting = begin_to_wait(&locks, &store).await;
+    assert_eq!(group.servers[0].cli(&["WAIT", "1", "30000"]), "1");
     group.servers[0].kill();
     let mut again = held.clone();
     (again.repeat, again.first) = (true, false);
@@ -298,7 +248,7 @@ async fn a_failover_is_followed_through_the_sentinels() {
     assert_eq!(after.fence, before.fence, "the replica has it");
     assert_eq!(group.primary(), group.servers[1].port().to_string());
     store.release(&Release::new(name("x"), held.id)).await.unwrap();
-    let guard = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
+    let guard = in_time("its turn", waiting).await.unwrap().unwrap();
     assert!(guard.fence() > after.fence);
     guard.release().await.unwrap();
     assert_eq!(store.info().scheme, "redis-sentinel");
@@ -329,8 +279,7 @@ async fn servers_and_sentinels_have_passwords_of_their_own() {
 #[tokio::test]
 async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
     let server = Server::start();
-    let client = redis::Client::open(server.url()).unwrap();
-    let own = client.get_multiplexed_async_connection().await.unwrap();
+    let own = own_connection(&server.url()).await;
     let store = Redis::with_connection(&server.url(), own).await.unwrap();
     assert_eq!(store.run_id().len(), 40);
     granted(&store, &Claim::new(name("x"), Mode::Exclusive, LONG, "x")).await;
@@ -338,8 +287,7 @@ async fn a_connection_of_the_callers_own_is_used_until_it_breaks() {
     assert_eq!(clients.lines().filter(|line| !line.contains("cmd=client")).count(), 1, "{clients}");
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     granted_at_last(&store, &claim("y", LONG)).await;
-    let error =
-        Redis::with_connection("redis-cluster://h", client.get_multiplexed_async_connection().await.unwrap());
+    let error = Redis::with_connection("redis-cluster://h", own_connection(&server.url()).await);
     assert_eq!(error.await.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
@@ -348,16 +296,15 @@ fn synchronous_callers_lock_and_wait_too() {
     let server = Server::start();
     let locks = leasehold::blocking::Locks::connect(&server.url()).unwrap();
     let guard = locks.mutex("x").lock().unwrap();
-    let waiting = std::thread::spawn({
+    let (got, fences) = std::sync::mpsc::channel();
+    std::thread::spawn({
         let mutex = locks.mutex("x");
-        move || mutex.lock().unwrap().fence()
+        move || got.send(mutex.lock().unwrap().fence())
     });
-    while !server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:") {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("it waits", || server.cli(&["PUBSUB", "CHANNELS"]).contains("leasehold-wake:"));
     let fence = guard.fence();
     guard.release().unwrap();
-    assert!(waiting.join().unwrap() > fence);
+    assert!(fences.recv_timeout(PATIENCE).unwrap() > fence);
 }
 
 #[tokio::test]
@@ -373,11 +320,14 @@ async fn connections_and_renewals_outlive_the_runtime_that_asked_for_them() {
             locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
             let kill = ["-p", &port, "CLIENT", "KILL", "TYPE", "normal"];
             std::process::Command::new("redis-cli").args(kill).output().unwrap();
-            locks.mutex("x").ttl(Duration::from_millis(600)).lock().await.unwrap()
+            let locks = locks.with_namespace("");
+            locks.mutex("x").ttl(Duration::from_millis(4500)).lock().await.unwrap()
         })
     });
     let guard = guard.join().unwrap();
-    tokio::time::sleep(Duration::from_millis(2000)).await;
-    assert!(guard.check().is_ok(), "it was renewed all the time");
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let renewals = async || look(&store, "x").await.holders.first().map_or(0, |holder| holder.grant.renewals);
+    until_async("it is renewed again and again", async || renewals().await >= 2).await;
+    assert!(guard.check().is_ok());
     guard.release().await.unwrap();
 }

@@ -10,5 +10,7 @@ mod keys;
 mod model;
 mod proxied;
 mod refusals;
+mod replicas;
 mod runtimes;
 mod support;
+mod sweeping;

@@ -15,9 +15,10 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::aio::MultiplexedConnection;
 use testkit::history::modes;
 use testkit::redis::Server;
+use testkit::until::{PATIENCE, in_time};
 
 use crate::kept::{DUE, FENCE, KEY, Packed, head_number, same_rows};
-use crate::support::name;
+use crate::support::{name, own_connection};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -48,6 +49,7 @@ enum Step {
     },
     Revoke {
         now: bool,
+        only: Option<usize>,
     },
     Sweep,
     Pass {
@@ -82,7 +84,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(who, unanswered, nonce, fence, owner)| {
                 Step::Release { who, unanswered, nonce, fence, owner }
             }),
-        1 => any::<bool>().prop_map(|now| Step::Revoke { now }),
+        2 => (any::<bool>(), prop::option::of(0..WHO)).prop_map(|(now, only)| Step::Revoke { now, only }),
         1 => Just(Step::Sweep),
         4 => (1..30u64).prop_map(|millis| Step::Pass { millis }),
         1 => Just(Step::Age),
@@ -146,10 +148,11 @@ impl Place {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (store, raw, heard) = runtime.block_on(async {
             let client = redis::Client::open(server.url()).unwrap();
-            let raw = client.get_multiplexed_async_connection().await.unwrap();
+            let raw = own_connection(&server.url()).await;
             let mut heard = client.get_async_pubsub().await.unwrap();
             heard.psubscribe("leasehold-wake:*").await.unwrap();
-            (Redis::connect(&server.url()).await.unwrap(), raw, heard)
+            let patient = Redis::builder(&server.url()).unwrap().response_timeout(PATIENCE);
+            (patient.connect().await.unwrap(), raw, heard)
         });
         Place { runtime, _server: server, store, raw, heard: tokio::sync::Mutex::new(heard) }
     }
@@ -164,7 +167,8 @@ impl Place {
         let mut messages = heard.on_message();
         let mut numbers = Vec::new();
         loop {
-            let number: String = messages.next().await.unwrap().get_payload().unwrap();
+            let message = in_time("a message", messages.next()).await;
+            let number: String = message.unwrap().get_payload().unwrap();
             if number == "end" {
                 return numbers;
             }
@@ -253,6 +257,8 @@ async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseErro
                     0 => Some(Fence::new(fences[*who].get() + 5)),
                     1 => Some(Fence::new(fences[*who].get().saturating_sub(1))),
                     2 => Some(Fence::new(u64::MAX)),
+                    3 => Some(Fence::new(fences[*who].get() + 23 * 3600 * 256_000)),
+                    4 => Some(Fence::new(fences[*who].get() + 25 * 3600 * 256_000)),
                     _ => None,
                 };
                 let ours = store.renew(std::slice::from_ref(&renewal)).await.remove(0);
@@ -268,9 +274,10 @@ async fn run(place: &Place, steps: &[Step], kind: u8) -> Result<(), TestCaseErro
                 let ours = store.release(&release).await.map(Answer::Released);
                 (ours, model.apply(store.last_time(), Op::Release(&release)))
             }
-            Step::Revoke { now } => {
-                let ours = store.revoke(&name(ON), *now).await.map(Answer::Revoked);
-                (ours, model.apply(store.last_time(), Op::Revoke { now: *now }))
+            Step::Revoke { now, only } => {
+                let only = only.map(|who| fences[who]);
+                let ours = store.revoke(&name(ON), *now, only).await.map(Answer::Revoked);
+                (ours, model.apply(store.last_time(), Op::Revoke { now: *now, only }))
             }
             Step::Sweep => {
                 // Of a name that has no key there is nothing to sweep.

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use leasehold::backend::{Attempt, Backend as _, Release, Released, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
-use leasehold::{ErrorKind, Gone, Locks, State};
+use leasehold::{ErrorKind, Gone, LeaseId, Locks, State};
 use testkit::proxy::{Direction, HeldRequest, Proxy};
 use testkit::redis::Server;
-use tokio::time::timeout;
+use testkit::until::{in_time, until_async};
 
-use crate::support::{LONG, TICKET, busy, claim, granted, granted_at_last, look, name};
-
-/// Nothing here takes so long unless it is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::{
+    HOUR, LONG, a_release_is_pushed, busy, claim, granted, granted_at_last, look, name, own_connection,
+    served, somebody_waits,
+};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -32,10 +32,12 @@ async fn through(proxy: &Proxy, patience: Duration) -> Redis {
 
 /// A store that has sent its scripts: from here on a verb is one request.
 async fn warm(store: &Redis) {
-    let held = claim("warm", LONG);
-    granted(store, &held).await;
-    store.renew(&[Renewal::new(name("warm"), held.id, LONG)]).await.remove(0).unwrap();
-    store.release(&Release::new(name("warm"), held.id)).await.unwrap();
+    let held = claim("warm", HOUR);
+    granted_at_last(store, &held).await;
+    let renewal = [Renewal::new(name("warm"), held.id, LONG)];
+    until_async("a renewal", async || store.renew(&renewal).await.remove(0).is_ok()).await;
+    let release = Release::new(name("warm"), held.id);
+    until_async("a release", async || store.release(&release).await.is_ok()).await;
 }
 
 /// What a request about this name contains.
@@ -52,76 +54,40 @@ async fn delivered(server: &Server, held: HeldRequest) {
     };
     let before = calls();
     held.deliver();
-    let started = Instant::now();
-    while calls() <= before {
-        assert!(started.elapsed() < PATIENCE, "it did not arrive");
-        tokio::time::sleep(ms(5)).await;
-    }
+    until_async("it arrives", async || calls() > before).await;
 }
 
 /// A store whose wake-ups come through a proxy, and whose calls do not.
-async fn listening_through(proxy: &Proxy, server: &Server) -> Redis {
-    let client = redis::Client::open(server.url()).unwrap();
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(LONG));
-    let own = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    Redis::with_connection(&format!("redis://{}", proxy.address()), own).await.unwrap()
-}
-
-/// Waits until the channel is there, and demands that a release comes over it.
-async fn a_release_is_pushed(store: &Redis, on: &str) {
-    let held = claim(on, LONG);
-    granted(store, &held).await;
-    let queued = claim(on, LONG).queued(TICKET);
-    let started = Instant::now();
-    loop {
-        busy(store, &queued).await;
-        // Without a channel it is told so before this.
-        if timeout(ms(600), store.wait(&queued)).await.is_err() {
-            break;
-        }
-        assert!(started.elapsed() < PATIENCE, "no channel for wake-ups");
-        tokio::time::sleep(ms(20)).await;
-    }
-    store.release(&Release::new(name(on), held.id)).await.unwrap();
-    timeout(PATIENCE, store.wait(&queued)).await.unwrap().unwrap();
-    granted(store, &queued).await;
-    store.release(&Release::new(name(on), queued.id)).await.unwrap();
+async fn listening_through(proxy: &Proxy, server: &Server, options: &str) -> Redis {
+    let own = own_connection(&server.url()).await;
+    Redis::with_connection(&format!("redis://{}{options}", proxy.address()), own).await.unwrap()
 }
 
 /// What happens to a connection.
 type Trouble = fn(&Proxy);
 
-/// How long a hand-over takes that begins so long after something happened to the subscriber.
-async fn hand_over_after(server: &Server, on: &str, trouble: Trouble, after: Duration) -> Duration {
+/// A hand-over that begins so long after something happened to the subscriber, and one after that.
+async fn handed_over_after(server: &Server, on: &str, trouble: Trouble, after: Duration) {
     let proxy = before(server);
-    let store = listening_through(&proxy, server).await;
-    let other = Redis::connect(&server.url()).await.unwrap();
+    let store = listening_through(&proxy, server, "").await;
     a_release_is_pushed(&store, on).await;
-    let held = claim(on, LONG);
-    granted(&other, &held).await;
-    let waiting = tokio::spawn({
-        let mutex = Locks::new(store.clone()).with_namespace("").mutex(on);
-        async move { mutex.lock().await }
-    });
-    while look(&other, on).await.queue_length == 0 {
-        tokio::time::sleep(ms(5)).await;
-    }
+    let (held, queued) = (claim(on, HOUR), claim(on, HOUR).queued(HOUR));
+    granted(&store, &held).await;
+    busy(&store, &queued).await;
     trouble(&proxy);
-    tokio::time::sleep(after).await;
-    let released = Instant::now();
-    other.release(&Release::new(name(on), held.id)).await.unwrap();
-    let guard = waiting.await.unwrap().unwrap();
-    let delay = released.elapsed();
-    guard.release().await.unwrap();
+    let release = async {
+        tokio::time::sleep(after).await;
+        store.release(&Release::new(name(on), held.id)).await.unwrap();
+    };
+    tokio::join!(served(&store, &queued), release);
+    store.release(&Release::new(name(on), queued.id)).await.unwrap();
     proxy.pass();
     proxy.refuse(false);
     a_release_is_pushed(&store, on).await;
-    delay
 }
 
 #[tokio::test]
-async fn a_hand_over_is_delayed_by_a_second_at_most_whatever_happens_to_the_subscriber_and_the_next_is_pushed()
- {
+async fn whatever_happens_to_the_subscriber_no_hand_over_is_missed() {
     let server = Server::start();
     let troubles: [(&str, Trouble); 4] = [
         ("silence", |proxy| proxy.blackhole()),
@@ -132,64 +98,52 @@ async fn a_hand_over_is_delayed_by_a_second_at_most_whatever_happens_to_the_subs
             proxy.reset();
         }),
     ];
-    let moments = [0, 600, 1000, 1500, 2500, 4000];
+    let moments = [0, 600, 1000, 1500, 2500];
     let all = troubles.iter().flat_map(|(what, trouble)| {
         moments.map(|moment| {
             let server = &server;
             async move {
-                let on = format!("{what}-{moment}");
-                let delay = hand_over_after(server, &on, *trouble, ms(moment)).await;
-                (on, delay)
+                handed_over_after(server, &format!("{what}-{moment}"), *trouble, ms(moment)).await;
             }
         })
     });
-    for (what, delay) in join_all(all).await {
-        assert!(delay < ms(1500), "{what}: {delay:?}");
-    }
+    join_all(all).await;
 }
 
 #[tokio::test]
-async fn who_waits_before_there_was_a_channel_is_served_within_a_second_too() {
+async fn who_waits_before_there_was_a_channel_is_served_too() {
     let server = Server::start();
     let proxy = before(&server);
-    let store = listening_through(&proxy, &server).await;
+    // No end of a slow connect: those who wait are told that it takes long.
+    let store = listening_through(&proxy, &server, "?connect_timeout_ms=3600000").await;
     proxy.blackhole();
-    let held = claim("x", LONG);
+    let (held, queued) = (claim("x", HOUR), claim("x", HOUR).queued(HOUR));
     granted(&store, &held).await;
-    let waiting = tokio::spawn({
-        let mutex = Locks::new(store.clone()).with_namespace("").mutex("x");
-        async move { mutex.lock().await }
-    });
-    while look(&store, "x").await.queue_length == 0 {
-        tokio::time::sleep(ms(5)).await;
-    }
-    let released = Instant::now();
+    busy(&store, &queued).await;
     store.release(&Release::new(name("x"), held.id)).await.unwrap();
-    waiting.await.unwrap().unwrap().release().await.unwrap();
-    assert!(released.elapsed() < ms(1500), "{:?}", released.elapsed());
+    // Told so in its wait, or before it.
+    let _ = in_time("it is told to look for itself", store.wait(&queued)).await;
+    granted(&store, &queued).await;
 }
 
 #[tokio::test]
 async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_for_again() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(1500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let mutex = Locks::new(store).with_namespace("").mutex("x");
-    for round in 0..3 {
+    for round in 0..2 {
         proxy.swallow_answer(&about("x"));
         let started = Instant::now();
         let waiting = tokio::spawn({
             let mutex = mutex.clone();
             async move { mutex.lock().await }
         });
-        while proxy.counts().swallowed == round {
-            assert!(started.elapsed() < PATIENCE);
-            tokio::time::sleep(ms(1)).await;
-        }
+        until_async("the answer is swallowed", async || proxy.counts().swallowed > round).await;
         let first = look(&direct, "x").await.holders.remove(0);
-        let guard = waiting.await.unwrap().unwrap();
-        assert!(started.elapsed() < LONG / 2, "in its own way: {:?}", started.elapsed());
+        let guard = in_time("the lock", waiting).await.unwrap().unwrap();
+        assert!(started.elapsed() < LONG, "in its own way: {:?}", started.elapsed());
         assert_eq!((guard.lease_id(), guard.fence()), (first.id, first.grant.fence));
         assert!(guard.attempts() >= 2, "{}", guard.attempts());
         let seen = look(&direct, "x").await;
@@ -204,7 +158,7 @@ async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_fo
 async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy, ms(2000)).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     proxy.swallow_answer(&about("x"));
     let started = Instant::now();
@@ -212,17 +166,18 @@ async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
         let mutex = Locks::new(store).with_namespace("").mutex("x");
         async move { mutex.try_lock().await }
     });
-    while proxy.counts().swallowed == 0 {
-        tokio::time::sleep(ms(1)).await;
-    }
-    let ghost = look(&direct, "x").await.holders.remove(0);
-    let error = waiting.await.unwrap().unwrap_err();
+    until_async("the answer is swallowed", async || proxy.counts().swallowed > 0).await;
+    let fence = look(&direct, "x").await.last_fence;
+    assert!(!fence.is_unfenced(), "it was granted");
+    let error = in_time("an answer", waiting).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
-    let guard = Locks::new(direct.clone()).with_namespace("").mutex("x").lock().await.unwrap();
-    assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
-    assert!(guard.fence() > ghost.grant.fence);
+    let mutex = Locks::new(direct.clone()).with_namespace("").mutex("x");
+    let guard = in_time("it is given back", mutex.lock()).await.unwrap();
+    assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
+    assert!(guard.fence() > fence);
     let mut late = claim("x", LONG);
-    late.id = ghost.id;
+    let spent = server.cli(&["ZRANGE", "leasehold:{/x}:spent", "0", "-1"]);
+    late.id = LeaseId::parse(&spent).unwrap();
     assert!(matches!(direct.try_acquire(&late).await.unwrap(), Attempt::Gone(Gone::Superseded)));
     guard.release().await.unwrap();
     assert!(matches!(direct.try_acquire(&late).await.unwrap(), Attempt::Gone(Gone::Superseded)));
@@ -243,20 +198,18 @@ async fn an_attempt_that_arrives_after_its_caller_gave_up_makes_no_ghost_holder(
         if waits {
             // Dropped while its first request is on its way.
             tokio::select! {
+                biased;
+                () = in_time("the request", late.caught()) => {}
                 _ = mutex.lock() => panic!("the request was held back"),
-                () = late.caught() => {}
             }
         } else {
             let error = mutex.try_lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
-            assert!(late.is_caught());
+            in_time("the request", late.caught()).await;
         }
         // Promise 8: whatever it may have got is given back before anything else happens.
-        let started = Instant::now();
-        while server.cli(&["EXISTS", &String::from_utf8(about(on)).unwrap()]) == "0" {
-            assert!(started.elapsed() < PATIENCE, "nothing was given back");
-            tokio::time::sleep(ms(5)).await;
-        }
+        let key = String::from_utf8(about(on)).unwrap();
+        until_async("it is given back", async || server.cli(&["EXISTS", &key]) == "1").await;
         let other = claim(on, LONG);
         let grant = granted(&direct, &other).await;
         if !still_held {
@@ -278,21 +231,20 @@ async fn a_release_or_renewal_that_arrives_late_touches_nobody_elses_lease() {
     warm(&store).await;
     for (on, releases) in [("a", true), ("b", false)] {
         let first = claim(on, ms(1500));
-        granted(&store, &first).await;
-        let late = proxy.hold_request(first.id.expose().as_bytes());
+        granted_at_last(&store, &first).await;
+        let mut late = proxy.hold_request(first.id.expose().as_bytes());
         let error = if releases {
             store.release(&Release::new(name(on), first.id)).await.unwrap_err()
         } else {
             store.renew(&[Renewal::new(name(on), first.id, LONG)]).await.remove(0).unwrap_err()
         };
         assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
-        assert!(late.is_caught());
+        in_time("the request", late.caught()).await;
         let second = claim(on, LONG);
-        let started = Instant::now();
-        while !matches!(direct.try_acquire(&second).await.unwrap(), Attempt::Granted(_)) {
-            assert!(started.elapsed() < PATIENCE);
-            tokio::time::sleep(ms(5)).await;
-        }
+        until_async("the first has expired", async || {
+            matches!(direct.try_acquire(&second).await.unwrap(), Attempt::Granted(_))
+        })
+        .await;
         let before = look(&direct, on).await.holders;
         delivered(&server, late).await;
         let after = look(&direct, on).await.holders;
@@ -314,22 +266,20 @@ async fn on_a_slow_way_a_guard_never_believes_longer_than_the_store() {
     let direct = Redis::connect(&server.url()).await.unwrap();
     let store = through(&proxy, ms(2000)).await;
     warm(&store).await;
-    proxy.delay(Direction::ToServer, ms(300));
-    proxy.delay(Direction::ToClient, ms(300));
-    let guard = Locks::new(store).with_namespace("").mutex("x").ttl(ms(8000)).lock().await.unwrap();
-    let mut renewals = 0;
-    let started = Instant::now();
-    while renewals < 2 {
-        assert!(started.elapsed() < PATIENCE);
+    proxy.delay(Direction::ToServer, ms(150));
+    proxy.delay(Direction::ToClient, ms(150));
+    let guard = Locks::new(store).with_namespace("").mutex("x").ttl(ms(9000)).lock().await.unwrap();
+    let mut before = Duration::MAX;
+    until_async("it is renewed, and believed for longer", async || {
         // What is believed first: then the store's word is about a later moment.
         let (believed, at) = (guard.valid_for().unwrap(), Instant::now());
         let kept = look(&direct, "x").await.holders.remove(0).grant;
         let left = at.elapsed() + kept.left.unwrap();
         assert!(believed <= left, "{believed:?} believed, {left:?} left");
         guard.check().unwrap();
-        renewals = kept.renewals;
-        tokio::time::sleep(ms(20)).await;
-    }
+        kept.renewals > 0 && believed > std::mem::replace(&mut before, believed)
+    })
+    .await;
     guard.release().await.unwrap();
 }
 
@@ -341,41 +291,40 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
     let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let locks = Locks::new(store).with_namespace("");
-    let guard = locks.mutex("x").ttl(ms(3000)).lock().await.unwrap();
+    // A third of it passes before the first renewal fails, and more than another before it is lost.
+    let guard = locks.mutex("x").ttl(ms(4500)).lock().await.unwrap();
     proxy.blackhole();
     let mut states = vec![State::Held];
-    let next = claim("x", LONG);
-    let started = Instant::now();
-    loop {
+    let next = claim("x", HOUR);
+    until_async("another has it", async || {
         if states.last() != Some(&guard.state()) {
             states.push(guard.state());
         }
         match direct.try_acquire(&next).await.unwrap() {
-            Attempt::Granted(_) => break,
-            other => assert!(matches!(other, Attempt::Busy(_)), "{other:?}"),
+            Attempt::Granted(_) => true,
+            other => {
+                assert!(matches!(other, Attempt::Busy(_)), "{other:?}");
+                false
+            }
         }
-        assert!(started.elapsed() < PATIENCE);
-        tokio::time::sleep(ms(2)).await;
-    }
+    })
+    .await;
     assert_eq!(guard.state(), State::Lost, "when another has it");
     states.retain(|state| *state != State::Lost);
     assert_eq!(states, [State::Held, State::AtRisk]);
-    timeout(PATIENCE, guard.lost()).await.unwrap();
+    in_time("the signal", guard.lost()).await;
     // The renewals that were held back arrive now.
     proxy.pass();
     let waiting = tokio::spawn({
         let mutex = locks.mutex("x");
         async move { mutex.lock().await }
     });
-    while look(&direct, "x").await.queue_length == 0 {
-        assert!(started.elapsed() < PATIENCE * 2);
-        tokio::time::sleep(ms(5)).await;
-    }
+    somebody_waits(&direct, "x").await;
     assert_eq!(guard.state(), State::Lost, "a loss is final");
     drop(guard);
     assert_eq!(look(&direct, "x").await.holders[0].id, next.id);
     direct.release(&Release::new(name("x"), next.id)).await.unwrap();
-    let again = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    let again = in_time("its turn", waiting).await.unwrap().unwrap();
     again.release().await.unwrap();
 }
 
@@ -383,7 +332,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
 async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_lease() {
     let server = Server::start();
     let proxy = before(&server);
-    let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
+    let (store, direct) = (through(&proxy, LONG).await, Redis::connect(&server.url()).await.unwrap());
     warm(&store).await;
     let mut cut = 0;
     for (way, bytes) in [(Direction::ToClient, 1..75), (Direction::ToServer, 1..400)] {
@@ -416,7 +365,7 @@ async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_
 async fn renewals_whose_answers_were_cut_off_in_the_middle_are_faults_and_not_losses() {
     let server = Server::start();
     let proxy = before(&server);
-    let store = through(&proxy, ms(500)).await;
+    let store = through(&proxy, LONG).await;
     warm(&store).await;
     let mut renewals = Vec::new();
     for i in 0..20 {

@@ -2,33 +2,30 @@
 //! granted; and when the reason is gone all works again.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend as _, Release, Released, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
 use leasehold::{Error, ErrorKind, Locks};
+use testkit::blocked::send;
 use testkit::redis::{Cluster, Server};
+use testkit::until::{in_time, until, until_async};
 
-use crate::support::{LONG, TICKET, claim, granted, granted_at_last, look, name};
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::{HOUR, LONG, TICKET, claim, granted, granted_at_last, look, name};
 
 /// Waits until an attempt is refused with these words, and demands that nothing else is said meanwhile.
 async fn refused(store: &Redis, on: &str, kind: ErrorKind, words: &str) {
-    let started = Instant::now();
-    loop {
+    until_async(words, async || {
         let error = match store.try_acquire(&claim(on, LONG)).await {
             Err(error) => error,
             Ok(attempt) => panic!("{attempt:?}"),
         };
         assert!(error.is_retryable(), "{error:?}");
-        if error.message().contains(words) {
-            assert_eq!(error.kind(), kind, "{error:?}");
-            return;
-        }
-        assert!(started.elapsed() < PATIENCE, "{error:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        let said = error.message().contains(words);
+        assert!(!said || error.kind() == kind, "{error:?}");
+        said
+    })
+    .await;
 }
 
 /// All verbs that change something are refused alike.
@@ -60,11 +57,12 @@ async fn works_again(store: &Redis, held: &leasehold::backend::Claim) {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_busy_and_then_has_it() {
-    // Loading is slowed down, and looks up often enough to say no.
+    // Loading takes very long until it is told to hurry, and looks up often enough to say no.
     let mut server =
-        Server::with(&["--key-load-delay", "150", "--loading-process-events-interval-bytes", "1024"]);
+        Server::with(&["--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024"]);
+    let port = server.port().to_string();
     let store = Redis::connect(&server.url()).await.unwrap();
-    let held = claim("x", LONG);
+    let held = claim("x", HOUR);
     let before = granted(&store, &held).await;
     server.cli(&["DEBUG", "POPULATE", "10000"]);
     assert_eq!(server.cli(&["SAVE"]), "OK");
@@ -72,27 +70,29 @@ async fn a_server_that_loads_its_data_is_busy_and_then_has_it() {
         server.restart();
         server
     });
-    let mut loading = 0;
-    let started = Instant::now();
-    let grant = loop {
-        let mut again = held.clone();
-        (again.repeat, again.first) = (true, false);
-        match store.try_acquire(&again).await {
-            Ok(Attempt::Granted(grant)) if loading > 0 => break grant,
-            // Before it was killed.
-            Ok(Attempt::Granted(_)) => {}
-            Ok(attempt) => panic!("{attempt:?}"),
-            Err(error) if error.kind() == ErrorKind::Busy => {
-                assert!(error.message().contains("loading"), "{error:?}");
-                loading += 1;
-            }
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+    let mut again = held.clone();
+    (again.repeat, again.first) = (true, false);
+    until_async("it says that it loads", async || match store.try_acquire(&again).await {
+        // Before it was killed.
+        Ok(attempt) => {
+            assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
+            false
         }
-        assert!(started.elapsed() < PATIENCE, "{loading}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            assert!(error.message().contains("loading"), "{error:?}");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            false
+        }
+    })
+    .await;
+    let hurry = ["-p", &port, "CONFIG", "SET", "key-load-delay", "0"];
+    assert_eq!(Command::new("redis-cli").args(hurry).output().unwrap().stdout, b"OK\n");
+    let grant = granted_at_last(&store, &again).await;
     assert_eq!(grant.fence, before.fence);
-    drop(restarted.await.unwrap());
+    drop(in_time("the restart", restarted).await.unwrap());
 }
 
 /// Ends what it started.
@@ -118,28 +118,27 @@ async fn a_server_that_runs_somebody_elses_script_is_busy_until_it_ends() {
         .spawn()
         .unwrap();
     let endless = Running(endless);
-    let started = Instant::now();
-    loop {
-        // Until it has begun.
-        match store.try_acquire(&claim("x", LONG)).await {
-            Ok(attempt) => assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}"),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
-                assert!(error.message().contains("script"), "{error:?}");
-                break;
-            }
+    until_async("the script has begun", async || match store.try_acquire(&claim("x", LONG)).await {
+        Ok(attempt) => {
+            assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+            false
         }
-        assert!(started.elapsed() < PATIENCE);
-    }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+            assert!(error.message().contains("script"), "{error:?}");
+            true
+        }
+    })
+    .await;
+    let mutex = Locks::new(store.clone()).with_namespace("").mutex("free");
+    let mut lock = std::pin::pin!(mutex.lock());
+    send(lock.as_mut()).await;
+    // Refused after the attempt of the lock, on the same connection.
     refused(&store, "new", ErrorKind::Busy, "script").await;
-    let waiting = tokio::spawn({
-        let mutex = Locks::new(store.clone()).with_namespace("").mutex("free");
-        async move { mutex.lock().await }
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!waiting.is_finished(), "a lock waits until the store is back");
+    let waiting = tokio::time::timeout(Duration::from_millis(100), lock.as_mut()).await;
+    assert!(waiting.is_err(), "a lock waits until the store is back");
     assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
-    waiting.await.unwrap().unwrap().release().await.unwrap();
+    in_time("the lock", lock).await.unwrap().release().await.unwrap();
     works_again(&store, &held).await;
     drop(endless);
 }
@@ -154,18 +153,15 @@ async fn a_server_that_cannot_save_is_unavailable_until_it_can() {
     let dir = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
     assert_eq!(server.cli(&["CONFIG", "SET", "dir", "/proc"]), "OK");
     assert_eq!(server.cli(&["CONFIG", "SET", "save", "3600 1"]), "OK");
-    let saves = async |status: &str| {
+    let saves = |status: &str| {
         server.cli(&["BGSAVE"]);
-        let started = Instant::now();
-        while !server.cli(&["INFO", "persistence"]).contains(&format!("rdb_last_bgsave_status:{status}")) {
-            assert!(started.elapsed() < PATIENCE);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let status = format!("rdb_last_bgsave_status:{status}");
+        until(&status, || server.cli(&["INFO", "persistence"]).contains(&status));
     };
-    saves("err").await;
+    saves("err");
     all_refused(&store, &held, "cannot save to disk").await;
     server.cli(&["CONFIG", "SET", "dir", &dir]);
-    saves("ok").await;
+    saves("ok");
     works_again(&store, &held).await;
 }
 
@@ -216,12 +212,8 @@ async fn a_cluster_that_misses_a_node_is_unavailable_until_it_is_back() {
     let held = claim(&on, LONG * 10);
     granted(&store, &held).await;
     cluster.nodes[2].kill();
-    let started = Instant::now();
-    while !cluster.nodes[..2].iter().all(|node| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:fail"))
-    {
-        assert!(started.elapsed() < PATIENCE);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let knows = |node: &Server| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
+    until("the others know that it is gone", || cluster.nodes[..2].iter().all(knows));
     refused(&store, &on, ErrorKind::Unavailable, "the cluster is down").await;
     let error = store.renew(&[Renewal::new(name(&on), held.id, LONG)]).await.remove(0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");

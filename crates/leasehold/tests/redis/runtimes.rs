@@ -1,13 +1,14 @@
 //! Connections on the runtimes that call: each for itself, none left behind, and what has to go on does so at home.
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
-use testkit::redis::{Cluster, Server, until, with_replica};
+use testkit::redis::{Cluster, Server, with_replica};
+use testkit::until::{PATIENCE, in_time, until, until_async};
 use tokio::runtime::{Builder, Runtime};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::connections;
 
 /// More calls than a runtime makes before it is worth a connection.
 const MANY: usize = 10;
@@ -22,12 +23,6 @@ async fn pairs(locks: &Locks, on: &str) {
     }
 }
 
-/// How many connections a server has for calls; the one that asks is not among them.
-fn connections(server: &Server) -> usize {
-    let list = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
-    list.lines().filter(|line| !line.contains("cmd=client")).count()
-}
-
 #[test]
 fn a_runtime_that_calls_often_has_a_connection_of_its_own_until_it_ends_or_the_store_does() {
     let server = Server::start();
@@ -40,9 +35,9 @@ fn a_runtime_that_calls_often_has_a_connection_of_its_own_until_it_ends_or_the_s
     }
     assert_eq!(connections(&server), 1);
     first.block_on(pairs(&locks, "a"));
-    assert_eq!(connections(&server), 2);
+    until("the first has one", || connections(&server) == 2);
     second.block_on(pairs(&locks, "b"));
-    assert_eq!(connections(&server), 3);
+    until("the second has one", || connections(&server) == 3);
     drop(second);
     until("the connection of a runtime that ended is closed", || connections(&server) == 2);
     first.block_on(pairs(&locks, "a"));
@@ -68,28 +63,28 @@ fn a_runtime_that_is_blocked_or_ends_in_the_middle_of_a_call_disturbs_nobody() {
             let runtime = runtime();
             runtime.block_on(async {
                 pairs(&locks, "theirs").await;
-                let guard = locks.mutex("held").ttl(Duration::from_millis(600)).lock().await.unwrap();
+                let guard = locks.mutex("held").ttl(Duration::from_millis(4500)).lock().await.unwrap();
                 // Nothing on this runtime runs while it waits here.
                 blocked.send(()).unwrap();
                 wait.recv_timeout(PATIENCE).unwrap();
-                assert!(guard.check().is_ok(), "it was renewed at home");
+                assert!(guard.check().is_ok(), "it was lost though it was renewed");
                 guard.release().await.unwrap();
                 // And it ends with somebody waiting on it.
                 let mutex = locks.mutex("ours");
                 tokio::spawn(async move { mutex.lock().await });
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                let waits = async || locks.inspect("ours").await.unwrap().queue_length > 0;
+                until_async("somebody waits", waits).await;
             });
         }
     });
     is_blocked.recv_timeout(PATIENCE).unwrap();
-    let started = Instant::now();
-    let held = ours.block_on(async {
+    let held = ours.block_on(in_time("our calls", async {
         pairs(&locks, "theirs").await;
         pairs(&locks, "own").await;
-        tokio::time::sleep(Duration::from_millis(1300)).await;
+        let renewals = async || locks.inspect("held").await.unwrap().holders[0].grant.renewals;
+        until_async("it is renewed at home", async || renewals().await >= 1).await;
         locks.mutex("ours").lock().await.unwrap()
-    });
-    assert!(started.elapsed() < PATIENCE);
+    }));
     go_on.send(()).unwrap();
     theirs.join().unwrap();
     ours.block_on(async {
@@ -117,13 +112,14 @@ fn in_a_cluster_and_with_replicas_too() {
 
     let servers = with_replica();
     ours.block_on(async {
-        let url = format!("{}?wait_replicas=1&wait_timeout_ms=1500", servers[0].url());
-        let locks = Locks::connect(&url).await.unwrap().with_namespace("");
+        let within = |millis: u32| format!("{}?wait_replicas=1&wait_timeout_ms={millis}", servers[0].url());
+        let locks = Locks::connect(&within(30_000)).await.unwrap().with_namespace("");
         pairs(&locks, "x").await;
         let held = locks.mutex("x").lock().await.unwrap();
         assert!(servers[1].cli(&["GET", "leasehold:{/x}"]).contains(held.lease_id().expose()));
+        let hasty = Locks::connect(&within(500)).await.unwrap();
         servers[1].freeze();
-        let error = locks.mutex("y").try_lock().await.unwrap_err();
+        let error = hasty.mutex("y").try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.message().contains("replicas"), "{error}");
         servers[1].go_on();

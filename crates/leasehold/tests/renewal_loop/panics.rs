@@ -84,13 +84,14 @@ impl Backend for Eager {
         &'life0 self,
         name: &'life1 leasehold::Name,
         now: bool,
+        only: Option<leasehold::Fence>,
     ) -> Boxed<'async_trait, leasehold::Result<leasehold::backend::Revoked>>
     where
         'life0: 'async_trait,
         'life1: 'async_trait,
         Self: 'async_trait,
     {
-        self.memory.revoke(name, now)
+        self.memory.revoke(name, now, only)
     }
 
     fn sweep<'life0, 'async_trait>(

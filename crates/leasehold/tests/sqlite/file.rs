@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::backend::{Attempt, Backend, Release, Released};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{ErrorKind, Locks};
+use testkit::until::until_async;
 
 use crate::support::{HandClock, LONG, claim, granted, last_fence, look, name, place};
 
@@ -66,12 +67,32 @@ async fn all_forms_of_a_url_open_the_same_file() {
 }
 
 #[tokio::test]
+async fn a_database_with_two_names_is_refused_under_either() {
+    let place = place();
+    let store = Sqlite::open(&place.path).await.unwrap();
+    granted(&store, &claim("x", LONG)).await;
+    std::fs::create_dir(place.directory.path().join("other")).unwrap();
+    let second = place.directory.path().join("other/locks.db");
+    std::fs::hard_link(&place.path, &second).unwrap();
+    for path in [&second, &place.path] {
+        let error = Sqlite::open(path).await.expect_err("its log is beside its other name");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.message().contains("hard link"), "{error}");
+    }
+    let beside = std::fs::read_dir(second.parent().unwrap()).unwrap().count();
+    assert_eq!(beside, 1, "nothing was made beside the second name");
+    std::fs::remove_file(&second).unwrap();
+    let again = Sqlite::open(&place.path).await.unwrap();
+    assert!(matches!(again.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
+}
+
+#[tokio::test]
 async fn a_file_that_is_something_else_is_refused_and_left_as_it_is() {
     let place = place();
     let text = b"This is not a database, and somebody needs it. ".repeat(100);
     std::fs::write(&place.path, &text).unwrap();
     let error = Sqlite::open(&place.path).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("not a SQLite database"), "{error}");
     assert_eq!(std::fs::read(&place.path).unwrap(), text);
 
@@ -81,7 +102,7 @@ async fn a_file_that_is_something_else_is_refused_and_left_as_it_is() {
     db.close().unwrap();
     let before = std::fs::read(&other).unwrap();
     let error = Sqlite::open(&other).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("another program"), "{error}");
     assert_eq!(std::fs::read(&other).unwrap(), before);
 }
@@ -93,7 +114,7 @@ async fn a_newer_layout_is_refused_and_left_as_it_is() {
     let db = rusqlite::Connection::open(&place.path).unwrap();
     db.pragma_update(None, "user_version", 99).unwrap();
     let error = Sqlite::open(&place.path).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("layout 99") && error.message().contains("newer"), "{error}");
     let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     assert_eq!(version, 99);
@@ -165,13 +186,7 @@ async fn a_damaged_file_is_an_internal_error_and_grants_nothing() {
 pub(crate) async fn close(store: Sqlite, path: &std::path::Path) {
     drop(store);
     let log = path.with_extension("db-wal");
-    for _ in 0..2000 {
-        if !log.exists() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("the log is still there: the writer has not closed the file");
+    until_async("the writer closes the file and its log is gone", async || !log.exists()).await;
 }
 
 #[tokio::test]

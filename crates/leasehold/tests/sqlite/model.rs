@@ -11,6 +11,7 @@ use leasehold::{Fence, LeaseId, Name};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use testkit::history::modes;
+use testkit::until::PATIENCE;
 
 use crate::support::{HandClock, name, place};
 
@@ -42,6 +43,7 @@ enum Step {
     Revoke {
         on: usize,
         now: bool,
+        only: Option<usize>,
     },
     Sweep,
     Advance {
@@ -67,7 +69,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 who, ttl: ttl * 100, shorten, fence, owner, downgrade, raise }),
         6 => (0..WHO, prop::bool::weighted(0.2), prop::option::weighted(0.2, 0..2u64), any::<bool>())
             .prop_map(|(who, unanswered, nonce, fence)| Step::Release { who, unanswered, nonce, fence }),
-        1 => (0..NAMES, any::<bool>()).prop_map(|(on, now)| Step::Revoke { on, now }),
+        2 => (0..NAMES, any::<bool>(), prop::option::of(0..WHO))
+            .prop_map(|(on, now, only)| Step::Revoke { on, now, only }),
         1 => Just(Step::Sweep),
         4 => (1..3000u64).prop_map(|millis| Step::Advance { millis }),
         1 => Just(Step::Advance { millis: 70_000 }),
@@ -209,10 +212,10 @@ async fn run(steps: &[Step], kind: u8, shared: bool) -> Result<(), TestCaseError
                 let ours = store.release(&release).await.map(Answer::Released);
                 (ours, model.apply(now, &claim.name, Op::Release(&release)))
             }
-            Step::Revoke { on, now: at_once } => {
-                let name = name(&format!("n{on}"));
-                let ours = store.revoke(&name, *at_once).await.map(Answer::Revoked);
-                (ours, model.apply(now, &name, Op::Revoke { now: *at_once }))
+            Step::Revoke { on, now: at_once, only } => {
+                let (name, only) = (name(&format!("n{on}")), only.map(|who| fences[who]));
+                let ours = store.revoke(&name, *at_once, only).await.map(Answer::Revoked);
+                (ours, model.apply(now, &name, Op::Revoke { now: *at_once, only }))
             }
             Step::Sweep => {
                 let swept = store.sweep().await.unwrap();
@@ -251,7 +254,7 @@ async fn settle_elsewhere(model: &mut Model, stores: &[Sqlite; 2], now: Now) -> 
         let (name, id) = model.elsewhere.remove(0);
         let Some((_, waiters)) = model.names.get_mut(&name) else { continue };
         let Some((side, claim)) = waiters.get(&id).cloned() else { continue };
-        let wake = tokio::time::timeout(Duration::from_secs(5), stores[side].wait(&claim)).await;
+        let wake = tokio::time::timeout(PATIENCE, stores[side].wait(&claim)).await;
         prop_assert!(wake.is_ok(), "the waiter was not woken");
         if matches!(wake, Ok(Ok(Wake::Retry))) {
             let _ = stores[side].try_acquire(&claim).await;

@@ -1,19 +1,34 @@
 //! One heartbeat per process keeps the places of those who wait in it, and only theirs.
+//!
+//! Time passes by hand. That the heart beats by itself is for `sqlite_processes` to show.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
 use leasehold::backend::{Attempt, Backend, Claim, Query, Release, Wake};
 use leasehold::backends::sqlite::Sqlite;
+use leasehold::{LeaseId, Locks};
+use testkit::paused::settle;
+use testkit::until::{in_time, until_async};
 use tokio::task::JoinHandle;
 
-use crate::support::{HandClock, LONG, TICKET, claim, granted, look, name, place};
+use crate::support::{HOUR, HandClock, LONG, Place, TICKET, claim, granted, look, name, place};
 
-/// So long that it plays no part.
-const HELD: Duration = Duration::from_secs(3600);
+/// Between two heartbeats.
+const BEAT: Duration = TICKET.checked_div(3).unwrap().saturating_add(Duration::from_millis(1));
 
-/// Short enough to see many of them lapse, long enough for a busy machine to beat in time.
-const SHORT: Duration = Duration::from_secs(3);
+async fn open(place: &Place, clock: &Arc<HandClock>) -> Sqlite {
+    Sqlite::builder(&place.path).clock(clock.clone()).open().await.unwrap()
+}
+
+/// So much time passes that the hearts of these stores beat once.
+async fn beat(clock: &HandClock, stores: &[&Sqlite]) {
+    clock.advance(BEAT);
+    for store in stores {
+        // Whatever it is asked, it beats first. A heart may also fail.
+        let _ = store.inspect(&Query::Name(name("x"))).await;
+    }
+}
 
 async fn joins(store: &Sqlite, claim: &Claim) {
     let attempt = store.try_acquire(claim).await.unwrap();
@@ -29,8 +44,14 @@ async fn waits(store: &Sqlite, claim: &Claim) -> JoinHandle<Wake> {
     waiting
 }
 
+/// Stops waiting, without a word.
+async fn goes(waiting: JoinHandle<Wake>) {
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+}
+
 /// Who is in the queue, after a verb that drops what has lapsed.
-async fn queue(store: &Sqlite, on: &str) -> Vec<leasehold::LeaseId> {
+async fn queue(store: &Sqlite, on: &str) -> Vec<LeaseId> {
     joins(store, &claim(on, LONG)).await;
     look(store, on).await.waiters.iter().map(|waiter| waiter.id).collect()
 }
@@ -38,13 +59,12 @@ async fn queue(store: &Sqlite, on: &str) -> Vec<leasehold::LeaseId> {
 #[tokio::test]
 async fn a_thousand_idle_waiters_cost_one_small_commit_every_few_seconds() {
     const WAITERS: usize = 1000;
-    let place = place();
-    let store = Sqlite::open(&place.path).await.unwrap();
+    let (place, clock) = (place(), HandClock::new());
+    let store = open(&place, &clock).await;
     let locks = Locks::new(store.clone()).with_namespace("");
     // Half of them in one queue, the others each alone in its own.
-    // The holders need no renewal, so that only waiting costs anything.
     let names = (0..WAITERS / 2).map(|n| format!("own-{n}")).chain(["crowd".to_owned()]);
-    let held: Vec<_> = names.map(|name| claim(&name, Duration::from_secs(3600))).collect();
+    let held: Vec<_> = names.map(|name| claim(&name, HOUR)).collect();
     for claim in &held {
         granted(&store, claim).await;
     }
@@ -55,167 +75,157 @@ async fn a_thousand_idle_waiters_cost_one_small_commit_every_few_seconds() {
             tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
         })
         .collect();
-    let waiting = || async { store.sweep().await.unwrap().waiting };
-    while waiting().await < WAITERS as u64 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let all_wait = async || store.sweep().await.unwrap().waiting == WAITERS as u64;
+    until_async("all wait", all_wait).await;
+    settle().await;
     let db = rusqlite::Connection::open(&place.path).unwrap();
     let written = || -> (i64, i64) {
         let sql = "SELECT sum(alone_us), (SELECT count(*) FROM keepers) FROM tickets";
         db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
     };
-    let (before, rows) = ((store.commits(), cpu(), Instant::now()), written());
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let (commits, spent, took) = (store.commits() - before.0, cpu() - before.1, before.2.elapsed());
-    println!("{WAITERS} idle waiters for {took:?}: {commits} commits, {spent:?} of processor time");
-    assert_eq!(waiting().await, WAITERS as u64, "somebody lost its place");
-    assert_eq!((written(), rows.1), (rows, 1), "a heartbeat writes one row for all");
-    // A heartbeat every third of a ticket's 10 s.
-    assert!((2..=5).contains(&commits), "{commits} commits");
+    let (mut commits, rows) = (store.commits(), written());
+    assert_eq!(rows.1, 1, "one row for all");
+    for _ in 0..12 {
+        beat(&clock, &[&store]).await;
+        commits += 1;
+        assert_eq!((store.commits(), written()), (commits, rows), "a heartbeat writes one row for all");
+    }
+    // Nothing is written while no time passes, however often it looks.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert_eq!(store.commits(), commits);
+    assert!(all_wait().await, "somebody lost its place");
     for claim in held {
         store.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
     }
     for waiter in waiters {
-        tokio::time::timeout(Duration::from_secs(30), waiter).await.expect("its turn").unwrap();
+        in_time("its turn", waiter).await.unwrap();
     }
-}
-
-fn cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[tokio::test]
 async fn who_does_not_come_back_to_its_wait_loses_its_place_to_those_who_wait() {
-    let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    let held = claim("x", LONG);
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
+    let held = claim("x", HOUR);
     granted(&a, &held).await;
-    let ticket = Duration::from_millis(600);
-    let (gone, waits) = (claim("x", LONG).queued(ticket), claim("x", LONG).queued(ticket));
-    assert!(matches!(a.try_acquire(&gone).await.unwrap(), Attempt::Busy(_)));
-    assert!(matches!(b.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
-    // The first waits for a while, and its future is then dropped without a word.
-    let waiting = tokio::spawn(async move { b.wait(&waits).await.unwrap() });
-    assert!(tokio::time::timeout(ticket * 2, a.wait(&gone)).await.is_err());
-    assert_eq!(look(&a, "x").await.queue_length, 2, "both were kept");
+    let [gone, stays] = [(); 2].map(|()| claim("x", HOUR).queued(TICKET));
+    let going = waits(&a, &gone).await;
+    let waiting = waits(&b, &stays).await;
+    for _ in 0..6 {
+        beat(&clock, &[&a, &b]).await;
+    }
+    assert_eq!(queue(&b, "x").await, [gone.id, stays.id], "both were kept");
+    goes(going).await;
     a.release(&Release::new(name("x"), held.id)).await.unwrap();
-    // The attempt of the one that is gone is made for it, as it is still in the queue of its process; or its
-    // place lapses. In neither case does the other lose more than a ticket's time.
-    let mut release = Release::new(name("x"), gone.id);
-    release.unanswered = Some(LONG);
-    a.release(&release).await.unwrap();
-    let wake = tokio::time::timeout(ticket + Duration::from_secs(1), waiting).await.expect("in time");
-    assert!(matches!(wake.unwrap(), Wake::Granted(_)));
+    // It is the first, and may still come: nobody is let in before it, until its place has lapsed.
+    for _ in 0..2 {
+        beat(&clock, &[&a, &b]).await;
+        let seen = look(&b, "x").await;
+        assert_eq!((seen.holders.len(), seen.queue_length), (0, 2));
+    }
+    for _ in 0..2 {
+        beat(&clock, &[&a, &b]).await;
+    }
+    assert!(matches!(in_time("its turn", waiting).await.unwrap(), Wake::Granted(_)));
 }
 
 #[tokio::test]
 async fn a_lease_that_runs_out_passes_on_at_once_although_nobody_looks() {
     let place = place();
     // Looking by itself is out of the question.
-    let store = Sqlite::builder(&place.path).look_every(Duration::from_secs(3600)).open().await.unwrap();
-    let ttl = Duration::from_millis(400);
+    let store = Sqlite::builder(&place.path).look_every(HOUR).open().await.unwrap();
+    let ttl = Duration::from_millis(2500);
     let started = Instant::now();
     granted(&store, &claim("x", ttl)).await;
-    let waits = claim("x", LONG).queued(LONG);
-    assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
-    let wake = tokio::time::timeout(ttl + Duration::from_secs(5), store.wait(&waits)).await.expect("in time");
+    let waits = claim("x", LONG).queued(HOUR);
+    joins(&store, &waits).await;
+    let wake = in_time("its turn", store.wait(&waits)).await;
     assert!(matches!(wake.unwrap(), Wake::Granted(_)));
-    let took = started.elapsed();
-    println!("passed on {:?} after the expiry", took.saturating_sub(ttl));
-    assert!(took >= ttl, "{took:?}");
+    assert!(started.elapsed() >= ttl, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
 async fn another_store_that_has_the_name_at_hand_sees_that_its_places_are_kept() {
-    let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    let held = claim("x", HELD);
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
+    let held = claim("x", HOUR);
     granted(&b, &held).await;
-    let first = claim("x", LONG).queued(SHORT);
+    let first = claim("x", LONG).queued(TICKET);
     let waiting = waits(&a, &first).await;
-    let began = Instant::now();
-    while began.elapsed() < SHORT * 2 {
-        assert_eq!(queue(&b, "x").await, [first.id], "after {:?}", began.elapsed());
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for n in 0..6 {
+        beat(&clock, &[&a]).await;
+        assert_eq!(queue(&b, "x").await, [first.id], "after {n}");
     }
     // And one that reads everything from the file.
-    let c = Sqlite::open(&place.path).await.unwrap();
+    let c = open(&place, &clock).await;
     let page = c.inspect(&Query::LeaseId(first.id)).await.unwrap();
     assert_eq!(page.items.len(), 1);
     assert_eq!(queue(&c, "x").await, [first.id]);
     b.release(&Release::new(name("x"), held.id)).await.unwrap();
-    assert!(matches!(waiting.await.unwrap(), Wake::Granted(_)));
+    assert!(matches!(in_time("its turn", waiting).await.unwrap(), Wake::Granted(_)));
 }
 
 #[tokio::test]
 async fn who_stops_waiting_loses_its_place_although_others_of_its_process_wait_on() {
-    let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     for on in ["x", "y"] {
-        granted(&a, &claim(on, HELD)).await;
+        granted(&a, &claim(on, HOUR)).await;
     }
-    let claims = ["x", "x", "y"].map(|on| claim(on, LONG).queued(SHORT));
-    let mut waiting = Vec::new();
-    for claim in &claims {
-        waiting.push(waits(&a, claim).await);
+    let claims = ["x", "x", "y"].map(|on| claim(on, LONG).queued(TICKET));
+    let [first, _second, third] =
+        [waits(&a, &claims[0]).await, waits(&a, &claims[1]).await, waits(&a, &claims[2]).await];
+    for _ in 0..6 {
+        beat(&clock, &[&a]).await;
     }
-    // Two heartbeats at least.
-    tokio::time::sleep(SHORT).await;
     assert_eq!(queue(&b, "x").await, [claims[0].id, claims[1].id]);
     assert_eq!(queue(&b, "y").await, [claims[2].id]);
     // One leaves a companion in its queue, the other none.
-    waiting[0].abort();
-    waiting[2].abort();
-    let began = Instant::now();
-    while queue(&b, "x").await.len() + queue(&b, "y").await.len() > 1 {
-        assert!(began.elapsed() < SHORT + Duration::from_secs(2), "a place at which nobody waits is kept");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    goes(first).await;
+    goes(third).await;
+    for _ in 0..4 {
+        beat(&clock, &[&a]).await;
     }
-    assert_eq!(queue(&b, "x").await, [claims[1].id]);
-    tokio::time::sleep(SHORT).await;
-    assert_eq!(queue(&b, "x").await, [claims[1].id]);
+    for _ in 0..3 {
+        assert_eq!(queue(&b, "x").await, [claims[1].id], "a place at which nobody waits is kept");
+        assert_eq!(queue(&b, "y").await, []);
+        beat(&clock, &[&a]).await;
+    }
 }
 
 #[tokio::test]
 async fn a_place_that_a_newer_attempt_took_over_elsewhere_is_that_ones_to_keep() {
-    let place = place();
-    let open = || Sqlite::open(&place.path);
-    let (a, b, c) = (open().await.unwrap(), open().await.unwrap(), open().await.unwrap());
-    granted(&c, &claim("x", HELD)).await;
-    let older = claim("x", LONG).queued(SHORT);
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b, c) = (open(&place, &clock).await, open(&place, &clock).await, open(&place, &clock).await);
+    granted(&c, &claim("x", HOUR)).await;
+    let older = claim("x", LONG).queued(TICKET);
     let _older = waits(&a, &older).await;
     // Somebody else keeps the heartbeat going.
-    let other = claim("x", LONG).queued(SHORT);
+    let other = claim("x", LONG).queued(TICKET);
     let _other = waits(&a, &other).await;
     let mut newer = older.clone();
     (newer.nonce, newer.first) = (older.nonce ^ 1, true);
     let taken = waits(&b, &newer).await;
-    tokio::time::sleep(SHORT * 2).await;
-    assert_eq!(queue(&c, "x").await, [older.id, other.id], "the newer attempt waits");
-    taken.abort();
-    let began = Instant::now();
-    while queue(&c, "x").await != [other.id] {
-        assert!(
-            began.elapsed() < SHORT + Duration::from_secs(2),
-            "the older attempt keeps what is not its own"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for _ in 0..6 {
+        beat(&clock, &[&a, &b]).await;
     }
+    assert_eq!(queue(&c, "x").await, [older.id, other.id], "the newer attempt waits");
+    goes(taken).await;
+    for _ in 0..4 {
+        beat(&clock, &[&a, &b]).await;
+    }
+    assert_eq!(queue(&c, "x").await, [other.id], "the older attempt keeps what is not its own");
 }
 
 #[tokio::test]
 async fn who_was_held_up_for_longer_than_its_ticket_has_lost_its_place_and_is_told_so() {
     let (place, clock) = (place(), HandClock::new());
-    let open = || Sqlite::builder(&place.path).clock(clock.clone()).open();
-    let (a, b) = (open().await.unwrap(), open().await.unwrap());
-    granted(&a, &claim("x", HELD)).await;
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
+    granted(&a, &claim("x", HOUR)).await;
     let first = claim("x", LONG).queued(TICKET);
     let waiting = waits(&a, &first).await;
-    // Heartbeats, one after the other.
     for _ in 0..6 {
-        clock.advance(TICKET / 3 + Duration::from_millis(1));
-        look(&a, "x").await;
+        beat(&clock, &[&a]).await;
     }
     assert_eq!(queue(&b, "x").await, [first.id]);
     clock.advance(TICKET - Duration::from_micros(1));
@@ -223,33 +233,32 @@ async fn who_was_held_up_for_longer_than_its_ticket_has_lost_its_place_and_is_to
     // Nobody has noticed yet when it beats again.
     clock.advance(Duration::from_micros(1));
     assert_eq!(look(&a, "x").await.queue_length, 0);
-    assert!(matches!(waiting.await.unwrap(), Wake::Retry));
+    assert!(matches!(in_time("an answer", waiting).await.unwrap(), Wake::Retry));
     assert_eq!(look(&b, "x").await.queue_length, 0);
 }
 
 #[tokio::test]
 async fn after_a_failed_heartbeat_those_who_come_back_are_kept_and_the_others_are_not() {
-    const TICKET: Duration = Duration::from_secs(9);
-    let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    granted(&b, &claim("x", HELD)).await;
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
+    granted(&b, &claim("x", HOUR)).await;
     let claims = [claim("x", LONG).queued(TICKET), claim("x", LONG).queued(TICKET)];
     let waiting = [waits(&a, &claims[0]).await, waits(&a, &claims[1]).await];
     let db = rusqlite::Connection::open(&place.path).unwrap();
     db.execute_batch("ALTER TABLE keepers RENAME TO pulled_away").unwrap();
+    beat(&clock, &[&a]).await;
     for waiting in waiting {
-        let wake = tokio::time::timeout(TICKET, waiting).await.expect("a heartbeat");
-        assert!(matches!(wake.unwrap(), Wake::Retry));
+        assert!(matches!(in_time("they are told", waiting).await.unwrap(), Wake::Retry));
     }
     db.execute_batch("ALTER TABLE pulled_away RENAME TO keepers").unwrap();
-    let began = Instant::now();
     let _waiting = waits(&a, &claims[1]).await;
-    while queue(&b, "x").await != [claims[1].id] {
-        assert!(began.elapsed() < TICKET + Duration::from_secs(1), "a place at which nobody waits is kept");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for _ in 0..3 {
+        beat(&clock, &[&a]).await;
     }
-    tokio::time::sleep((TICKET + TICKET / 3).saturating_sub(began.elapsed())).await;
-    assert_eq!(queue(&b, "x").await, [claims[1].id]);
+    for _ in 0..3 {
+        assert_eq!(queue(&b, "x").await, [claims[1].id], "a place at which nobody waits is kept");
+        beat(&clock, &[&a]).await;
+    }
 }
 
 #[tokio::test]
@@ -258,7 +267,7 @@ async fn what_a_dead_process_kept_is_kept_by_nobody_else() {
     let open = || Sqlite::builder(&place.path).clock(clock.clone()).look_every(Duration::MAX).open();
     let (dead, store) = (open().await.unwrap(), open().await.unwrap());
     for on in ["x", "y"] {
-        granted(&store, &claim(on, HELD)).await;
+        granted(&store, &claim(on, HOUR)).await;
     }
     joins(&dead, &claim("x", LONG).queued(TICKET)).await;
     drop(dead);
@@ -273,23 +282,22 @@ async fn what_a_dead_process_kept_is_kept_by_nobody_else() {
 
 #[tokio::test]
 async fn a_keeper_that_was_undone_keeps_nothing() {
-    let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    granted(&a, &claim("x", HELD)).await;
-    granted(&b, &claim("y", HELD)).await;
+    let (place, clock) = (place(), HandClock::new());
+    let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
+    granted(&a, &claim("x", HOUR)).await;
+    granted(&b, &claim("y", HOUR)).await;
     let db = rusqlite::Connection::open(&place.path).unwrap();
     db.execute_batch("ALTER TABLE tickets RENAME COLUMN joined_us TO pulled_away").unwrap();
-    let leaves = claim("x", LONG).queued(SHORT);
+    let leaves = claim("x", LONG).queued(TICKET);
     a.try_acquire(&leaves).await.unwrap_err();
     db.execute_batch("ALTER TABLE tickets RENAME COLUMN pulled_away TO joined_us").unwrap();
     // The next one gets the number of the one that was undone.
-    let _waiting = waits(&b, &claim("y", LONG).queued(SHORT)).await;
+    let _waiting = waits(&b, &claim("y", LONG).queued(TICKET)).await;
     joins(&a, &leaves).await;
     drop(a);
-    let began = Instant::now();
-    while !queue(&b, "x").await.is_empty() {
-        assert!(began.elapsed() < SHORT + Duration::from_secs(2), "another process keeps it");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for _ in 0..4 {
+        beat(&clock, &[&b]).await;
     }
+    assert_eq!(queue(&b, "x").await, [], "another process keeps it");
     assert_eq!(queue(&b, "y").await.len(), 1);
 }

@@ -3,24 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use leasehold::backend::{Attempt, Backend, Release, Released, Wake};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{Locks, Mode};
+use testkit::until::{in_time, until_async};
 
-use crate::support::{LONG, TICKET, claim, granted, look, name, place};
+use crate::support::{HOUR, LONG, TICKET, claim, gathered, granted, look, name, place};
 
 #[tokio::test]
 async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    let first = claim("x", LONG);
+    let first = claim("x", HOUR);
     let mut fence = granted(&a, &first).await.fence;
     assert!(matches!(b.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
     // They queue up on both in turns.
     let stores = [&b, &a, &b, &b, &a];
     let mut waiting = Vec::new();
     for (place, store) in stores.into_iter().enumerate() {
-        let claim = claim("x", LONG).queued(TICKET);
+        let claim = claim("x", HOUR).queued(HOUR);
         match store.try_acquire(&claim).await.unwrap() {
             Attempt::Busy(busy) => assert_eq!(busy.place, Some(place as u64)),
             other => panic!("{other:?}"),
@@ -29,7 +31,7 @@ async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
     }
     let (mut holder, mut id) = (&a, first.id);
     for (store, claim) in waiting {
-        let wait = store.wait(&claim);
+        let wait = in_time("its turn", store.wait(&claim));
         let release = Release::new(name("x"), id);
         // It waits before the release is sent, or it may have to ask what became of it.
         let (wake, released) = tokio::join!(wait, holder.release(&release));
@@ -46,50 +48,39 @@ async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
 #[tokio::test]
 async fn a_release_on_one_store_wakes_a_waiter_on_the_other() {
     let place = place();
-    let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    let mut times = Vec::new();
-    let mut held = claim("x", LONG);
+    // They never look by themselves.
+    let open = || Sqlite::builder(&place.path).look_every(HOUR).open();
+    let (a, b) = (open().await.unwrap(), open().await.unwrap());
+    let mut held = claim("x", HOUR);
     granted(&a, &held).await;
     let (mut here, mut there) = (&a, &b);
     for _ in 0..200 {
-        let next = claim("x", LONG).queued(TICKET);
+        let next = claim("x", HOUR).queued(HOUR);
         assert!(matches!(there.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
-        let wait = async {
-            let wake = there.wait(&next).await.unwrap();
-            (wake, Instant::now())
-        };
         let release = async {
             // The other side is blocked in its poll by then.
             tokio::time::sleep(Duration::from_millis(1)).await;
             here.release(&Release::new(name("x"), held.id)).await.unwrap();
-            Instant::now()
         };
-        let ((wake, woken), released) = tokio::join!(wait, release);
-        assert!(matches!(wake, Wake::Granted(_)));
-        times.push(woken.saturating_duration_since(released));
+        let (wake, ()) = tokio::join!(in_time("a wake-up", there.wait(&next)), release);
+        assert!(matches!(wake.unwrap(), Wake::Granted(_)));
         held = next;
         (here, there) = (there, here);
     }
-    times.sort();
-    let (median, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-    println!("cross-store wake-up: median {median:?}, p99 {p99:?}");
-    // Told, and not found by the look that comes every second. How soon is for a benchmark to say.
-    assert!(median < Duration::from_millis(300), "median {median:?}, p99 {p99:?}");
 }
 
 #[tokio::test]
-async fn a_wake_up_that_was_not_announced_is_found_within_a_second() {
+async fn a_wake_up_that_was_not_announced_is_found_by_looking() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
-    let held = claim("x", LONG);
-    granted(&a, &held).await;
-    let next = claim("x", LONG).queued(TICKET);
+    granted(&a, &claim("x", HOUR)).await;
+    let next = claim("x", HOUR).queued(HOUR);
     assert!(matches!(b.try_acquire(&next).await.unwrap(), Attempt::Busy(_)));
     // A holder that dies between its commit and its touch leaves exactly this.
     let db = rusqlite::Connection::open(&place.path).unwrap();
     let died = "DELETE FROM leases; UPDATE tickets SET woken = 1; UPDATE names SET changes = changes + 1";
     db.execute_batch(&format!("BEGIN; {died}; COMMIT")).unwrap();
-    let wake = tokio::time::timeout(Duration::from_secs(1), b.wait(&next)).await.expect("in time").unwrap();
+    let wake = in_time("a look", b.wait(&next)).await.unwrap();
     assert!(matches!(wake, Wake::Granted(_)));
 }
 
@@ -98,18 +89,18 @@ async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
     let ttl = Duration::from_millis(300);
-    let (first, second) = (claim("x", LONG), claim("x", ttl).queued(TICKET));
+    let (first, second) = (claim("x", HOUR), claim("x", ttl).queued(HOUR));
     granted(&a, &first).await;
     assert!(matches!(a.try_acquire(&second).await.unwrap(), Attempt::Busy(_)));
-    let third = claim("x", LONG).queued(TICKET);
+    let third = claim("x", HOUR).queued(HOUR);
     assert!(matches!(b.try_acquire(&third).await.unwrap(), Attempt::Busy(_)));
     // The second takes the lease and is never heard of again. Nobody tells the third.
     a.release(&Release::new(name("x"), first.id)).await.unwrap();
-    granted(&a, &second).await;
     let started = Instant::now();
-    let wake = tokio::time::timeout(ttl + Duration::from_secs(1), b.wait(&third)).await.expect("in time");
+    granted(&a, &second).await;
+    let wake = in_time("a look", b.wait(&third)).await;
     assert!(matches!(wake.unwrap(), Wake::Granted(_)));
-    assert!(started.elapsed() >= ttl - Duration::from_millis(50), "{:?}", started.elapsed());
+    assert!(started.elapsed() >= ttl, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -161,38 +152,26 @@ async fn readers_that_stand_together_enter_together_also_on_two_stores() {
     }
     a.release(&Release::new(name("x"), writer.id)).await.unwrap();
     for (store, reader) in &readers {
-        tokio::time::timeout(Duration::from_millis(500), store.wait(reader)).await.unwrap().unwrap();
+        in_time("a wake-up", store.wait(reader)).await.unwrap();
         granted(store, reader).await;
     }
     assert_eq!(look(&b, "x").await.holders.len(), 4);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_share_their_commits() {
-    const TASKS: u64 = 64;
-    const ROUNDS: u64 = 40;
+#[tokio::test]
+async fn calls_that_wait_together_share_a_commit() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     let before = store.commits();
-    let tasks: Vec<_> = (0..TASKS)
-        .map(|n| {
-            let store = store.clone();
-            tokio::spawn(async move {
-                for _ in 0..ROUNDS {
-                    let claim = claim(&format!("job-{n}"), LONG);
-                    granted(&store, &claim).await;
-                    let release = Release::new(claim.name.clone(), claim.id);
-                    assert_eq!(store.release(&release).await.unwrap(), Released::Done);
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
+    let claims: Vec<_> = (0..64).map(|n| claim(&format!("job-{n}"), LONG)).collect();
+    gathered(&place.path, join_all(claims.iter().map(|claim| granted(&store, claim)))).await;
+    let releases: Vec<_> = claims.iter().map(|claim| Release::new(claim.name.clone(), claim.id)).collect();
+    for answer in gathered(&place.path, join_all(releases.iter().map(|release| store.release(release)))).await
+    {
+        assert_eq!(answer.unwrap(), Released::Done);
     }
-    let per_commit = (TASKS * ROUNDS * 2) as f64 / (store.commits() - before) as f64;
-    println!("{per_commit:.1} operations per commit");
-    assert!(per_commit >= 20.0, "{per_commit:.1} operations per commit");
+    // Of each 64 some may be under way when the others come.
+    assert!(store.commits() - before <= 4, "{} commits for 128 calls", store.commits() - before);
 }
 
 #[tokio::test]
@@ -240,7 +219,7 @@ async fn guards_on_two_clients_never_hold_together() {
         })
         .collect();
     for task in tasks {
-        task.await.unwrap();
+        in_time("everybody has been inside", task).await.unwrap();
     }
 }
 
@@ -260,22 +239,16 @@ async fn a_store_that_is_always_busy_does_not_keep_another_out() {
             })
         })
         .collect();
-    let started = Instant::now();
-    let mut times = Vec::new();
-    while started.elapsed() < Duration::from_secs(2) {
-        let asked = Instant::now();
-        let claim = claim("x", LONG);
+    until_async("the other is busy", async || a.commits() > 10).await;
+    // How long it takes is counted in what the other got done meanwhile.
+    let mut worst = 0;
+    for _ in 0..300 {
+        let (claim, before) = (claim("x", LONG), a.commits());
         granted(&b, &claim).await;
-        times.push(asked.elapsed());
+        worst = worst.max(a.commits() - before);
         b.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
     }
     hogs.iter().for_each(|hog| hog.abort());
-    times.sort();
-    println!(
-        "beside a busy store: {} grants, median {:?}, worst {:?}",
-        times.len(),
-        times[times.len() / 2],
-        times[times.len() - 1]
-    );
-    assert!(times[times.len() - 1] < Duration::from_secs(2), "{:?}", times[times.len() - 1]);
+    println!("beside a busy store: at worst after {worst} of its commits");
+    assert!(worst < 500, "{worst} commits came before one grant");
 }

@@ -1,6 +1,7 @@
 //! What these tests share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use leasehold::backend::{Attempt, Backend, Claim, Grant, Mode, NameInfo, Query};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Fence, Name};
+use testkit::blocked::send;
 
 /// A directory of its own, and a path of a database in it.
 pub(crate) struct Place {
@@ -16,8 +18,10 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
 }
 
+/// In memory where the system has that: no test here is about a disk, and a busy one would hold them all up.
 pub(crate) fn place() -> Place {
-    let directory = tempfile::tempdir().unwrap();
+    let memory = Path::new("/dev/shm");
+    let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let path = directory.path().join("locks.db");
     Place { directory, path }
 }
@@ -71,6 +75,8 @@ pub(crate) fn claim(on: &str, ttl: Duration) -> Claim {
 }
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// So long that nothing that lasts this long ends during a test.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
 pub(crate) async fn granted(store: &Sqlite, claim: &Claim) -> Grant {
@@ -78,6 +84,16 @@ pub(crate) async fn granted(store: &Sqlite, claim: &Claim) -> Grant {
         Attempt::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+/// Runs calls that are all sent while the database is locked, so that those after the first wait together.
+pub(crate) async fn gathered<T>(path: &Path, calls: impl Future<Output = T>) -> T {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut calls = pin!(calls);
+    send(calls.as_mut()).await;
+    db.execute_batch("ROLLBACK").unwrap();
+    calls.await
 }
 
 pub(crate) async fn look(store: &Sqlite, on: &str) -> NameInfo {

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::backend::{Attempt, Backend, Claim, Query, Release, Released};
 use leasehold::backends::sqlite::Sqlite;
-use leasehold::{Fence, LeaseId, Mode, Name};
+use leasehold::{ErrorKind, Fence, LeaseId, Mode, Name};
+use testkit::until::until;
 
-use crate::support::{Log, lines, random, runtime, start, told};
+use crate::support::{Log, directory, lines, random, runtime, start, told};
 
 const TASKS: usize = 8;
 const KILLS: u32 = 100;
+/// So many lines a child writes before it is killed.
+const MANY: usize = 3 * TASKS;
 /// Longer than the test: nothing expires.
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -33,17 +36,23 @@ pub(crate) fn load() {
                     loop {
                         let claim = Claim::new(name.clone(), Mode::Exclusive, TTL, "load");
                         let id = claim.id.expose();
-                        match store.try_acquire(&claim).await.unwrap() {
-                            Attempt::Granted(grant) => {
+                        match store.try_acquire(&claim).await {
+                            Ok(Attempt::Granted(grant)) => {
                                 log.line(&format!("granted {task} {id} {}", grant.fence))
                             }
+                            // Nothing was changed: the other was held up in a transaction.
+                            Err(error) if error.kind() == ErrorKind::Busy => continue,
                             other => panic!("{other:?}"),
                         }
                         // Long enough to be killed with something in hand.
                         tokio::time::sleep(Duration::from_micros(random(4_000))).await;
                         log.line(&format!("releasing {task} {id}"));
                         let release = Release::new(name.clone(), claim.id);
-                        assert_eq!(store.release(&release).await.unwrap(), Released::Done);
+                        let mut answer = store.release(&release).await;
+                        while answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+                            answer = store.release(&release).await;
+                        }
+                        assert_eq!(answer.unwrap(), Released::Done);
                         log.line(&format!("released {task} {id}"));
                     }
                 })
@@ -57,21 +66,17 @@ pub(crate) fn load() {
 
 #[test]
 fn what_was_answered_survives_kill_9_at_any_moment() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let path = directory.path().join("locks.db");
     let children = ["a", "b"];
     let mut last: HashMap<Name, Fence> = HashMap::new();
     let (mut kills, mut answers, mut held) = (0, 0, 0);
-    let started = Instant::now();
     while kills < KILLS {
         let mut running: Vec<_> =
             children.iter().map(|child| start("load", child, directory.path())).collect();
         for child in children {
             let log = directory.path().join(format!("log-{child}"));
-            while lines(&log).is_empty() {
-                assert!(started.elapsed() < Duration::from_secs(240), "the children do not get on");
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            until("the children get on", || lines(&log).len() >= MANY);
         }
         std::thread::sleep(Duration::from_micros(random(100_000)));
         // The second goes on while the first is already dead, and with luck while its lock is broken.
@@ -83,8 +88,8 @@ fn what_was_answered_survives_kill_9_at_any_moment() {
         let (a, h) = runtime().block_on(check(&path, directory.path(), &children, &mut last));
         (answers, held) = (answers + a, held + h);
     }
-    println!("{kills} kills, {answers} answers checked, {held} leases found held, {:?}", started.elapsed());
-    assert!(answers > 1000 && held > 20, "{answers} answers and {held} held leases are not a load");
+    println!("{kills} kills, {answers} answers checked, {held} leases found held");
+    assert!(held > 20, "{answers} answers and {held} held leases are not a load");
 }
 
 /// Everything that was written down is true of the file; then all leases are given back.

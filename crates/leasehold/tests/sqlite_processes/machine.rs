@@ -207,3 +207,43 @@ pub(crate) fn another_user() {
         }
     });
 }
+
+#[test]
+fn a_file_that_is_mounted_alone_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    runtime().block_on(async { drop(Sqlite::open(directory.path().join("locks.db")).await.unwrap()) });
+    // As two containers would have it, each of which was given the file alone.
+    let mount = "mkdir one two && touch one/locks.db two/locks.db \
+        && mount --bind locks.db one/locks.db && mount --bind locks.db two/locks.db";
+    run_in(&["--mount"], mount, "mounted-file", directory.path());
+}
+
+pub(crate) fn mounted_file() {
+    let (_, directory) = told();
+    runtime().block_on(async {
+        for file in ["one/locks.db", "two/locks.db"] {
+            let error = refused(&directory.join(file)).await;
+            println!("{file}: {error}");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{file}: {error}");
+            assert!(error.message().contains("directory"), "{file}: {error}");
+        }
+        drop(Sqlite::open(directory.join("locks.db")).await.unwrap());
+    });
+}
+
+#[test]
+fn a_directory_that_is_mounted_twice_has_one_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = "mkdir data one two && mount --bind data one && mount --bind data two";
+    run_in(&["--mount"], mount, "mounted-directory", directory.path());
+}
+
+pub(crate) fn mounted_directory() {
+    let (_, directory) = told();
+    runtime().block_on(async {
+        let one = Sqlite::open(directory.join("one/locks.db")).await.unwrap();
+        let two = Sqlite::open(directory.join("two/locks.db")).await.unwrap();
+        assert!(matches!(one.try_acquire(&claim(1)).await.unwrap(), Attempt::Granted(_)));
+        assert!(matches!(two.try_acquire(&claim(1)).await.unwrap(), Attempt::Busy(_)));
+    });
+}

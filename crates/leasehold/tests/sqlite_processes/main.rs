@@ -25,6 +25,8 @@ fn child() {
         "full" => machine::full(),
         "read-only" => machine::read_only(),
         "another-user" => machine::another_user(),
+        "mounted-file" => machine::mounted_file(),
+        "mounted-directory" => machine::mounted_directory(),
         "room" => room::short_of_room(),
         other => panic!("no such child: {other}"),
     }

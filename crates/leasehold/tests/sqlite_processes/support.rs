@@ -41,6 +41,13 @@ pub(crate) fn command(role: &str, argument: &str, directory: &Path) -> Command {
     command
 }
 
+/// A directory of its own, in memory where the system has that: what a process wrote survives its death there too, and
+/// a busy disk holds nobody up.
+pub(crate) fn directory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
 pub(crate) fn start(role: &str, argument: &str, directory: &Path) -> Process {
     Process(command(role, argument, directory).spawn().unwrap())
 }

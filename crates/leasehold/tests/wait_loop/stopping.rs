@@ -2,7 +2,7 @@
 
 use leasehold::{Cancel, ErrorKind, Mode, State};
 use testkit::faulty::{Act, Verb};
-use testkit::paused::{Paused, settle};
+use testkit::paused::{Paused, poll_at_most, settle};
 
 use crate::{HOUR, ms};
 
@@ -45,6 +45,9 @@ async fn a_cancel_ends_a_wait_at_once_and_leaves_nothing() {
             assert!(!waiting.is_finished());
             if closes {
                 world.locks.close().await;
+                // Whoever ends the process now leaves nothing behind, though its task was not polled since.
+                assert_eq!(world.store.count(Verb::Release), 1, "{attempt:?}");
+                assert!(world.look("x").await.waiters.is_empty());
             } else {
                 cancel.cancel();
             }
@@ -80,4 +83,22 @@ async fn a_closed_client_sends_nothing_more_and_keeps_what_it_holds() {
     tokio::time::sleep(ms(120_000)).await;
     assert_eq!(guard.state(), State::Held, "it is still renewed");
     assert_eq!(guard.release().await.unwrap(), State::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_does_not_wait_for_ever_for_an_acquire_put_aside() {
+    let world = Paused::new();
+    let holder = world.hold("x", Mode::Exclusive, HOUR).await;
+    let mutex = world.locks.mutex("x");
+    let mut aside = Box::pin(mutex.lock());
+    assert!(poll_at_most(1, aside.as_mut()).await.is_none());
+    assert_eq!(world.look("x").await.waiters.len(), 1);
+    world.locks.close().await;
+    assert_eq!(world.elapsed(), ms(5000));
+    drop(aside);
+    world.locks.close().await;
+    assert_eq!(world.elapsed(), ms(5000));
+    assert!(world.look("x").await.waiters.is_empty());
+    world.end(&holder).await;
+    assert!(world.is_free("x").await);
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use crate::until::PATIENCE;
 
 /// Both directions, and what the browser told without being asked.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use benchmarks::median;
+use testkit::turns::percentile;
 
 const TIME: Duration = Duration::from_millis(300);
 
@@ -31,7 +31,7 @@ impl Disk {
 
     /// What one takes, in milliseconds, the median.
     pub(crate) fn sync_time(&self) -> f64 {
-        median(&mut self.times()) * 1e3
+        percentile(&mut self.times(), 50.0) * 1e3
     }
 
     fn times(&self) -> Vec<f64> {

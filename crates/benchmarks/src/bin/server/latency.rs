@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use benchmarks::{Table, percentile};
+use benchmarks::Table;
+use testkit::turns::percentile;
 
 use crate::client::{Connection, post_request};
 use crate::process::Server;

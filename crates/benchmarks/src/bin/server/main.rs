@@ -14,7 +14,8 @@ mod trace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use benchmarks::{Contender, Contention, Table, contended, median, uncontended};
+use benchmarks::{Contender, Contention, Table, column, contended, of_rounds, ratio, uncontended};
+use testkit::turns::{Spread, in_turns_async};
 use tokio::sync::Mutex;
 
 use client::{Client, Connection};
@@ -23,7 +24,7 @@ use process::Server;
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(1000);
-const CONTENDED: Duration = Duration::from_secs(4);
+const CONTENDED: Duration = Duration::from_secs(2);
 const CONNECTIONS: usize = 64;
 const CLIENTS: usize = 16;
 
@@ -41,14 +42,19 @@ async fn measure(leasehold: &str) {
     let mut table = Table::begin();
     uncontended_rates(leasehold, &mut table).await;
     latency::measure(leasehold, &mut table).await;
-    let sync = Disk::new().sync_time();
-    hand_overs(leasehold, sync, &mut table).await;
+    hand_overs(leasehold, &mut table).await;
     for store in ["memory:", "sqlite:locks.db"] {
         idle::measure(leasehold, store, &mut table).await;
     }
     trace::count(leasehold, &mut table).await;
     table.end();
 }
+
+/// What is measured in turns.
+const BARE: usize = 0;
+const MEMORY: usize = 1;
+const SQLITE: usize = 2;
+const DISK: usize = 3;
 
 async fn uncontended_rates(leasehold: &str, table: &mut Table) {
     let disk = Disk::new();
@@ -59,76 +65,72 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
     ];
     let clients: Vec<Arc<dyn Contender>> =
         servers.iter().map(|server| Arc::new(Client::of(server)) as Arc<dyn Contender>).collect();
-    let mut rounds: Vec<[f64; 9]> = Vec::new();
-    for _ in 0..ROUNDS {
-        let (mut rates, mut costs) = ([0.0; 3], [0.0; 3]);
-        for (which, server) in servers.iter().enumerate() {
-            let before = server.cpu_time();
-            // An acquire and a release, or two calls of the bare handler.
-            rates[which] = 2.0 * uncontended(&clients[which], CONNECTIONS, ROUND).await;
-            costs[which] =
-                (server.cpu_time() - before).as_secs_f64() / ROUND.as_secs_f64() / rates[which] * 1e6;
+    // Requests a second, and microseconds of a core that one costs the server; or how often the disk can be waited for.
+    let rounds: Vec<[(f64, f64); 4]> = in_turns_async(ROUNDS, async |which: usize| {
+        if which == DISK {
+            return (disk.syncs_a_second(), 0.0);
         }
-        let syncs = disk.syncs_a_second();
-        let [bare, memory, sqlite] = rates;
-        rounds.push([
-            bare,
-            memory,
-            sqlite,
-            memory / bare,
-            sqlite / bare,
-            syncs,
-            costs[0],
-            costs[1],
-            costs[2],
-        ]);
-    }
-    let of = |column: usize| median(&mut rounds.iter().map(|round| round[column]).collect::<Vec<_>>());
+        let before = servers[which].cpu_time();
+        // An acquire and a release, or two calls of the bare handler.
+        let rate = 2.0 * uncontended(&clients[which], CONNECTIONS, ROUND).await;
+        let used = (servers[which].cpu_time() - before).as_secs_f64();
+        (rate, used / ROUND.as_secs_f64() / rate * 1e6)
+    })
+    .await;
+    let rates: Vec<_> = rounds.iter().map(|round| round.map(|(rate, _)| rate)).collect();
+    let costs: Vec<_> = rounds.iter().map(|round| round.map(|(_, cost)| cost)).collect();
+    let (memory, sqlite) = (ratio(&rates, MEMORY, BARE), ratio(&rates, SQLITE, BARE));
     table.row(
         "acquire + release, 64 connections, `memory:`",
-        of(3) >= 0.7,
-        format!("{:.0} requests/s, {:.2} of the bare handler", of(1), of(3)),
+        memory.median >= 0.7,
+        format!("{:.0} requests/s, {memory:.2} of the bare handler", column(&rates, MEMORY).median),
         "≥ 0.7",
         format!(
             "bare {:.0}/s; a request costs the server {:.1} µs of a core, the bare one {:.1} µs",
-            of(0),
-            of(7),
-            of(6)
+            column(&rates, BARE).median,
+            column(&costs, MEMORY).median,
+            column(&costs, BARE).median
         ),
     );
     // The lower one decides: a slow disk, or a handler that is as fast as the machine.
-    let by_disk = 0.7 * CONNECTIONS as f64 * of(5);
+    let by_disk = 0.7 * CONNECTIONS as f64 * column(&rates, DISK).median;
     table.row(
         "acquire + release, 64 connections, SQLite",
-        of(4) >= 0.35 || of(2) >= by_disk,
-        format!("{:.0} requests/s, {:.2} of the bare handler", of(2), of(4)),
+        sqlite.median >= 0.35 || column(&rates, SQLITE).median >= by_disk,
+        format!("{:.0} requests/s, {sqlite:.2} of the bare handler", column(&rates, SQLITE).median),
         "≥ 0.35, or 0.7 of 64 × fdatasyncs/s",
         format!(
             "{:.0} fdatasyncs/s (0.7 of 64 × that: {by_disk:.0}/s); a request costs {:.1} µs of a core",
-            of(5),
-            of(8)
+            column(&rates, DISK).median,
+            column(&costs, SQLITE).median
         ),
     );
 }
 
-async fn hand_overs(leasehold: &str, sync: f64, table: &mut Table) {
-    let bare = Server::bare();
-    for (store, syncs) in [("memory:", 0.0), ("sqlite:locks.db", 2.0)] {
-        let server = Server::leasehold(leasehold, store);
-        let seen = hand_over(&server, &bare).await;
-        let (most, what) =
-            (3.0 * seen.probe + syncs * sync, if syncs > 0.0 { "3, and 2 fdatasyncs" } else { "3" });
+async fn hand_overs(leasehold: &str, table: &mut Table) {
+    let (bare, disk) = (Server::bare(), Disk::new());
+    let servers = ["memory:", "sqlite:locks.db"].map(|store| Server::leasehold(leasehold, store));
+    let rounds: Vec<[(Contention, f64); 2]> = in_turns_async(ROUNDS, async |which: usize| {
+        (hand_over(&servers[which], &bare).await, disk.sync_time())
+    })
+    .await;
+    for (which, store) in ["`memory:`", "SQLite"].into_iter().enumerate() {
+        let seen: Vec<_> = rounds.iter().map(|round| round[which].0).collect();
+        let sync = Spread::of(rounds.iter().map(|round| round[which].1)).median;
+        let middle = |figure: fn(&Contention) -> f64| of_rounds(&seen, figure).median;
+        let trips = of_rounds(&seen, |seen| seen.hand_over / seen.probe);
+        let (syncs, goal) = if which == 0 { (0.0, "≤ 3") } else { (2.0, "≤ 3, and 2 fdatasyncs") };
         table.row(
-            &format!("release call to the next holder's return, 16 clients, `{store}`, median"),
-            seen.hand_over <= most,
-            format!("{:.3} ms, {:.1} round trips", seen.hand_over, seen.hand_over / seen.probe),
-            &format!("≤ {what}"),
+            &format!("release call to the next holder's return, 16 clients, {store}, median"),
+            middle(|seen| seen.hand_over) <= 3.0 * middle(|seen| seen.probe) + syncs * sync,
+            format!("{:.3} ms, {trips:.1} round trips", middle(|seen| seen.hand_over)),
+            goal,
             format!(
                 "a bare round trip under the same load {:.3} ms, an fdatasync {sync:.3} ms; {:.0} hand-overs/s, \
-                 longest wait to median {:.1}×",
-                seen.probe,
-                seen.hand_overs,
-                seen.wait_max / seen.wait_p50
+                 longest wait to median {:.1}",
+                middle(|seen| seen.probe),
+                middle(|seen| seen.hand_overs),
+                middle(|seen| seen.wait_max / seen.wait_p50)
             ),
         );
     }

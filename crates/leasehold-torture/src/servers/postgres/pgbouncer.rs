@@ -64,7 +64,9 @@ impl PgBouncer {
             program.ok_or_else(|| failed("PgBouncer is not installed: install the package pgbouncer"))?;
         let daemon = Daemon::start(&directory, &log, &program, &[file.as_os_str()], &[])?;
         let started = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        // By its own word: somebody else may listen on the port.
+        let is_up = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("process up"));
+        while !is_up() || std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if daemon.has_ended() {
                 return Ok(None);
             }

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::{Dir, Server, certificates, tls_only, until};
 use crate::servers::{daemon, or_panic};
 
-/// A cluster of three primaries without replicas.
+/// A cluster of three primaries, without replicas unless asked for.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The nodes.
+    /// The nodes: the primaries, then a replica if there is one.
     pub nodes: Vec<Server>,
 }
 
@@ -18,7 +18,15 @@ impl Cluster {
     /// # Panics
     /// If it cannot be started.
     pub fn start() -> Self {
-        Cluster::launch(None)
+        Cluster::launch(None, None)
+    }
+
+    /// As [`start`](Cluster::start), with a fourth node: a replica of this one that has caught up.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn with_replica_of(primary: usize) -> Self {
+        Cluster::launch(None, Some(primary))
     }
 
     /// As [`start`](Cluster::start), with nodes that speak TLS only, also with each other.
@@ -28,11 +36,12 @@ impl Cluster {
     pub fn with_tls() -> Self {
         let authority = or_panic(Dir::new());
         certificates(&authority.0);
-        Cluster::launch(Some(&authority.0))
+        Cluster::launch(Some(&authority.0), None)
     }
 
-    fn launch(authority: Option<&Path>) -> Self {
+    fn launch(authority: Option<&Path>, with_replica: Option<usize>) -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+        let options = [&options[..], &["--repl-diskless-sync-delay", "0"]].concat();
         let node = || {
             or_panic(Server::launch(&options, &[], authority.is_some(), |dir, port| {
                 let mut more = Vec::new();
@@ -47,23 +56,40 @@ impl Cluster {
                 Ok(more)
             }))
         };
-        let nodes: Vec<Server> = (0..3).map(|_| node()).collect();
+        const PRIMARIES: usize = 3;
+        let nodes: Vec<Server> =
+            (0..PRIMARIES + usize::from(with_replica.is_some())).map(|_| node()).collect();
         let bus = |node: &Server| node.options.last().cloned().unwrap_or_default();
         for (i, node) in nodes.iter().enumerate() {
-            let (first, last) = ((i * 16384 / 3).to_string(), ((i + 1) * 16384 / 3 - 1).to_string());
-            assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "OK");
+            if i < PRIMARIES {
+                let slot = |i: usize| i * 16384 / PRIMARIES;
+                let (first, last) = (slot(i).to_string(), (slot(i + 1) - 1).to_string());
+                assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "OK");
+            }
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
             let first = &nodes[0];
             if i > 0 {
                 node.cli(&["CLUSTER", "MEET", "127.0.0.1", &first.port.to_string(), &bus(first)]);
             }
         }
+        let known = format!("cluster_known_nodes:{}", nodes.len());
         until("the cluster comes up", || {
             nodes.iter().all(|node| {
                 let info = node.cli(&["CLUSTER", "INFO"]);
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+                info.contains("cluster_state:ok") && info.contains(&known)
             })
         });
+        if let Some(primary) = with_replica {
+            let primary = nodes[primary].cli(&["CLUSTER", "MYID"]);
+            let replica = &nodes[PRIMARIES];
+            assert_eq!(replica.cli(&["CLUSTER", "REPLICATE", &primary]), "OK");
+            until("the replica catches up, and all know of it", || {
+                replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+                    && nodes
+                        .iter()
+                        .all(|node| node.cli(&["CLUSTER", "NODES"]).contains(&format!("slave {primary}")))
+            });
+        }
         Cluster { nodes }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{FlockOperation, flock};
@@ -27,6 +27,8 @@ pub(crate) struct Locked {
     identity: Identity,
     /// Another process has it open too, on purpose, and keeps the lock if we go without releasing it.
     handed_over: bool,
+    /// The process that locked it. A fork has it open too, but it is not the fork's to unlock.
+    process: u32,
 }
 
 /// Tries to lock; false if somebody else's lock is in the way.
@@ -55,7 +57,8 @@ impl Locked {
                 return Ok(None);
             }
             let identity = Dir::identify(&file)?;
-            let locked = Locked { file, name: name.to_owned(), identity, handed_over: false };
+            let process = std::process::id();
+            let locked = Locked { file, name: name.to_owned(), identity, handed_over: false, process };
             // Removed or replaced since it was opened: the lock is on a file that nobody else will find.
             if locked.is_in_place(dir)? {
                 return Ok(Some(locked));
@@ -94,6 +97,11 @@ impl Locked {
     /// What [`is_in_place`](Locked::is_in_place) needs to know.
     pub(crate) fn identity(&self) -> (String, Identity) {
         (self.name.clone(), self.identity)
+    }
+
+    /// The number of its descriptor, for [`is_locked`].
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// Shares what was locked alone. False if it was lost on the way, to one who does not keep to the
@@ -142,12 +150,25 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        if self.handed_over {
+        if self.handed_over || self.process != std::process::id() {
             return;
         }
         // Closing is not enough while a child that was just forked, and will close it too, has it open.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
+}
+
+/// Whether an open file of this process has a lock on it, alone or shared, as the system says. A process that inherited the
+/// file, and unlocks it, unlocks it for all. `None` where the system does not say.
+pub(crate) fn is_locked(descriptor: RawFd, shared: bool) -> Option<bool> {
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    let kind = if shared { "READ" } else { "WRITE" };
+    // `lock: 1: FLOCK  ADVISORY  WRITE 4711 fe:00:10010625 0 EOF`
+    let mut locks = text.lines().filter(|line| line.starts_with("lock:"));
+    Some(locks.any(|line| line.contains("FLOCK") && line.split_whitespace().any(|word| word == kind)))
 }
 
 /// The text of a file; empty if it is none.

@@ -23,6 +23,7 @@ use crate::backend::{
 };
 use crate::clock::{Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -115,6 +116,7 @@ impl DirectoryBuilder {
             clock: Arc::new(SystemClock),
             local: Default::default(),
             watcher: Default::default(),
+            shows_locks: Default::default(),
             this: this.clone(),
         });
         Ok(Directory { store })
@@ -301,7 +303,7 @@ impl Backend for Directory {
         self.run(move |store| store.release(&lease)).await?
     }
 
-    async fn revoke(&self, _: &Name, _: bool) -> Result<Revoked> {
+    async fn revoke(&self, _: &Name, _: bool, _: Option<Fence>) -> Result<Revoked> {
         Err(Error::new(ErrorKind::Unsupported, "file: cannot revoke: only the holder can let go of its file"))
     }
 

@@ -21,7 +21,7 @@ use crate::name::Name;
 use super::MAX_PERMITS;
 use super::dir::Dir;
 use super::local::{Known, Lease, Local};
-use super::locked::Locked;
+use super::locked::{Locked, is_locked};
 use super::meta::{Files, META, Meta};
 use super::names::FileNames;
 use super::text::{Kind, Record};
@@ -49,6 +49,8 @@ pub(crate) struct Store {
     pub(crate) local: Mutex<Local>,
     /// Started when it is first needed; `None` if it could not be.
     pub(crate) watcher: OnceLock<Option<Watcher>>,
+    /// Whether the system shows the locks of open files. Found out with the first one, which is surely there.
+    pub(crate) shows_locks: OnceLock<bool>,
     pub(crate) this: Weak<Store>,
 }
 
@@ -137,6 +139,8 @@ impl Store {
                 return Err(error);
             }
         };
+        self.shows_locks
+            .get_or_init(|| is_locked(file.descriptor(), claim.mode == Mode::Shared) == Some(true));
         let lease = Lease { file, held: Held::new(claim, fence, wall), over: Arc::default() };
         let kept = self.local().keep(claim, lease, self.clock.now());
         Ok(match kept {
@@ -212,12 +216,18 @@ impl Store {
         }
     }
 
-    /// Drops a lease whose file is no longer the one that others would lock. Whether it is there.
+    /// Drops a lease whose file is no longer the one that others would lock, or no longer locked. Whether it is there.
     pub(crate) fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
-        let Some((file, identity)) = self.local().lease(name, id).map(|lease| lease.file.identity()) else {
+        let Some((file, identity, descriptor, mode)) = self.local().lease(name, id).map(|lease| {
+            let (file, identity) = lease.file.identity();
+            (file, identity, lease.file.descriptor(), lease.held.grant.mode)
+        }) else {
             return Ok(false);
         };
-        if self.dir.is_at(&file, identity)? && self.dir.is_in_place()? {
+        // A descriptor that was closed since, or is another file's by now, is that of a lease that was released.
+        let locked = !self.shows_locks.get().is_some_and(|shown| *shown)
+            || is_locked(descriptor, mode == Mode::Shared).is_none_or(|locked| locked);
+        if locked && self.dir.is_at(&file, identity)? && self.dir.is_in_place()? {
             return Ok(true);
         }
         let lost = {
@@ -249,9 +259,9 @@ impl Store {
             }
             _ => return gone(Gone::NotFound),
         };
-        if let Some(raise) = raise {
-            if raise > Fence::MAX {
-                return Err(Error::invalid("the fence to raise to is above the limit"));
+        if let (Some(raise), Some(meta)) = (raise, &meta) {
+            if raise > meta.last_fence()?.max(fence).raise_limit(self.clock.wall_micros()) {
+                return Err(Fence::too_high());
             }
             if raise < fence {
                 return gone(Gone::Superseded);
@@ -299,7 +309,7 @@ impl Store {
 
     pub(crate) fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
-            Query::Name(name) => Ok(Page { items: vec![self.view(name)?], next: None }),
+            Query::Name(name) => Ok(Page::new(vec![self.view(name)?], None)),
             Query::LeaseId(_) => {
                 Err(Error::new(ErrorKind::Unsupported, "file: cannot find a lease by its id; ask by name"))
             }

@@ -202,3 +202,37 @@ mod nothing {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used)] // a test that cannot go on has failed
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+
+    use crate::backend::{Attempt, Backend as _, Claim, Mode, Release};
+    use crate::backends::file::{Directory, Place};
+    use crate::name::Name;
+
+    #[tokio::test]
+    async fn whoever_waits_is_rung_when_the_file_is_closed_elsewhere() {
+        let temp = tempfile::tempdir().unwrap();
+        // Two stores that know of each other only by the files.
+        let [ours, theirs] = [(); 2].map(|()| Directory::open(temp.path()).unwrap());
+        for (mode, wanted) in [
+            (Mode::Exclusive, Mode::Exclusive),
+            (Mode::Shared, Mode::Exclusive),
+            (Mode::Permit { limit: 1 }, Mode::Permit { limit: 1 }),
+        ] {
+            let claim = |mode| Claim::new(Name::new("x").unwrap(), mode, Duration::from_secs(30), "test");
+            let (held, waits) = (claim(mode), claim(wanted));
+            assert!(matches!(theirs.try_acquire(&held).await.unwrap(), Attempt::Granted(_)));
+            let place = Place::join(&ours.store, &waits);
+            let _watch = ours.store.watch_for(&waits).unwrap();
+            assert!(place.bell.notified().now_or_never().is_none());
+            theirs.release(&Release::new(held.name.clone(), held.id)).await.unwrap();
+            let rung = tokio::time::timeout(Duration::from_secs(60), place.bell.notified()).await;
+            assert!(rung.is_ok(), "{mode:?}");
+        }
+    }
+}

@@ -36,7 +36,7 @@ impl Http {
         if scheme == "memory" {
             return Ok(vec![Finding::risk(
                 "the server keeps leases in its memory",
-                "a restart frees every lock while its holder still believes to have it",
+                "a restart frees every lock while its holder still believes that it has it",
                 "start it with --store sqlite:path, or before Redis or PostgreSQL",
             )]);
         }
@@ -82,13 +82,13 @@ async fn who_may(options: &Options) -> Result<Finding> {
         (false, true) => Finding::ok("no token is wanted; a certificate may be"),
         (false, false) if options.is_loopback() => {
             Finding::note("who is on this machine gets in without a token").because(
-                "every user of this machine can release and revoke every lock",
+                "every user of this machine can revoke every lock",
                 "make tokens with `leasehold token create`, and start the server with --tokens",
             )
         }
         (false, false) => Finding::risk(
             "everybody who can reach the server gets in without a token",
-            "anybody can release and revoke every lock",
+            "anybody can revoke every lock",
             "make tokens with `leasehold token create`, and start the server with --tokens",
         ),
     })

@@ -21,6 +21,7 @@ use crate::backend::{
 };
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::wire::{self, ceil_ms, mode_fields, segment};
@@ -106,7 +107,7 @@ fn plain(name: &Name) -> Result<&str> {
 /// The body of an attempt that waits for so long.
 fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
     let (mode, limit) = mode_fields(claim.mode);
-    let numbered = claim.nonce != 0;
+    let attempt = number(claim.nonce);
     let anew = claim.repeat && bugs::on(Bug::HttpRepeatsWithNewId);
     let id = if anew { LeaseId::random() } else { claim.id };
     wire::Acquire {
@@ -119,9 +120,15 @@ fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
         lease_id: Some(id.expose().to_owned()),
         metadata: claim.metadata.as_ref().map(|text| text.to_string()),
         repeat: claim.repeat,
-        attempt: numbered.then_some(claim.nonce),
-        first: numbered.then_some(claim.first),
+        attempt,
+        first: attempt.map(|_| claim.first),
     }
+}
+
+/// An attempt's number as a request names it. The server itself numbers the attempts of a caller that makes one per id
+/// (nonce 0), so it also gives back what such a caller did not wait for; and that number no release can name.
+fn number(nonce: u64) -> Option<u64> {
+    Some(nonce).filter(|nonce| *nonce != 0)
 }
 
 fn renewal(lease: &Renewal) -> Result<wire::Renew> {
@@ -216,22 +223,21 @@ impl Backend for Http {
             owner_id: lease.owner.as_ref().map(|owner| owner.to_string()),
             fencing_token: lease.fence.map(|fence| fence.get()),
             unanswered: lease.unanswered.max(polled).map(ceil_ms),
-            attempt: lease.nonce,
+            attempt: lease.nonce.and_then(number),
         };
         reading::released(self.pool.post(&path(&lease.name, "/release")?, &body).await?)
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        let body = wire::Revoke { now };
-        let answer: wire::Revoked = self.pool.post(&path(name, "/revoke")?, &body).await?.ok()?;
-        Ok(Revoked { leases: answer.revoked })
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        let body = wire::Revoke { now, fencing_token: only.map(|fence| fence.get()) };
+        reading::revoked(self.pool.post(&path(name, "/revoke")?, &body).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::Name(name) => {
                 let lock: wire::Lock = self.pool.get(&path(name, "")?).await?.ok()?;
-                Ok(Page { items: vec![reading::name_info(lock)?], next: None })
+                Ok(Page::new(vec![reading::name_info(lock)?], None))
             }
             Query::LeaseId(id) => {
                 let body = wire::Lookup { lease_id: id.expose().to_owned() };
@@ -244,7 +250,7 @@ impl Backend for Http {
                     info.holders.iter_mut().filter(|one| one.id == shown).for_each(|one| one.id = *id);
                     info.waiters.iter_mut().filter(|one| one.id == shown).for_each(|one| one.id = *id);
                 }
-                Ok(Page { items, next: None })
+                Ok(Page::new(items, None))
             }
             Query::Prefix { stored, limit, cursor } => {
                 let begin = match stored.strip_prefix('/') {
@@ -259,7 +265,7 @@ impl Backend for Http {
                 }
                 let listed: wire::Listed = self.pool.get(&path).await?.ok()?;
                 let items = listed.locks.into_iter().map(reading::name_info).collect::<Result<_>>()?;
-                Ok(Page { items, next: listed.next_cursor })
+                Ok(Page { items, next: listed.next_cursor, age: listed.age_ms.map(Duration::from_millis) })
             }
         }
     }

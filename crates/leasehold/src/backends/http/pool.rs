@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, header};
@@ -29,6 +29,9 @@ const CONNECT: Duration = Duration::from_secs(4);
 const SILENT: Duration = Duration::from_secs(1);
 /// How long a single call may take; those above have shorter times of their own.
 const CALL: Duration = Duration::from_secs(30);
+
+/// How long an answer may be: a page of locks with all that can be seen of them is shorter.
+const MAX_ANSWER: usize = 64 << 20;
 
 pub(super) struct Pool {
     options: Options,
@@ -63,6 +66,17 @@ fn broken(error: hyper::Error, sent: bool) -> Error {
     }
     let message = "the connection to the server broke; whether the call took effect is unknown";
     Error::new(ErrorKind::Unavailable, message).with_source(error)
+}
+
+/// The error of an answer that did not come to its end.
+fn unread(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    match error.downcast::<hyper::Error>() {
+        Ok(error) => broken(*error, true),
+        Err(error) => {
+            let message = "the answer is longer than any of a leasehold server; whether the call took effect is unknown";
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        }
+    }
 }
 
 impl Pool {
@@ -150,8 +164,8 @@ impl Pool {
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let status = response.status().as_u16();
-                    let body = response.into_body().collect().await;
-                    let body = body.map_err(|error| broken(error, true))?.to_bytes().into();
+                    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+                    let body = body.map_err(unread)?.to_bytes().into();
                     asked.answered = true;
                     self.keep(sender);
                     return Ok(Answer { status, body });

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::pool::Pool;
+use crate::reporter;
 
 /// How often it is asked, while anybody waits.
 const EVERY: Duration = Duration::from_secs(2);
@@ -63,7 +64,9 @@ async fn run(pulse: Weak<Pulse>, beat: Arc<watch::Sender<()>>, pool: Weak<Pool>)
         }
         // Whatever it says, it is there.
         if let Err(error) = pool.get_within("/healthz", LATE).await {
-            tracing::debug!(%error, "the server fell silent; what waits for it is sent again");
+            reporter::log(move || {
+                tracing::debug!(%error, "the server fell silent; what waits for it is sent again");
+            });
             pool.forget_idle();
             // Who listens from now on starts another.
             *pulse.0.lock().unwrap_or_else(PoisonError::into_inner) = Weak::new();

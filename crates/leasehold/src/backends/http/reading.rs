@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::backend::{Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, WaiterInfo};
+use crate::backend::{
+    Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, Revoked, WaiterInfo,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -17,6 +19,13 @@ use crate::wire;
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
+}
+
+/// What every error says.
+#[derive(Debug, Deserialize)]
+struct Said {
+    error: String,
+    code: String,
 }
 
 /// Answers to a batch, each with its own status.
@@ -38,13 +47,13 @@ impl Answer {
         })
     }
 
+    /// The server's own code of what went wrong.
+    fn code(&self) -> Option<String> {
+        serde_json::from_slice::<Said>(&self.body).ok().map(|said| said.code)
+    }
+
     /// What went wrong, by the server's own code, or by the status if a proxy answered.
     fn error(&self) -> Error {
-        #[derive(Deserialize)]
-        struct Said {
-            error: String,
-            code: String,
-        }
         let said = serde_json::from_slice::<Said>(&self.body).ok();
         let kind = match (self.status, said.as_ref().and_then(|said| wire::kind(&said.code))) {
             (401 | 403, _) => ErrorKind::AuthFailed,
@@ -119,6 +128,13 @@ pub(super) fn released(answer: Answer) -> Result<Released> {
         Some(text) => Ok(Released::Gone(gone(&text)?)),
         None => Ok(Released::Gone(Gone::NotFound)),
     }
+}
+
+pub(super) fn revoked(answer: Answer) -> Result<Revoked> {
+    if answer.status == 409 && answer.code().as_deref() == Some(wire::HOLDER_CHANGED) {
+        return Ok(Revoked { leases: 0 });
+    }
+    answer.ok::<wire::Revoked>().map(|body| Revoked { leases: body.revoked })
 }
 
 fn gone(text: &str) -> Result<Gone> {

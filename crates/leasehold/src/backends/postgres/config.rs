@@ -67,7 +67,7 @@ const TLS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert"];
 /// | `sslmode` | `disable`: no TLS. `prefer` (the default): TLS if the server has it, but it is **not** checked who it is. `require`: TLS or nothing; who it is is checked only if `sslrootcert` is given. `verify-ca`: its certificate must come from a trusted authority. `verify-full`: and be for the host of the URL. Over a network use `verify-full` |
 /// | `sslrootcert` | a PEM file of the authorities to trust; `system`, and the default of the `verify-` modes: those of the machine |
 /// | `sslcert`, `sslkey` | PEM files of a certificate and its key, to show who the client is |
-/// | `connect_timeout` | seconds to connect, with TLS and login; 5 |
+/// | `connect_timeout` | seconds to connect, with TLS, login and the session's settings; 5 |
 /// | `keepalives_idle`, `keepalives_interval`, `keepalives_retries` | TCP probes; 5 s, 3 s, 3: a machine that vanished is noticed within 15 s |
 /// | `tcp_user_timeout` | seconds that what was sent may stay without a sign that it arrived; 10 |
 /// | `application_name` | what `pg_stat_activity` shows; `leasehold` |
@@ -177,15 +177,24 @@ impl Address {
 
     /// A new connection, whose home is the runtime this is called on.
     pub(crate) async fn connect(&self) -> Result<Reached> {
-        match tokio::time::timeout(self.timeout, reach::connect(&self.config, &self.tls, &self.without_io))
-            .await
-        {
-            Ok(reached) => reached,
-            Err(_) => Err(Error::new(
+        self.in_time(reach::connect(&self.config, &self.tls, &self.without_io)).await
+    }
+
+    /// How long it may take to connect.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Opens something within the time there is to connect, from the first byte to the last answer that it needs before
+    /// it can be used.
+    pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = |_| {
+            Error::new(
                 ErrorKind::Unavailable,
                 "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
-            )),
-        }
+            )
+        };
+        tokio::time::timeout(self.timeout, opening).await.map_err(late)?
     }
 
     /// Asks the server to cancel what a connection is doing. Whether it did, nobody says.

@@ -17,6 +17,7 @@ use tokio::time::Sleep;
 
 use super::line::Line;
 use super::reach::Connection;
+use crate::reporter;
 
 /// How long after a call nobody does the I/O: until then the next one need not fetch it.
 const VACANT: Duration = Duration::from_millis(20);
@@ -109,7 +110,9 @@ impl Driver {
         let Some(connection) = &mut inside.connection else { return };
         if let Poll::Ready(ended) = Pin::new(connection).poll(&mut Context::from_waker(waker)) {
             if let Err(error) = ended {
-                tracing::debug!(%error, "a connection to the PostgreSQL server has ended");
+                reporter::log(
+                    move || tracing::debug!(%error, "a connection to the PostgreSQL server has ended"),
+                );
             }
             self.end(inside);
         }

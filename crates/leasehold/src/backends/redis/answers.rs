@@ -167,7 +167,7 @@ pub(super) fn renewed(answer: &mut Answer) -> Result<Renewed> {
             ErrorKind::Mismatch,
             "only an exclusive lease can change its mode, and only to shared",
         )),
-        5 => Err(Error::invalid(format!("a fence cannot be raised above {}", Fence::MAX))),
+        5 => Err(Fence::too_high()),
         _ => Err(fault::strange()),
     }
 }

@@ -32,8 +32,9 @@ impl RedisBuilder {
         self
     }
 
-    /// Lets every grant and renewal count only when this many replicas have it (`WAIT`). A grant that they do not
-    /// confirm in time is given back, and the attempt fails with `Unavailable`. Zero: no waiting, as unless set.
+    /// Lets every grant and renewal count only when this many replicas have it (`WAIT`). If they do not confirm it in
+    /// time, the call fails with `Unavailable`, and as after any fault it may have taken effect: the same claim again
+    /// asks the replicas again, a release gives it up. Zero: no waiting, as unless set.
     #[must_use]
     pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
         self.address.wait_replicas = (replicas > 0).then_some((replicas, timeout));

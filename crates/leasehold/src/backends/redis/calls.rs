@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::keys;
 use super::scripts::{self, Call};
 use crate::backend::{Claim, Mode, Release, Renewal};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -161,8 +162,9 @@ fn release_args(release: &Release) -> Vec<Vec<u8>> {
     args
 }
 
-pub(super) fn revoke(name: &Name, now: bool) -> Call {
-    Call { script: &scripts::REVOKE, key: keys::of(name), finder: None, args: vec![Vec::new(), flag(now)] }
+pub(super) fn revoke(name: &Name, now: bool, only: Option<Fence>) -> Call {
+    let args = vec![Vec::new(), flag(now), option(only, |fence| number(fence.get()))];
+    Call { script: &scripts::REVOKE, key: keys::of(name), finder: None, args }
 }
 
 pub(super) fn sweep(key: String) -> Call {

@@ -78,7 +78,7 @@ async fn persistence(link: &Arc<Link>, appends: bool) -> Result<Finding> {
         return Ok(match ask(link, &["CONFIG", "GET", "save"]).await? {
             Some(saves) if saves.trim().is_empty() => Finding::risk(
                 "this Redis keeps nothing on disk",
-                "a restart frees every lock while its holder still believes to have it",
+                "a restart frees every lock while its holder still believes that it has it",
                 FIX,
             ),
             Some(_) => Finding::risk(

@@ -57,6 +57,11 @@ pub(super) fn breaks_connection(fault: &RedisError) -> bool {
         || matches!(code(fault).as_deref(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"))
 }
 
+/// Whether another node of a cluster may have taken over.
+pub(super) fn asks_for_next(fault: &RedisError) -> bool {
+    breaks_connection(fault) || code(fault).as_deref() == Some("CLUSTERDOWN")
+}
+
 fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
     use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable};
     if fault.is_timeout() {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
@@ -34,24 +34,61 @@ pub(super) struct Reply {
     pub(super) value: Value,
     from: Arc<Link>,
     generation: u64,
+    came: Instant,
 }
 
 impl Reply {
-    /// Whether both came over one connection.
-    pub(super) fn is_beside(&self, other: &Reply) -> bool {
-        Arc::ptr_eq(&self.from, &other.from) && self.generation == other.generation
+    fn new(value: Value, from: &Arc<Link>, generation: u64) -> Self {
+        Reply { value, from: Arc::clone(from), generation, came: Instant::now() }
     }
 
-    /// Sends another command over the very connection that brought this; an error if that is gone.
-    pub(super) async fn and_then(&self, cmd: &Cmd) -> Result<Value> {
-        match self.from.current() {
-            Some((mut connection, generation)) if generation == self.generation => {
-                let answer = connection.send_packed_command(cmd).await.and_then(Value::extract_error);
-                Ok(self.from.judged(generation, answer)?)
+    /// Waits until so many replicas have what was written before this reply.
+    ///
+    /// `WAIT` promises something only about what its own connection has sent, and nothing about another's, perhaps to
+    /// another primary. So it goes over the very connection that brought this; an error if that is gone. It blocks the
+    /// connection, so there is one at a time, and it counts for every reply that came before it was sent.
+    pub(super) async fn confirmed(&self, replicas: u32, time: Duration) -> Result<()> {
+        let mut last = self.from.confirming.lock().await;
+        if let Some(last) = &*last
+            && last.generation == self.generation
+            && last.sent >= self.came
+        {
+            return last.outcome.as_ref().copied().map_err(Error::duplicate);
+        }
+        let sent = Instant::now();
+        let outcome = self.wait(replicas, time).await;
+        let told = outcome.as_ref().copied().map_err(Error::duplicate);
+        *last = Some(Confirmation { generation: self.generation, sent, outcome });
+        told
+    }
+
+    async fn wait(&self, replicas: u32, time: Duration) -> Result<()> {
+        let (mut connection, generation) = match self.from.current() {
+            Some(current) if current.1 == self.generation => current,
+            _ => {
+                let broke = "the connection to Redis broke after the answer";
+                return Err(Error::new(ErrorKind::Unavailable, broke));
             }
-            _ => Err(Error::new(ErrorKind::Unavailable, "the connection to Redis broke after the answer")),
+        };
+        let mut cmd = redis::cmd("WAIT");
+        cmd.arg(replicas).arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+        let answer = connection.send_packed_command(&cmd).await.and_then(Value::extract_error);
+        match self.from.judged(generation, answer)? {
+            Value::Int(have) if have >= i64::from(replicas) => Ok(()),
+            Value::Int(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                "too few replicas of Redis have confirmed the write in time",
+            )),
+            _ => Err(fault::strange()),
         }
     }
+}
+
+/// What the replicas said last.
+struct Confirmation {
+    generation: u64,
+    sent: Instant,
+    outcome: Result<()>,
 }
 
 /// A connection that is made when it is first needed, and again after it broke.
@@ -65,8 +102,10 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Whoever has it makes the connection.
     gate: tokio::sync::Mutex<()>,
+    /// Whoever has it waits for the replicas.
+    confirming: tokio::sync::Mutex<Option<Confirmation>>,
     /// More time than an answer usually gets.
-    patience: std::time::Duration,
+    patience: Duration,
 }
 
 #[derive(Default)]
@@ -86,12 +125,13 @@ impl Link {
             home,
             state: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
-            patience: std::time::Duration::ZERO,
+            confirming: tokio::sync::Mutex::default(),
+            patience: Duration::ZERO,
         }
     }
 
     /// For calls that wait in the server.
-    pub(super) fn patient(mut self, patience: std::time::Duration) -> Self {
+    pub(super) fn patient(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
@@ -178,8 +218,13 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.address.connect_timeout))
             .set_response_timeout(Some(self.address.response_timeout.saturating_add(self.patience)));
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(|fault| fault::connecting(&fault))?;
+        let connecting = || client.get_multiplexed_async_connection_with_config(&config);
+        let connected = match connecting().await {
+            // The answer to the login broke off. Nothing else was asked yet, so a second try repeats nothing.
+            Err(fault) if fault.kind() == redis::ErrorKind::Parse => connecting().await,
+            connected => connected,
+        };
+        let mut connection = connected.map_err(|fault| fault::connecting(&fault))?;
         // An answer from a replica could be out of date.
         if self.address.layout != Layout::Cluster {
             let role: std::result::Result<String, _> =
@@ -231,7 +276,7 @@ impl Link {
         let sent = self
             .with(|mut connection| async move { connection.send_packed_command(cmd).await?.extract_error() });
         let (value, generation) = sent.await?;
-        Ok(Reply { value, from: Arc::clone(self), generation })
+        Ok(Reply::new(value, self, generation))
     }
 
     /// Many at once; each has an answer of its own.
@@ -243,7 +288,7 @@ impl Link {
         let sent = self
             .with(|mut connection| async move { connection.send_packed_commands(pipeline, 0, count).await });
         let (values, generation) = sent.await?;
-        let reply = |value| Reply { value, from: Arc::clone(self), generation };
+        let reply = |value| Reply::new(value, self, generation);
         Ok(values.into_iter().map(|value| value.extract_error().map(reply)).collect())
     }
 }

@@ -1,59 +1,77 @@
-//! Looking at many names: for people, not for locks. It walks all keys of the server.
+//! Looking at many names: for people, not for locks.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::answers::{self, Answer};
+use super::answers;
 use super::calls;
+use super::known::Known;
 use super::link::Link;
 use super::route::Route;
 use super::{fault, keys};
-use crate::backend::{Page, Swept};
+use crate::backend::Page;
 use crate::error::Result;
 use crate::name::Name;
 
 /// Keys that one SCAN looks at, and names that go out together: short enough not to hold up others.
-const AT_ONCE: usize = 500;
+pub(super) const AT_ONCE: usize = 500;
+
+/// How long names are looked at for one page, which then ends: many may be at rest. With the look under way that is
+/// within the 5 s that a request has by default.
+const LOOK_FOR: Duration = Duration::from_secs(2);
 
 /// The heads of all names whose stored form begins with this.
 async fn names(route: &Route, prefix: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for link in route.everywhere().await? {
-        scan(&link, &keys::pattern(prefix), &mut found).await?;
+        let mut cursor = String::from("0");
+        loop {
+            let (next, mut keys) = scan(&link, &keys::pattern(prefix), &cursor).await?;
+            found.append(&mut keys);
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+        }
     }
     Ok(found)
 }
 
-async fn scan(link: &Arc<Link>, pattern: &str, found: &mut Vec<String>) -> Result<()> {
-    let mut cursor = String::from("0");
-    loop {
-        let mut cmd = redis::cmd("SCAN");
-        cmd.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("string");
-        let answer: (String, Vec<Vec<u8>>) =
-            redis::from_redis_value(link.send(&cmd).await?.value).map_err(|_| fault::strange())?;
-        cursor = answer.0;
-        // What no name of ours has for a key is somebody else's.
-        found.extend(answer.1.into_iter().filter_map(|key| String::from_utf8(key).ok()));
-        if cursor == "0" {
-            return Ok(());
-        }
-    }
+/// One part of a walk through the keys of a server: where it goes on ("0": it is over), and what it found here.
+pub(super) async fn scan(link: &Arc<Link>, pattern: &str, cursor: &str) -> Result<(String, Vec<String>)> {
+    let mut cmd = redis::cmd("SCAN");
+    cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("string");
+    let (next, keys): (String, Vec<Vec<u8>>) =
+        redis::from_redis_value(link.send(&cmd).await?.value).map_err(|_| fault::strange())?;
+    // What no name of ours has for a key is somebody else's.
+    Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
 }
 
-/// Names in use, in the order of their stored forms.
-pub(super) async fn page(route: &Route, prefix: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
-    let keys = names(route, prefix).await?;
-    let mut found: Vec<Name> = keys
-        .iter()
-        .filter_map(|key| Name::from_stored(&keys::stored(key)?).ok())
-        .filter(|name| {
-            name.stored().starts_with(prefix) && cursor.is_none_or(|cursor| name.stored() > cursor)
-        })
-        .collect();
-    // A walk may meet a key twice.
-    found.sort_unstable_by(|a, b| a.stored().cmp(b.stored()));
-    found.dedup();
-    let mut page = Page::default();
-    for some in found.chunks(AT_ONCE) {
+/// Names in use, in the order of their stored forms. While somebody sweeps, those that are known; otherwise it takes a
+/// walk.
+pub(super) async fn page(
+    route: &Route,
+    known: &Known,
+    prefix: &str,
+    limit: usize,
+    cursor: Option<&str>,
+) -> Result<Page> {
+    let began = Instant::now();
+    let mut page = Page { age: known.age(), ..Page::default() };
+    let walked = match page.age {
+        Some(_) => Vec::new(),
+        None => walked(route, prefix).await?,
+    };
+    let mut after = cursor.unwrap_or_default().to_owned();
+    loop {
+        let some = match page.age {
+            Some(_) => known.after(prefix, &after, AT_ONCE)?,
+            None => {
+                walked.iter().filter(|name| name.stored() > after.as_str()).take(AT_ONCE).cloned().collect()
+            }
+        };
+        let Some(last) = some.last() else { return Ok(page) };
+        after = last.stored().to_owned();
         let calls: Vec<_> = some.iter().map(|name| calls::inspect(name, None)).collect();
         for (name, answer) in some.iter().zip(route.call_all(&calls).await) {
             let info = answers::inspected(answer?.value, name)?.info;
@@ -66,24 +84,21 @@ pub(super) async fn page(route: &Route, prefix: &str, limit: usize, cursor: Opti
             }
             page.items.push(info);
         }
-    }
-    Ok(page)
-}
-
-/// Settles every name; also says when the last was.
-pub(super) async fn sweep(route: &Route) -> Result<(Swept, u64)> {
-    let mut found = names(route, "").await?;
-    found.sort_unstable();
-    found.dedup();
-    found.retain(|key| keys::stored(key).is_some_and(|stored| Name::from_stored(&stored).is_ok()));
-    let (mut total, mut time) = (Swept::default(), 0);
-    for some in found.chunks(AT_ONCE) {
-        let calls: Vec<_> = some.iter().map(|key| calls::sweep(key.clone())).collect();
-        for answer in route.call_all(&calls).await {
-            let mut answer = Answer::new(answer?.value)?;
-            time = answer.time().unwrap_or(time);
-            total += answers::swept(&mut answer)?;
+        if began.elapsed() >= LOOK_FOR {
+            page.next = Some(after);
+            return Ok(page);
         }
     }
-    Ok((total, time))
+}
+
+/// All names that begin with this, in order.
+async fn walked(route: &Route, prefix: &str) -> Result<Vec<Name>> {
+    let keys = names(route, prefix).await?;
+    let of_key = |key: &String| Name::from_stored(&keys::stored(key)?).ok();
+    let mut found: Vec<Name> =
+        keys.iter().filter_map(of_key).filter(|name| name.stored().starts_with(prefix)).collect();
+    // A walk may meet a key twice.
+    found.sort_unstable_by(|a, b| a.stored().cmp(b.stored()));
+    found.dedup();
+    Ok(found)
 }

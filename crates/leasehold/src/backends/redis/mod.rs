@@ -6,13 +6,16 @@ mod answers;
 mod builder;
 mod calls;
 mod check;
+mod cluster;
 mod fault;
 mod keys;
+mod known;
 mod link;
 mod look;
 mod route;
 mod scripts;
 mod subscribe;
+mod sweep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
@@ -29,15 +33,19 @@ pub use self::builder::RedisBuilder;
 use self::address::{Address, Layout};
 use self::answers::{Answer, Seen};
 use self::calls::Wakeable;
+use self::cluster::Slots;
+use self::known::Known;
 use self::link::Reply;
 use self::route::Route;
 use self::scripts::Call;
+use self::sweep::Walk;
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::per_runtime::PerRuntime;
 use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -75,6 +83,8 @@ pub struct Redis {
 struct Inner {
     info: Info,
     address: Arc<Address>,
+    /// Which node of a cluster serves which slots.
+    slots: Arc<Slots>,
     /// On the runtime where the store was opened: for whatever must not depend on the callers' runtimes.
     home: Arc<Routes>,
     /// For calls from other runtimes; `None` with a connection of the caller's own.
@@ -84,27 +94,55 @@ struct Inner {
     time: AtomicU64,
     /// Leases that calls found expired and that no sweep has told of.
     expired: AtomicU64,
+    /// How far sweeps have come. Whoever has it sweeps.
+    walk: tokio::sync::Mutex<Walk>,
+    /// What they have met.
+    known: Known,
 }
 
 /// The connections of one runtime.
 struct Routes {
     plain: Arc<Route>,
-    /// For grants that replicas have to confirm: `WAIT` blocks its connection.
-    confirmed: Option<(Route, u32, Duration)>,
+    confirmed: Option<Confirmed>,
     /// Those who wait on this runtime, and the channel on which they are woken.
     wakes: Wakes<Route>,
 }
 
+/// For grants and renewals that replicas have to confirm. `WAIT` blocks its connection, and no acquire may hold up a
+/// renewal: each has its own.
+struct Confirmed {
+    grants: Route,
+    renewals: Route,
+    replicas: u32,
+    time: Duration,
+}
+
+impl Confirmed {
+    async fn confirm(&self, reply: &Reply) -> Result<()> {
+        reply.confirmed(self.replicas, self.time).await
+    }
+}
+
 impl Routes {
-    fn new(address: &Arc<Address>, on: &Handle, lent: Option<MultiplexedConnection>) -> Self {
-        let route = |patience| Route::new(Arc::clone(address), on.clone(), patience);
+    fn new(
+        address: &Arc<Address>,
+        slots: &Arc<Slots>,
+        on: &Handle,
+        lent: Option<MultiplexedConnection>,
+    ) -> Self {
+        let route = |patience| Route::new(Arc::clone(address), on.clone(), patience, slots);
         let plain = match lent {
-            Some(connection) => route(Duration::ZERO).lent(connection),
+            Some(connection) => Route::lent(Arc::clone(address), on.clone(), connection),
             None => route(Duration::ZERO),
         };
         let plain = Arc::new(plain);
         Routes {
-            confirmed: address.wait_replicas.map(|(replicas, time)| (route(time), replicas, time)),
+            confirmed: address.wait_replicas.map(|(replicas, time)| Confirmed {
+                grants: route(time),
+                renewals: route(time),
+                replicas,
+                time,
+            }),
             wakes: Wakes::new(keys::CHANNEL, Arc::clone(&plain), on.clone()),
             plain,
         }
@@ -160,7 +198,8 @@ impl Redis {
     async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
         let runtime = Handle::current();
         let elsewhere = connection.is_none().then(|| PerRuntime::beside(&runtime));
-        let home = Routes::new(&address, &runtime, connection);
+        let slots = Arc::default();
+        let home = Routes::new(&address, &slots, &runtime, connection);
         let mut run_id = String::new();
         for link in home.plain.everywhere().await? {
             let checked = check::server(&link).await?;
@@ -170,11 +209,14 @@ impl Redis {
         let inner = Inner {
             info: info(address.scheme, address.layout == Layout::Cluster),
             address,
+            slots,
             home: Arc::new(home),
             elsewhere,
             run_id,
             time: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            walk: tokio::sync::Mutex::default(),
+            known: Known::default(),
         };
         Ok(Redis { inner: Arc::new(inner) })
     }
@@ -217,20 +259,25 @@ impl Redis {
 
     fn read(&self, value: Value) -> Result<Answer> {
         let answer = Answer::new(value)?;
+        self.note(&answer);
+        Ok(answer)
+    }
+
+    fn note(&self, answer: &Answer) {
         if let Some(time) = answer.time() {
             self.inner.time.store(time, Ordering::SeqCst);
         }
         if answer.expired > 0 {
             self.inner.expired.fetch_add(answer.expired, Ordering::Relaxed);
         }
-        Ok(answer)
     }
 
     /// The connections on the caller's runtime, where there is no way to another thread and back.
     fn routes(&self) -> Arc<Routes> {
-        let Inner { home, elsewhere, address, .. } = &*self.inner;
-        let own =
-            elsewhere.as_ref().and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, &on, None)));
+        let Inner { home, elsewhere, address, slots, .. } = &*self.inner;
+        let own = elsewhere
+            .as_ref()
+            .and_then(|elsewhere| elsewhere.current(|on| Routes::new(address, slots, &on, None)));
         own.unwrap_or_else(|| Arc::clone(home))
     }
 
@@ -257,41 +304,21 @@ impl Redis {
         self.inner.info.find_by_id
     }
 
-    /// The attempt, and whether it was confirmed.
+    /// One attempt. A grant is told only when the replicas have confirmed it, where that is asked for.
     async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
         let wakeable = Wakeable { channel: routes.wakes.channel(), number };
         let call = calls::acquire(claim, self.finds(), &wakeable);
-        let Some((route, replicas, time)) = &routes.confirmed else {
+        let Some(confirmed) = &routes.confirmed else {
             return answers::acquired(&mut self.read(routes.plain.call(&call).await?.value)?, claim);
         };
-        let reply = route.call(&call).await?;
+        let reply = confirmed.grants.call(&call).await?;
         let attempt = answers::acquired(&mut self.read(reply.value.clone())?, claim)?;
-        if let Attempt::Granted(_) = attempt
-            && let Err(error) = confirm(&reply, *replicas, *time).await
-        {
-            // Nobody was told that it is held.
-            let mut back = Release::new(claim.name.clone(), claim.id);
-            back.unanswered = Some(claim.ttl);
-            let _ = self.call(calls::release(&back, self.finds())).await;
-            return Err(error);
+        if let Attempt::Granted(_) = attempt {
+            // If this fails nothing is given back: the claim may repeat one whose grant an earlier answer has told. As
+            // after any fault the caller repeats the claim, or gives up what it owns.
+            confirmed.confirm(&reply).await?;
         }
         Ok(attempt)
-    }
-}
-
-/// Waits until so many replicas have what was written before this reply. `WAIT` promises something only about what
-/// its own connection has sent, and nothing about another's, perhaps to another primary: so it must be the same.
-async fn confirm(reply: &Reply, replicas: u32, time: Duration) -> Result<()> {
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
-    let mut cmd = redis::cmd("WAIT");
-    cmd.arg(replicas).arg(millis);
-    match reply.and_then(&cmd).await? {
-        Value::Int(have) if have >= i64::from(replicas) => Ok(()),
-        Value::Int(_) => Err(Error::new(
-            ErrorKind::Unavailable,
-            "too few replicas of Redis have confirmed the write in time",
-        )),
-        _ => Err(fault::strange()),
     }
 }
 
@@ -309,9 +336,18 @@ impl Backend for Redis {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         let routes = self.routes();
-        let Some(ticket_ttl) = claim.queue else { return self.attempt(&routes, claim, 0).await };
+        let Some(ticket_ttl) = claim.queue else {
+            let answer = self.attempt(&routes, claim, 0).await;
+            if let Ok(Attempt::Granted(_)) = answer {
+                self.inner.known.asked(&claim.name);
+            }
+            return answer;
+        };
         let number = routes.wakes.enter(claim, ticket_ttl);
         let answer = self.attempt(&routes, claim, number).await;
+        if answer.is_ok() {
+            self.inner.known.asked(&claim.name);
+        }
         match &answer {
             Ok(Attempt::Busy(_)) => routes.wakes.listen(),
             // It may have a place without knowing it.
@@ -330,38 +366,21 @@ impl Backend for Redis {
         let calls: Vec<_> = leases.iter().map(|renewal| calls::renew(renewal, self.finds())).collect();
         let read = |value: Value| answers::renewed(&mut self.read(value)?);
         let routes = self.routes();
-        let Some((route, replicas, time)) = &routes.confirmed else {
+        let Some(confirmed) = &routes.confirmed else {
             let replies = routes.plain.call_all(&calls).await.into_iter();
             return replies.map(|reply| read(reply?.value)).collect();
         };
-        // One confirmation per connection is for all that was written over it before: the answers come first.
-        let replies: Vec<_> = route.call_all(&calls).await;
-        let mut confirmed: Vec<(&Reply, Result<()>)> = Vec::new();
-        let mut answers = Vec::with_capacity(replies.len());
-        for reply in &replies {
-            let reply = match reply {
-                Ok(reply) => reply,
-                Err(error) => {
-                    answers.push(Err(error.duplicate()));
-                    continue;
-                }
-            };
-            let answer = read(reply.value.clone());
-            if matches!(answer, Ok(Renewed::Held(_)))
-                && !confirmed.iter().any(|(known, _)| known.is_beside(reply))
-            {
-                confirmed.push((reply, confirm(reply, *replicas, *time).await));
+        // All answers are there first: one confirmation counts for all that came over one connection.
+        let replies = confirmed.renewals.call_all(&calls).await.into_iter();
+        let answers = replies.map(|reply| async {
+            let reply = reply?;
+            let answer = read(reply.value.clone())?;
+            if let Renewed::Held(_) = answer {
+                confirmed.confirm(&reply).await?;
             }
-            let refused = confirmed
-                .iter()
-                .find(|(known, _)| known.is_beside(reply))
-                .and_then(|(_, done)| done.as_ref().err());
-            answers.push(match (answer, refused) {
-                (Ok(Renewed::Held(_)), Some(error)) => Err(error.duplicate()),
-                (answer, _) => answer,
-            });
-        }
-        answers
+            Ok::<_, Error>(answer)
+        });
+        join_all(answers).await
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
@@ -370,8 +389,8 @@ impl Backend for Redis {
         answers::released(&mut answer?)
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        answers::revoked(&mut self.call(calls::revoke(name, now)).await?)
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        answers::revoked(&mut self.call(calls::revoke(name, now, only)).await?)
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -398,16 +417,17 @@ impl Backend for Redis {
                 }
             }
             Query::Prefix { stored, limit, cursor } => {
-                return look::page(route, stored, *limit, cursor.as_deref()).await;
+                return look::page(route, &self.inner.known, stored, *limit, cursor.as_deref()).await;
             }
         }
         Ok(page)
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let (mut swept, time) = look::sweep(&self.inner.home.plain).await?;
-        self.inner.time.store(time, Ordering::SeqCst);
-        swept.expired += self.inner.expired.swap(0, Ordering::Relaxed);
+        let mut walk = self.inner.walk.lock().await;
+        let mut swept =
+            walk.go_on(&self.inner.home.plain, &self.inner.known, |answer| self.note(answer)).await?;
+        swept.expired = self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)
     }
 }

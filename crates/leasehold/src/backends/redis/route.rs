@@ -1,15 +1,16 @@
 //! Which server a call goes to: the one there is, or the node of a cluster that has the name's slot.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Cmd, ConnectionAddr, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::address::{Address, Layout};
+use super::cluster::{Nodes, Slots};
 use super::link::{Failure, Link, Reply};
 use super::scripts::Call;
 use super::{fault, keys};
@@ -18,23 +19,24 @@ use crate::error::{Error, ErrorKind, Result};
 /// Between two tries while a slot is on its way from node to node.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// The links there are.
+/// The way to the server, or to the nodes of a cluster.
 pub(super) struct Route {
     address: Arc<Address>,
-    home: Handle,
-    /// To the one server; `None` in a cluster.
-    one: Option<Arc<Link>>,
-    map: Mutex<Map>,
-    /// How much longer than usual an answer may take.
-    patience: Duration,
+    to: To,
+    /// The task that asks the cluster who serves what.
+    asking: Mutex<Option<AbortHandle>>,
 }
 
-/// What is known of a cluster.
-#[derive(Default)]
-struct Map {
-    /// First and last slot, and the node that serves them.
-    slots: Vec<(u16, u16, String)>,
-    links: HashMap<String, Arc<Link>>,
+enum To {
+    One(Arc<Link>),
+    Cluster(Arc<Nodes>),
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        let asking = self.asking.get_mut().unwrap_or_else(PoisonError::into_inner);
+        asking.take().iter().for_each(AbortHandle::abort);
+    }
 }
 
 /// What to do about an answer.
@@ -45,120 +47,80 @@ enum Step {
     /// Nothing has happened yet; again, there.
     Go(Arc<Link>, bool),
     Pause,
-    Refresh,
+    Refresh(Arc<Nodes>),
 }
 
 impl Route {
-    pub(super) fn new(address: Arc<Address>, home: Handle, patience: Duration) -> Self {
-        let one = match address.layout {
-            Layout::Single => Some(address.hosts.first().cloned()),
-            Layout::Sentinel(_) => Some(None),
-            Layout::Cluster => None,
+    /// With what is known of the slots, if it is a cluster; an answer may take so much longer than usual.
+    pub(super) fn new(address: Arc<Address>, home: Handle, patience: Duration, slots: &Arc<Slots>) -> Self {
+        let one = |server| {
+            To::One(Arc::new(Link::new(Arc::clone(&address), server, home.clone()).patient(patience)))
         };
-        let one = one
-            .map(|server| Arc::new(Link::new(Arc::clone(&address), server, home.clone()).patient(patience)));
-        Route { address, home, one, map: Mutex::default(), patience }
+        let to = match address.layout {
+            Layout::Single => one(address.hosts.first().cloned()),
+            Layout::Sentinel(_) => one(None),
+            Layout::Cluster => {
+                let nodes = Nodes::new(Arc::clone(&address), home.clone(), patience, Arc::clone(slots));
+                To::Cluster(Arc::new(nodes))
+            }
+        };
+        Route { address, to, asking: Mutex::default() }
     }
 
-    /// Over a connection of the caller's own, as long as it lasts.
-    pub(super) fn lent(mut self, connection: redis::aio::MultiplexedConnection) -> Self {
-        let server = self.address.hosts.first().cloned();
-        let link = Link::new(Arc::clone(&self.address), server, self.home.clone()).lent(connection);
-        self.one = Some(Arc::new(link));
-        self
-    }
-
-    fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The link to a node, as clusters write it: `host:port`.
-    fn node(&self, at: &str) -> Result<Arc<Link>> {
-        if let Some(link) = self.map().links.get(at) {
-            return Ok(Arc::clone(link));
-        }
-        let (host, port) = at.rsplit_once(':').ok_or_else(fault::strange)?;
-        let port = port.split('@').next().unwrap_or(port).parse().map_err(|_| fault::strange())?;
-        let server = self.address.at(host.trim_matches(['[', ']']).to_owned(), port);
-        let link =
-            Link::new(Arc::clone(&self.address), Some(server), self.home.clone()).patient(self.patience);
-        let link = Arc::new(link);
-        self.map().links.insert(at.to_owned(), Arc::clone(&link));
-        Ok(link)
+    /// Over a connection of the caller's own to a single server, as long as it lasts.
+    pub(super) fn lent(
+        address: Arc<Address>,
+        home: Handle,
+        connection: redis::aio::MultiplexedConnection,
+    ) -> Self {
+        let server = address.hosts.first().cloned();
+        let link = Link::new(Arc::clone(&address), server, home).lent(connection);
+        Route { address, to: To::One(Arc::new(link)), asking: Mutex::default() }
     }
 
     /// Links to all servers that may have names: in a cluster, those that have slots.
     pub(super) async fn everywhere(&self) -> Result<Vec<Arc<Link>>> {
-        if let Some(one) = &self.one {
-            return Ok(vec![Arc::clone(one)]);
+        match &self.to {
+            To::One(one) => Ok(vec![Arc::clone(one)]),
+            To::Cluster(nodes) => {
+                nodes.refresh().await?;
+                nodes.serving()
+            }
         }
-        self.refresh().await?;
-        let mut nodes: Vec<String> = self.map().slots.iter().map(|(_, _, node)| node.clone()).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes.iter().map(|node| self.node(node)).collect()
     }
 
     /// Links that are known, to listen on.
-    pub(super) fn known(&self) -> Vec<Arc<Link>> {
-        match &self.one {
-            Some(one) => vec![Arc::clone(one)],
-            None => self.map().links.values().cloned().collect(),
+    pub(super) fn known(&self) -> Result<Vec<Arc<Link>>> {
+        match &self.to {
+            To::One(one) => Ok(vec![Arc::clone(one)]),
+            To::Cluster(nodes) => nodes.serving(),
         }
     }
 
     async fn link(&self, key: &str) -> Result<Arc<Link>> {
-        if let Some(one) = &self.one {
-            return Ok(Arc::clone(one));
-        }
+        let nodes = match &self.to {
+            To::One(one) => return Ok(Arc::clone(one)),
+            To::Cluster(nodes) => nodes,
+        };
         let slot = keys::slot(key);
-        if let Some(node) = self.serving(slot) {
-            return self.node(&node);
+        if let Some(node) = nodes.slots.serving(slot) {
+            return nodes.link(&node);
         }
-        Box::pin(self.refresh()).await?;
-        match self.serving(slot) {
-            Some(node) => self.node(&node),
+        Box::pin(nodes.refresh()).await?;
+        match nodes.slots.serving(slot) {
+            Some(node) => nodes.link(&node),
             None => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster serves this name")),
         }
     }
 
-    /// The node of a cluster that is known to serve a slot.
-    fn serving(&self, slot: u16) -> Option<String> {
-        let map = self.map();
-        map.slots
-            .iter()
-            .find(|(first, last, _)| (*first..=*last).contains(&slot))
-            .map(|(_, _, node)| node.clone())
-    }
-
-    /// Asks the nodes who serves what; the first that answers is believed.
-    async fn refresh(&self) -> Result<()> {
-        let mut nodes: Vec<String> = self.map().links.keys().cloned().collect();
-        for host in &self.address.hosts {
-            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = host else {
-                continue;
-            };
-            let node = format!("{host}:{port}");
-            if !nodes.contains(&node) {
-                nodes.push(node);
-            }
+    /// A node of the cluster may be gone, and no other says who has its slots unless it is asked. Looks for the next
+    /// primary, so that a later call finds it; this one has failed.
+    fn look_for_next(&self) {
+        let To::Cluster(nodes) = &self.to else { return };
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if asking.as_ref().is_none_or(AbortHandle::is_finished) {
+            *asking = nodes.refresh_soon();
         }
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
-        let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
-        for node in nodes {
-            match self.node(&node)?.send(&cmd).await {
-                Ok(answer) => match read_slots(answer.value, &node) {
-                    Some(slots) if !slots.is_empty() => {
-                        self.map().slots = slots;
-                        return Ok(());
-                    }
-                    _ => last = Error::new(ErrorKind::Unavailable, "the cluster serves no slots"),
-                },
-                Err(failure) => last = failure.into(),
-            }
-        }
-        Err(last)
     }
 
     /// One call of a script.
@@ -228,18 +190,26 @@ impl Route {
             let fault = match answer {
                 Ok(reply) => return Ok(reply),
                 Err(Failure::Said(fault)) => fault,
-                Err(failure) => return Err(failure.into()),
+                Err(failure) => {
+                    self.look_for_next();
+                    return Err(failure.into());
+                }
             };
             let late = started.elapsed() >= self.address.response_timeout;
             match self.step(&fault, late)? {
-                Step::Done => return Err(fault::error(&fault)),
+                Step::Done => {
+                    if fault::asks_for_next(&fault) {
+                        self.look_for_next();
+                    }
+                    return Err(fault::error(&fault));
+                }
                 Step::Load if text => return Err(fault::error(&fault)),
                 Step::Load => text = true,
                 Step::Go(to, ask) => (link, asking) = (Some(to), ask),
                 Step::Pause => tokio::time::sleep(TRY_AGAIN).await,
-                Step::Refresh => {
+                Step::Refresh(nodes) => {
                     tokio::time::sleep(TRY_AGAIN).await;
-                    self.refresh().await?;
+                    nodes.refresh().await?;
                     link = None;
                 }
             }
@@ -258,31 +228,22 @@ impl Route {
         if code == "NOSCRIPT" {
             return Ok(Step::Load);
         }
-        if self.one.is_some() || late {
-            return Ok(Step::Done);
-        }
+        let nodes = match &self.to {
+            To::Cluster(nodes) if !late => nodes,
+            _ => return Ok(Step::Done),
+        };
         Ok(match code.as_str() {
             "MOVED" | "ASK" => {
                 let Some((node, slot)) = fault.redirect_node() else { return Ok(Step::Done) };
                 if code == "MOVED" {
-                    self.moved(slot, node);
+                    nodes.slots.moved(slot, node);
                 }
-                Step::Go(self.node(node)?, code == "ASK")
+                Step::Go(nodes.link(node)?, code == "ASK")
             }
             "TRYAGAIN" => Step::Pause,
-            "READONLY" => Step::Refresh,
+            "READONLY" => Step::Refresh(Arc::clone(nodes)),
             _ => Step::Done,
         })
-    }
-
-    fn moved(&self, slot: u16, node: &str) {
-        // In front, so that it is found first; the next refresh tidies up.
-        let mut map = self.map();
-        map.slots.retain(|(first, last, _)| !(*first == slot && *last == slot));
-        map.slots.insert(0, (slot, slot, node.to_owned()));
-        if map.slots.len() > 2 * 16384 {
-            map.slots.clear();
-        }
     }
 
     /// One command to the server that has this key.
@@ -322,24 +283,4 @@ async fn ask(link: &Arc<Link>, cmd: Cmd) -> Result<Reply, Failure> {
         Some(answer) => answer.map_err(Failure::Said),
         None => Err(Failure::Connecting(fault::strange())),
     }
-}
-
-/// `[[first, last, [host, port, …], …], …]`; an empty host is the one that was asked.
-fn read_slots(answer: Value, asked: &str) -> Option<Vec<(u16, u16, String)>> {
-    let Value::Array(ranges) = answer else { return None };
-    let asked = asked.rsplit_once(':')?.0;
-    let slot = |value: &Value| match value {
-        Value::Int(slot) => u16::try_from(*slot).ok(),
-        _ => None,
-    };
-    let range = |range: &Value| {
-        let Value::Array(range) = range else { return None };
-        let Value::Array(node) = range.get(2)? else { return None };
-        let host = match node.first()? {
-            Value::BulkString(host) if !host.is_empty() => std::str::from_utf8(host).ok()?,
-            _ => asked,
-        };
-        Some((slot(range.first()?)?, slot(range.get(1)?)?, format!("{host}:{}", slot(node.get(1)?)?)))
-    };
-    ranges.iter().map(range).collect()
 }

@@ -19,7 +19,7 @@ impl Subscribe for Route {
     /// In a cluster a message reaches all nodes: any will do.
     async fn subscribe(&self, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster is known");
-        for link in self.known() {
+        for link in self.known()? {
             match timeout(link.address.connect_timeout, subscribe(&link, channel)).await {
                 Ok(Ok(made)) => return Ok(made),
                 Ok(Err(error)) => last = error,

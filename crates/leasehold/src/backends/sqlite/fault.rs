@@ -47,7 +47,7 @@ pub(super) fn is_full(fault: &Fault) -> bool {
 }
 
 fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, Unavailable};
+    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, Unavailable};
     match fault.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
             (Busy, "another process kept the database locked for too long")
@@ -58,7 +58,9 @@ fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
         Some(ErrorCode::CannotOpen) => (Unavailable, "the database cannot be opened"),
         Some(ErrorCode::OutOfMemory) => (Unavailable, "there is no memory left for the database"),
         Some(ErrorCode::PermissionDenied) => (AuthFailed, "the database may not be opened by this user"),
-        Some(ErrorCode::NotADatabase) => (Internal, "the file is not a SQLite database; it is left as it is"),
+        Some(ErrorCode::NotADatabase) => {
+            (InvalidArgument, "the file is not a SQLite database; it is left as it is")
+        }
         Some(ErrorCode::DatabaseCorrupt) => {
             (Internal, "the database is damaged; keep it for inspection and start with a new file")
         }

@@ -31,6 +31,7 @@ use crate::backend::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 use crate::state::Answer;
 
@@ -133,9 +134,10 @@ impl SqliteBuilder {
     /// Dropped, the file may have been created; nothing stays open.
     ///
     /// # Errors
-    /// `InvalidArgument` for a path that cannot be one; `Unsupported` on a network file system or in a
-    /// time namespace of its own; `Internal` if the file is something else, damaged, or written by a
-    /// newer version; `AuthFailed`, `Unavailable` or `Busy` if it cannot be opened.
+    /// `InvalidArgument` for a path that cannot be one, and for a file with hard links, or mounted without its
+    /// directory; `Unsupported` on a network file system or in a time namespace of its own; `Internal` if the file is
+    /// something else, damaged, or written by a newer version; `AuthFailed`, `Unavailable` or `Busy` if it cannot be
+    /// opened.
     pub async fn open(self) -> Result<Sqlite> {
         match self.path.to_str() {
             Some("") => {
@@ -328,8 +330,8 @@ impl Backend for Sqlite {
         }
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        match self.ask_one(Job::Revoke { name: name.clone(), now }).await? {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        match self.ask_one(Job::Revoke { name: name.clone(), now, only }).await? {
             Answer::Revoked(revoked) => Ok(revoked),
             _ => Err(out_of_turn()),
         }

@@ -1,10 +1,12 @@
 //! Opening a database: what is refused, how the file is made, and what another boot means.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, accessat, mknodat, statfs};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, StatxFlags, accessat, mknodat, statfs, statx};
 
 use super::SqliteBuilder;
 use super::fault::{self, Fault, Outcome};
@@ -128,12 +130,37 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     if !about.is_file() {
         return Err(Error::invalid("the path of the database is not a regular file"));
     }
+    refuse_second_name(&path, beside, &about)?;
     if std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o077 != 0 {
         tracing::warn!(
             "the database can be read by others than its owner; it holds lease ids, which are secrets"
         );
     }
     Ok(path)
+}
+
+/// SQLite keeps its log and its locks beside the name by which it opens a file. Two names of one file would be two
+/// databases to it, each with a holder of its own, and soon a damaged file.
+fn refuse_second_name(path: &Path, beside: &Path, about: &Metadata) -> Result<()> {
+    if about.nlink() > 1 {
+        return Err(Error::invalid(
+            "the database has more than one name (hard links), and SQLite would keep a log beside each of them; \
+             remove all names but one",
+        ));
+    }
+    if mount_of(path) != mount_of(beside) {
+        return Err(Error::invalid(
+            "the database is mounted as a single file, and SQLite's log beside it would be another one for everybody \
+             else who uses the file; mount its directory instead",
+        ));
+    }
+    Ok(())
+}
+
+/// The mount that a path is on, where the kernel tells: Linux 5.8 and newer.
+fn mount_of(path: &Path) -> Option<u64> {
+    let about = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+    StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID).then_some(about.stx_mnt_id)
 }
 
 fn may_write(path: &Path, otherwise: &'static str) -> Result<()> {
@@ -195,15 +222,12 @@ fn probe(db: &Connection) -> Result<Found, Fault> {
 fn check_owner(found: Found) -> Result<usize> {
     let empty = found.application_id == 0 && found.version == 0 && found.tables == 0;
     if !empty && found.application_id != APPLICATION_ID {
-        return Err(Error::new(
-            ErrorKind::Internal,
-            "the database belongs to another program; it is left as it is",
-        ));
+        return Err(Error::invalid("the database belongs to another program; it is left as it is"));
     }
     match usize::try_from(found.version) {
         Ok(version) if version <= MIGRATIONS.len() => Ok(version),
         _ => Err(Error::new(
-            ErrorKind::Internal,
+            ErrorKind::Unsupported,
             format!(
                 "the database has layout {}, written by a newer leasehold; this one knows layouts up to {}",
                 found.version,

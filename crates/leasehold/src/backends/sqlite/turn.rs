@@ -42,7 +42,9 @@ impl Turn<'_> {
         Ok(match job {
             Job::Acquire(claim) => Reply::One(self.apply(claim.name.stored_arc(), Op::Acquire(claim))?),
             Job::Release(release) => Reply::One(self.apply(release.name.stored_arc(), Op::Release(release))?),
-            Job::Revoke { name, now } => Reply::One(self.apply(name.stored_arc(), Op::Revoke { now: *now })?),
+            Job::Revoke { name, now, only } => {
+                Reply::One(self.apply(name.stored_arc(), Op::Revoke { now: *now, only: *only })?)
+            }
             Job::Renew(renewals) => Reply::Many(
                 renewals
                     .iter()
@@ -185,7 +187,7 @@ impl Turn<'_> {
             };
             items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now));
         }
-        Ok(Ok(Page { items, next }))
+        Ok(Ok(Page::new(items, next)))
     }
 
     /// Drops what has ended, and counters that are no longer needed. Leases that expired are counted in the book, with

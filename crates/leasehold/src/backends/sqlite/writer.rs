@@ -18,6 +18,7 @@ use crate::backend::{Claim, Page, Query, Release, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::{Answer, Now, Op};
@@ -33,7 +34,7 @@ pub(super) enum Job {
     Acquire(Claim),
     Renew(Vec<Renewal>),
     Release(Release),
-    Revoke { name: Name, now: bool },
+    Revoke { name: Name, now: bool, only: Option<Fence> },
     Inspect(Query),
     Sweep,
 }

@@ -91,7 +91,8 @@ async fn is_lost(t: &Trial, guard: &Guard, reason: LostReason) -> Shown {
     ensure!(guard.state() == State::Lost, "the lost signal came, and the state is {:?}", guard.state());
     fails(guard.check(), ErrorKind::Lost)?;
     ensure!(guard.valid_for() == Some(Duration::ZERO), "a lost guard is valid for {:?}", guard.valid_for());
-    tokio::time::sleep(t.ms(50)).await;
+    // Not even a renewal brings it back.
+    fails(guard.renew_for(t.long()).await, ErrorKind::Lost)?;
     ensure!(guard.state() == State::Lost, "a lost guard became {:?}", guard.state());
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::conformance::{Failure, check_list, ensure};
 use crate::name::Name;
 
 use super::exclusion::{permit, race};
+use super::inspection::list;
 
 check_list! { Raw:
     a_grant_says_how_long_it_lasts => "7";
@@ -175,8 +176,7 @@ async fn the_permit_of_a_holder_that_died_comes_back(t: Trial) -> Shown {
 
 /// The names in use that begin with this one.
 async fn listed(t: &Trial, name: &Name) -> Result<usize, Failure> {
-    let query = Query::Prefix { stored: name.stored().to_owned(), limit: 10, cursor: None };
-    Ok(t.b.inspect(&query).await?.items.len())
+    Ok(list(t, name.as_str(), 10).await?.len())
 }
 
 async fn what_has_expired_is_not_shown(t: Trial) -> Shown {

@@ -260,16 +260,13 @@ async fn a_place_is_kept_while_its_wait_is_pending(t: Trial) -> Shown {
         {
             continue;
         }
-        let seen = Instant::now();
         done(t.a.end(&holder).await)?;
         t.soon("the wake-up of who waited for longer than a ticket", waiting).await???;
-        let (second, first) = (t.a.try_acquire(&behind).await, t.b.try_acquire(&front).await);
-        if seen.elapsed() > ticket / 3 {
-            continue;
+        // Likewise: it may have been kept so late that it lapses only now.
+        match (t.a.try_acquire(&behind).await?, t.b.try_acquire(&front).await?) {
+            (Attempt::Busy(_), Attempt::Granted(_)) => return Ok(()),
+            _ => continue,
         }
-        busy(second)?;
-        granted(first)?;
-        return Ok(());
     }
     let longest = t.growing(300).last();
     Err(Failure::new(format!("who waits loses its place, even with a ticket of {longest:?}")))

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use crate::backend::{Attempt, Backend as _, Claim, Mode, Renewal, Wake};
 use crate::conformance::trial::{Shown, Side, Trial, believed_until, busy, done, granted, held};
 use crate::conformance::{Failure, check_list, ensure};
@@ -94,13 +96,17 @@ async fn a_grant_brought_by_a_wake_up_is_believed_no_longer_than_it_lasts(t: Tri
     granted(t.a.try_acquire(&holder).await)?;
     busy(t.b.try_acquire(&waiter).await)?;
     let (side, claim) = (Arc::clone(&t.b), waiter.clone());
+    let (begin, began) = oneshot::channel();
     let waiting = t.spawn(async move {
         let sent = Instant::now();
+        let _ = begin.send(());
         match side.wait(&claim).await? {
             Wake::Granted(grant) => Ok::<_, Failure>((sent, grant)),
             Wake::Retry => Ok((Instant::now(), granted(side.try_acquire(&claim).await)?)),
         }
     });
+    // It has waited for most of the ttl when the grant comes.
+    let _ = t.soon("the wait", began).await?;
     tokio::time::sleep(t.ms(150)).await;
     done(t.a.end(&holder).await)?;
     let (sent, grant) = t.soon("the wake-up by a release", waiting).await???;
@@ -218,7 +224,7 @@ async fn a_revocation_wakes_the_next(t: Trial) -> Shown {
     let (holder, waiter) = blocked(&t).await?;
     let (side, claim) = (Arc::clone(&t.b), waiter.clone());
     let waiting = t.spawn(async move { side.wait(&claim).await });
-    t.a.revoke(&holder.name, true).await?;
+    t.a.revoke(&holder.name, true, None).await?;
     let woken = t.soon("the wake-up by a revocation", waiting).await??;
     enters(&t, &waiter, woken).await
 }
@@ -227,7 +233,12 @@ async fn a_wait_on_a_lease_ends_with_it_and_not_before(t: Trial) -> Shown {
     let holder = t.claim(&t.name(), Mode::Exclusive);
     granted(t.a.try_acquire(&holder).await)?;
     let (side, claim) = (Arc::clone(&t.a), holder.clone());
-    let mut waiting = t.spawn(async move { side.wait(&claim).await });
+    let (begin, began) = oneshot::channel();
+    let mut waiting = t.spawn(async move {
+        let _ = begin.send(());
+        side.wait(&claim).await
+    });
+    let _ = t.soon("the wait", began).await?;
     let early = tokio::time::timeout(t.ms(100), &mut waiting).await;
     ensure!(early.is_err(), "the wait on a lease that is held ended: {early:?}");
     done(t.a.end(&holder).await)?;

@@ -63,6 +63,11 @@ impl Votes {
         self.granted.iter().map(|(_, grant)| same(grant.fence)).find(|same| same.len() >= majority)
     }
 
+    /// Nodes that may have granted, or may still do so, and whose answer was lost.
+    fn unsure(&self) -> Vec<usize> {
+        self.failed.iter().filter(|(_, error)| may_have_happened(error)).map(|(node, _)| *node).collect()
+    }
+
     /// Whether some node has confirmed a lease of this id before.
     fn is_known(&self) -> bool {
         self.granted.iter().any(|(_, grant)| grant.renewals > 0)
@@ -132,7 +137,7 @@ impl Nodes {
         if votes.granted.len() < majority {
             return self.refused(claim, votes, fan).await;
         }
-        self.tidy_later(claim, fan, Vec::new());
+        self.tidy_later(claim, fan, votes.unsure());
         if let Some(same) = votes.confirmed(majority) {
             let grants: Vec<Grant> = same.into_iter().cloned().collect();
             return Ok(Round::Answer(Attempt::Granted(self.merge(&grants))));
@@ -148,13 +153,19 @@ impl Nodes {
         granted: &[(usize, Grant)],
         started: Instant,
     ) -> Result<Option<Grant>> {
-        let highest = granted.iter().map(|(_, grant)| grant.fence).max().unwrap_or_default();
+        let Some(highest) = self.agreeable(granted) else {
+            self.give_back(claim, granted).await;
+            return Err(days_apart());
+        };
+        let (granted, others): (Vec<_>, Vec<_>) =
+            granted.iter().cloned().partition(|(_, grant)| reaches(grant.fence, highest));
+        self.give_back_later(claim, others);
         // One more than the highest: so no lease that counts has a fence of phase 1, and whatever gives back
         // by such a fence can never hit it, however late it comes.
         let fence = match highest.next(0) {
             Ok(fence) => fence,
             Err(error) => {
-                self.give_back(claim, granted).await;
+                self.give_back(claim, &granted).await;
                 return Err(error);
             }
         };
@@ -176,28 +187,38 @@ impl Nodes {
             },
         );
         let (mut accepted, mut nodes, mut answered) = (Vec::new(), Vec::new(), 0);
+        // Those whose clock or counter allows no fence as high as that: they still have what they granted.
+        let mut too_high = Vec::new();
         let majority = self.majority;
         fan.gather(&self.members, within, |node, answer, _| {
             answered += usize::from(answer.is_ok());
-            if let Ok(Renewed::Held(grant)) = answer
-                && grant.fence == fence
-            {
-                nodes.push((node, grant.clone()));
-                accepted.push(grant);
+            match answer {
+                Ok(Renewed::Held(grant)) if grant.fence == fence => {
+                    nodes.push((node, grant.clone()));
+                    accepted.push(grant);
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+                    answered += 1;
+                    too_high.extend(granted.iter().find(|(of, _)| *of == node).cloned());
+                }
+                _ => {}
             }
             if accepted.len() >= majority { Enough::Yes } else { Enough::No }
         })
         .await;
         fan.finish();
         if accepted.len() >= majority {
+            self.give_back_later(claim, too_high);
             let mut grant = self.merge(&accepted);
             // What is left was measured by requests that were sent then.
             grant.waited = asked - started;
             return Ok(Some(grant));
         }
+        let apart = !too_high.is_empty();
+        nodes.append(&mut too_high);
         // All said yes or no, and what they have is over: then nothing is on its way that could do harm.
         if answered == granted.len() && !claim.repeat && self.give_back(claim, &nodes).await {
-            return Ok(None);
+            return if apart { Err(days_apart()) } else { Ok(None) };
         }
         self.burn(claim.id, claim.ttl);
         let mut release = Release::new(claim.name.clone(), claim.id);
@@ -208,7 +229,26 @@ impl Nodes {
         });
         fan.gather(&self.members, self.node_timeout, |_, _, _| Enough::Nearly).await;
         fan.finish();
-        Err(unconfirmed())
+        Err(if apart { days_apart() } else { unconfirmed() })
+    }
+
+    /// The highest fence of phase 1 above which a majority can take one over. A node takes none that is more than a
+    /// day ahead of its clock, so one whose clock is far ahead of the others' is left out while there are enough
+    /// without it. Those that are left are still a majority of phase 1, by which fences rise.
+    fn agreeable(&self, granted: &[(usize, Grant)]) -> Option<Fence> {
+        let mut fences: Vec<Fence> = granted.iter().map(|(_, grant)| grant.fence).collect();
+        fences.sort_unstable();
+        let agree = |highest: Fence| fences.iter().filter(|fence| reaches(**fence, highest)).count();
+        fences.iter().rev().copied().find(|highest| agree(*highest) >= self.majority)
+    }
+
+    /// In the background: gives back what some nodes granted and cannot confirm.
+    fn give_back_later(self: &Arc<Self>, claim: &Claim, granted: Vec<(usize, Grant)>) {
+        if granted.is_empty() {
+            return;
+        }
+        let (this, claim) = (Arc::clone(self), claim.clone());
+        tokio::spawn(async move { this.give_back(&claim, &granted).await });
     }
 
     /// No majority: gives back what was granted, and says why.
@@ -218,8 +258,7 @@ impl Nodes {
         let pending = fan.pending();
         // A lease that was confirmed before may still have its majority among those that did not answer.
         let may_hold = votes.is_known() && votes.granted.len() + unknown >= majority;
-        let failed = votes.failed.iter().filter(|(_, error)| may_have_happened(error)).map(|(node, _)| *node);
-        self.tidy_later(claim, fan, failed.collect());
+        self.tidy_later(claim, fan, votes.unsure());
         let returned = if may_hold { false } else { self.give_back(claim, &votes.granted).await };
         if votes.gone > all - majority {
             return Ok(Round::Answer(Attempt::Gone(Gone::Superseded)));
@@ -258,14 +297,14 @@ impl Nodes {
 
     /// In the background: gives back what is granted too late to count, and sees to it that a request
     /// without an answer does not become a lease after all.
-    fn tidy_later(self: &Arc<Self>, claim: &Claim, fan: Fan<Attempt>, failed: Vec<usize>) {
+    fn tidy_later(self: &Arc<Self>, claim: &Claim, fan: Fan<Attempt>, unsure: Vec<usize>) {
         let mut rest = fan.rest();
-        if rest.is_empty() && failed.is_empty() {
+        if rest.is_empty() && unsure.is_empty() {
             return;
         }
         let (this, claim) = (Arc::clone(self), claim.clone());
         tokio::spawn(async move {
-            for node in failed {
+            for node in unsure {
                 this.refuse(&claim, node).await;
             }
             while let Some((node, answer)) = rest.next().await {
@@ -292,12 +331,13 @@ impl Nodes {
             self.call(node, |backend| async move { backend.inspect(&Query::Name(name)).await });
         let Ok(page) = look.await.1 else { return };
         let holders = page.items.into_iter().flat_map(|info| info.holders);
-        for holder in holders.filter(|holder| holder.id == claim.id && holder.grant.renewals == 0) {
+        let id = self.shown_by(node, claim.id);
+        for holder in holders.filter(|holder| holder.id == id && holder.grant.renewals == 0) {
             self.release_on(node, give_back(claim, holder.grant.fence)).await;
         }
     }
 
-    async fn release_on(&self, node: usize, release: Release) -> Option<Released> {
+    pub(super) async fn release_on(&self, node: usize, release: Release) -> Option<Released> {
         self.call(node, |backend| async move { backend.release(&release).await }).await.1.ok()
     }
 
@@ -335,6 +375,19 @@ fn unconfirmed() -> Error {
         ErrorKind::NetworkTimeout,
         "a majority of the nodes granted the claim, but did not confirm its fence in time; it was given back",
     )
+}
+
+fn days_apart() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the fences of too many nodes are more than a day apart, so that no majority can agree on one: set their \
+         clocks right",
+    )
+}
+
+/// Whether a node that granted `fence` can take over the one above `highest`, by what is known of its clock.
+fn reaches(fence: Fence, highest: Fence) -> bool {
+    fence <= highest && highest.get() < fence.get().saturating_add(Fence::DAY)
 }
 
 fn give_back(claim: &Claim, fence: Fence) -> Release {

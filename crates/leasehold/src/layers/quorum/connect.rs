@@ -12,6 +12,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::name::Name;
 
 /// A store, and which one it is.
@@ -183,8 +184,8 @@ impl Backend for Lazy {
         self.store().await?.release(lease).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
-        self.store().await?.revoke(name, now).await
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
+        self.store().await?.revoke(name, now, only).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {

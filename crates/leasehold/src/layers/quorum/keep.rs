@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use futures_util::stream::StreamExt as _;
+
 use super::fan::{Enough, Fan};
 use super::{Nodes, most_common, no_answer};
-use crate::backend::{Gone, Query, Release, Released, Renewal, Renewed};
+use crate::backend::{Gone, Grant, Query, Release, Released, Renewal, Renewed};
 use crate::error::{Error, Result};
 use crate::name::Name;
 
@@ -14,14 +16,24 @@ const NEVER: u64 = u64::MAX;
 /// The answers about one lease.
 #[derive(Default)]
 struct Answers {
-    held: Vec<(usize, crate::backend::Grant)>,
+    held: Vec<(usize, Grant)>,
     gone: Vec<Gone>,
     failed: Vec<Error>,
 }
 
 impl Answers {
     fn is_decided(&self, nodes: &Nodes) -> bool {
-        self.held.len() >= nodes.majority || self.gone.len() > nodes.members.len() - nodes.majority
+        let confirmed = self.confirmed().count();
+        let over = self.gone.len() + self.held.len() - confirmed;
+        confirmed >= nodes.majority || over > nodes.members.len() - nodes.majority
+    }
+
+    /// The grants that can count together: those with the fence that most have. One with another fence is of a vote that
+    /// was never confirmed, and may be ended any moment.
+    fn confirmed(&self) -> impl Iterator<Item = &Grant> {
+        let grants = || self.held.iter().map(|(_, grant)| grant);
+        let fence = most_common(grants().map(|grant| grant.fence));
+        grants().filter(move |grant| Some(grant.fence) == fence)
     }
 }
 
@@ -76,12 +88,12 @@ impl Nodes {
 
     /// The verdict on one lease: see the table of [`Quorum`](super::Quorum).
     fn renewed(self: &Arc<Self>, lease: &Renewal, about: Answers, pending: usize) -> Result<Renewed> {
+        let confirmed: Vec<Grant> = about.confirmed().cloned().collect();
         let Answers { held, gone, failed } = about;
-        if held.len() >= self.majority {
-            let grants: Vec<_> = held.into_iter().map(|(_, grant)| grant).collect();
-            return Ok(Renewed::Held(self.merge(&grants)));
+        if confirmed.len() >= self.majority {
+            return Ok(Renewed::Held(self.merge(&confirmed)));
         }
-        if gone.len() <= self.members.len() - self.majority {
+        if gone.len() + held.len() - confirmed.len() <= self.members.len() - self.majority {
             return Err(self.too_few(failed, pending));
         }
         // It is over for good; those that still had it were just renewed, for nobody.
@@ -110,7 +122,8 @@ impl Nodes {
         });
         fan.gather(&self.members, self.node_timeout.min(lease.ttl), |node, page, pending| {
             let holders = page.into_iter().flat_map(|page| page.items).flat_map(|info| info.holders);
-            for holder in holders.filter(|holder| holder.id == lease.id) {
+            let id = self.shown_by(node, lease.id);
+            for holder in holders.filter(|holder| holder.id == id) {
                 counts[node] = holder.grant.renewals;
                 highest = highest.max(Some(holder.grant.renewals));
             }
@@ -140,18 +153,12 @@ impl Nodes {
         .await;
         let (all, majority) = (self.members.len(), self.majority);
         let pending = fan.pending();
-        fan.finish();
         let unknown = failed.len() + pending;
         if done > 0 && lease.fence.is_some() {
-            // The fence is right; a node with another one of this id missed phase 2.
-            let mut stray = lease.clone();
-            stray.fence = None;
             let nodes = gone.iter().filter(|(_, why)| *why == Gone::NotFound).map(|(node, _)| *node);
-            Fan::new(&self.members, nodes, self.node_timeout, |_, backend| {
-                let stray = stray.clone();
-                async move { backend.release(&stray).await }
-            })
-            .finish();
+            self.end_strays(lease, nodes.collect(), fan);
+        } else {
+            fan.finish();
         }
         if done >= majority || (done > 0 && done + gone.len() >= majority && done + unknown >= majority) {
             Ok(Released::Done)
@@ -160,6 +167,27 @@ impl Nodes {
         } else {
             Err(self.too_few(failed, pending))
         }
+    }
+
+    /// In the background: ends the lease where it has another fence, on these nodes and on those that have not answered.
+    /// The fence given is right, since some node released by it; a node with another one missed phase 2.
+    fn end_strays(self: &Arc<Self>, lease: &Release, nodes: Vec<usize>, fan: Fan<Released>) {
+        let mut rest = fan.rest();
+        if rest.is_empty() && nodes.is_empty() {
+            return;
+        }
+        let (this, mut stray) = (Arc::clone(self), lease.clone());
+        stray.fence = None;
+        tokio::spawn(async move {
+            for node in nodes {
+                this.release_on(node, stray.clone()).await;
+            }
+            while let Some((node, answer)) = rest.next().await {
+                if matches!(answer, Ok(Released::Gone(Gone::NotFound))) {
+                    this.release_on(node, stray.clone()).await;
+                }
+            }
+        });
     }
 
     /// Whether some id holds the name on a majority of all nodes.

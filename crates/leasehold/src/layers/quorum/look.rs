@@ -15,16 +15,27 @@ async fn inspect(backend: Arc<dyn Backend>, query: Query) -> Result<Page> {
 impl Nodes {
     pub(super) async fn look(&self, name: &Name) -> Result<Vec<(usize, Page)>> {
         let query = Query::Name(name.clone());
-        let mut pages = self.ask(self.node_timeout, |_, backend| inspect(backend, query.clone())).await?;
-        pages.sort_unstable_by_key(|(node, _)| *node);
-        Ok(pages)
+        let pages = self.ask(self.node_timeout, |_, backend| inspect(backend, query.clone())).await?;
+        Ok(self.in_step(pages))
     }
 
     /// Each node gets its own query, and time to look at everything.
     async fn scan(&self, query: impl Fn(usize) -> Query) -> Result<Vec<(usize, Page)>> {
-        let mut pages = self.ask(SCAN_TIMEOUT, |node, backend| inspect(backend, query(node))).await?;
+        let pages = self.ask(SCAN_TIMEOUT, |node, backend| inspect(backend, query(node))).await?;
+        Ok(self.in_step(pages))
+    }
+
+    /// Pages in the order of the nodes. Where some nodes show only digests of lease ids, the others' ids become digests,
+    /// so that one lease looks the same everywhere.
+    fn in_step(&self, mut pages: Vec<(usize, Page)>) -> Vec<(usize, Page)> {
         pages.sort_unstable_by_key(|(node, _)| *node);
-        Ok(pages)
+        if !self.info.shows_ids {
+            let plain = pages.iter_mut().filter(|(node, _)| self.members[*node].backend.info().shows_ids);
+            for info in plain.flat_map(|(_, page)| &mut page.items) {
+                info.holders.iter_mut().for_each(|holder| holder.id = holder.id.digest());
+            }
+        }
+        pages
     }
 
     pub(super) async fn inspect(&self, query: &Query) -> Result<Page> {
@@ -33,15 +44,20 @@ impl Nodes {
                 let pages = self.look(name).await?;
                 let unknown = self.members.len() - pages.len();
                 let views = pages.into_iter().flat_map(|(_, page)| page.items).collect();
-                Ok(Page { items: vec![self.one_view(name.clone(), views, unknown)], next: None })
+                Ok(Page::new(vec![self.one_view(name.clone(), views, unknown)], None))
             }
             Query::LeaseId(id) => {
-                let pages = self.scan(|_| query.clone()).await?;
+                let mut pages = self.scan(|_| query.clone()).await?;
                 let unknown = self.members.len() - pages.len();
+                // Whoever asks by the id knows it.
+                let digest = id.digest();
+                for info in pages.iter_mut().flat_map(|(_, page)| &mut page.items) {
+                    info.holders.iter_mut().filter(|one| one.id == digest).for_each(|one| one.id = *id);
+                }
                 let views = by_name(pages.into_iter().flat_map(|(_, page)| page.items));
                 let views = views.into_iter().map(|(name, views)| self.one_view(name, views, unknown));
                 let items = views.filter(|info| info.holders.iter().any(|holder| holder.id == *id)).collect();
-                Ok(Page { items, next: None })
+                Ok(Page::new(items, None))
             }
             Query::Prefix { stored, limit, cursor } => self.list(stored, *limit, cursor.as_deref()).await,
         }
@@ -60,9 +76,12 @@ impl Nodes {
         });
         let pages = seen.await?;
         let unknown = self.members.len() - pages.len();
-        // A page with a next one is complete up to its last name.
-        let end_of = |page: &Page| page.items.last().map(|info| info.name.stored().to_owned());
-        let ends = pages.iter().filter(|(_, page)| page.next.is_some()).filter_map(|(_, page)| end_of(page));
+        // A page with a next one is complete up to its last name. One without a name, from a node that looked through many
+        // and found none in use, tells only where to go on.
+        let end_of = |page: &Page| {
+            page.items.last().map_or_else(|| from.after.clone(), |info| info.name.stored().to_owned())
+        };
+        let ends = pages.iter().filter(|(_, page)| page.next.is_some()).map(|(_, page)| end_of(page));
         // A node that was away is read again from where it was, before what has been shown.
         let mut bound = ends.min().map(|bound| bound.max(from.after.clone()));
         let fresh = |info: &NameInfo| info.name.stored() > from.after.as_str() || from.after.is_empty();
@@ -81,13 +100,13 @@ impl Nodes {
             let mut nodes = from.nodes;
             for (node, page) in &pages {
                 // Read to the end of this page; otherwise it is read again, and what was shown is left out.
-                if page.next.is_some() && end_of(page).is_some_and(|end| end <= after) {
+                if page.next.is_some() && end_of(page) <= after {
                     nodes[*node].clone_from(&page.next);
                 }
             }
             Cursor { after, nodes }.to_text()
         });
-        Ok(Page { items: views, next })
+        Ok(Page { items: views, next, age: pages.iter().filter_map(|(_, page)| page.age).max() })
     }
 
     /// The nodes' views of one name as one. `unknown` nodes have not been seen.

@@ -24,6 +24,7 @@ use crate::backend::{
 };
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use fan::{Call, Enough, Fan, Member};
@@ -235,6 +236,7 @@ fn info_of(nodes: &[Node]) -> Result<Info> {
         info.shared &= of.shared;
         info.downgrade &= of.downgrade;
         info.find_by_id &= of.find_by_id;
+        info.shows_ids &= of.shows_ids;
         info.revoke &= of.revoke;
         info.namespaced &= of.namespaced;
         info.max_ttl = info.max_ttl.min(of.max_ttl);
@@ -270,6 +272,11 @@ struct Nodes {
 impl Nodes {
     fn burnt(&self) -> MutexGuard<'_, HashMap<LeaseId, Instant>> {
         self.burnt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a node shows for a lease id: the id, or its digest.
+    fn shown_by(&self, node: usize, id: LeaseId) -> LeaseId {
+        if self.members[node].backend.info().shows_ids { id } else { id.digest() }
     }
 
     /// Asks one node.
@@ -386,10 +393,10 @@ impl Backend for Quorum {
         self.nodes.release(lease).await
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let asked = self.nodes.ask(self.nodes.node_timeout, |_, node| {
             let name = name.clone();
-            async move { node.revoke(&name, now).await }
+            async move { node.revoke(&name, now, only).await }
         });
         let mut counts: Vec<u64> = asked.await?.into_iter().map(|(_, revoked)| revoked.leases).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));

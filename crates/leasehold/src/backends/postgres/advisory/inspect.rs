@@ -20,7 +20,7 @@ use super::store::Store;
 impl Store {
     pub(super) async fn inspect(self: Arc<Self>, query: Query) -> Result<Page> {
         match query {
-            Query::Name(name) => Ok(Page { items: vec![self.view(name).await?], next: None }),
+            Query::Name(name) => Ok(Page::new(vec![self.view(name).await?], None)),
             Query::LeaseId(_) => Err(Error::new(
                 ErrorKind::Unsupported,
                 "postgres+advisory: cannot find a lease by its id; ask by name",

@@ -23,6 +23,7 @@ use crate::backend::{
 };
 use crate::clock::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
 use crate::finding::Finding;
 use crate::name::Name;
 
@@ -317,7 +318,7 @@ impl Backend for Advisory {
         self.run(Arc::clone(&self.store).release(lease.clone())).await
     }
 
-    async fn revoke(&self, _: &Name, _: bool) -> Result<Revoked> {
+    async fn revoke(&self, _: &Name, _: bool, _: Option<Fence>) -> Result<Revoked> {
         Err(Error::new(
             ErrorKind::Unsupported,
             "postgres+advisory: cannot revoke: only the holder can let go; pg_terminate_backend ends its session",

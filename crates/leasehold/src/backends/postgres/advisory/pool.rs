@@ -16,6 +16,9 @@ use super::session::Session;
 /// Sessions that nobody needs are kept for the next waiter: so many, for so long.
 const IDLE: (usize, Duration) = (4, Duration::from_secs(30));
 
+/// A waiter whose witness could not be opened tries again after this long: a few times within the time to connect.
+const NO_WITNESS: Duration = Duration::from_millis(500);
+
 pub(super) struct Pool {
     pub(super) address: Address,
     /// Where connections live.
@@ -88,14 +91,23 @@ impl Pool {
         Some(self.loan(session))
     }
 
-    /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask.
+    /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask. That is so on a
+    /// witness, a shared session whose signs of life no longer come, or if there has been no witness for as long as one may
+    /// take to connect, for whatever reason.
     pub(super) async fn silence(&self) {
+        // Somebody may end a witness: then the next one tells.
+        while let Ok(witness) = tokio::time::timeout(self.address.timeout(), self.witness()).await {
+            if witness.session().fell_silent().await {
+                return;
+            }
+        }
+    }
+
+    async fn witness(&self) -> Loan {
         loop {
             match self.shared(&[]).await {
-                Ok(witness) if witness.session().fell_silent().await => return,
-                Err(error) if error.kind() == ErrorKind::NetworkTimeout => return,
-                // Somebody has ended it, or there cannot be one now: the next one tells.
-                Ok(_) | Err(_) => tokio::time::sleep(self.keepalive).await,
+                Ok(witness) => return witness,
+                Err(_) => tokio::time::sleep(NO_WITNESS).await,
             }
         }
     }
@@ -118,7 +130,10 @@ impl Pool {
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
         let (address, keepalive, pooled) = (self.address.clone(), self.keepalive, self.pooled);
-        let opened = self.home.spawn(async move { Session::open(&address, keepalive, pooled, room).await });
+        // Until it is there, nothing looks after it but this limit.
+        let opened = self
+            .home
+            .spawn(async move { address.in_time(Session::open(&address, keepalive, pooled, room)).await });
         let gone = |_| Error::new(ErrorKind::Unavailable, "the runtime of this store is gone");
         opened.await.map_err(gone)?.map(Some)
     }

@@ -268,9 +268,11 @@ async fn drive(
     silent: Cancel,
 ) {
     let silence = async {
-        let session = keep_alive(session, every).await;
+        let (session, end) = keep_alive(session, every).await;
         session.doom();
-        silent.cancel();
+        if end == End::Silent {
+            silent.cancel();
+        }
         // The server may only have been slow, and frees its locks when the socket is closed.
         tokio::time::sleep(TELLING).await;
     };
@@ -281,21 +283,35 @@ async fn drive(
     // The driver is dropped here: the socket is closed, and who asks is told that it is over.
 }
 
+/// Why a session gives no more signs of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The server does not answer.
+    Silent,
+    /// The session was ended.
+    Told,
+}
+
 /// Asks the server for a sign of life, for as long as it gives one in time; the session that it no longer does on.
-async fn keep_alive(session: tokio::sync::oneshot::Receiver<Weak<Session>>, every: Duration) -> Arc<Session> {
+async fn keep_alive(
+    session: tokio::sync::oneshot::Receiver<Weak<Session>>,
+    every: Duration,
+) -> (Arc<Session>, End) {
     let Ok(session) = session.await else { return std::future::pending().await };
     loop {
         tokio::time::sleep(every).await;
         let Some(session) = session.upgrade() else { return std::future::pending().await };
-        // In the queue it cannot answer; TCP alone tells whether the server is there.
-        if !session.waiting.load(Ordering::Relaxed)
-            && !matches!(
-                tokio::time::timeout(every, session.ask(|client| client.batch_execute(""))).await,
-                Ok(Ok(()))
-            )
-            && !session.waiting.load(Ordering::Relaxed)
-        {
-            return session;
+        // In the queue it cannot answer: a witness tells whether the server is there (`Pool::silence`).
+        if session.waiting.load(Ordering::Relaxed) {
+            continue;
+        }
+        let end = match tokio::time::timeout(every, session.ask(|client| client.batch_execute(""))).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(_)) => End::Told,
+            Err(_) => End::Silent,
+        };
+        if !session.waiting.load(Ordering::Relaxed) {
+            return (session, end);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 
 use super::book::{Book, Known, Lease};
 use super::key::AdvisoryKey;
@@ -128,7 +129,7 @@ impl Store {
             }
             if let Some(raise) = renewal.raise_fence {
                 if raise > Fence::MAX {
-                    return Err(Error::invalid("the fence to raise to is above the limit"));
+                    return Err(Fence::too_high());
                 }
                 if raise < lease.held.grant.fence {
                     return Ok(Renewed::Gone(Gone::Superseded));
@@ -178,12 +179,16 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
         }
         let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
-        let sql = include_str!("sql/raise.sql").replace("%SCHEMA%", &self.sql.schema);
+        let sql = include_str!("sql/raise.sql")
+            .replace("%SCHEMA%", &self.sql.schema)
+            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
         let loan = self.pool.shared(&[]).await?;
         let (space, packed) = (key.space(), key.packed());
-        let params: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&space, Type::INT2), (&packed, Type::INT8), (&to, Type::INT8)];
-        loan.session().ask(|client| client.query_typed(&sql, &params)).await.map(drop)
+        let day = i64::try_from(Fence::DAY).unwrap_or(i64::MAX);
+        let params: [(&(dyn ToSql + Sync), Type); 4] =
+            [(&space, Type::INT2), (&packed, Type::INT8), (&to, Type::INT8), (&day, Type::INT8)];
+        let raised = loan.session().ask(|client| client.query_typed(&sql, &params)).await?;
+        if raised.is_empty() { Err(Fence::too_high()) } else { Ok(()) }
     }
 
     pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
@@ -201,7 +206,9 @@ impl Store {
         match lease.session().free(&self.sql, lease.key, lease.held.grant.mode).await? {
             true => Ok(released),
             false => {
-                tracing::warn!("PostgreSQL no longer had a session lock that was to be released");
+                reporter::log(|| {
+                    tracing::warn!("PostgreSQL no longer had a session lock that was to be released");
+                });
                 Ok(Released::Gone(Gone::NotFound))
             }
         }

@@ -172,7 +172,7 @@ pub(super) fn released(row: &Record<'_>) -> Result<Released> {
 pub(super) fn renewed(row: &Row) -> Result<Renewed> {
     match get(row, 1)? {
         "held" => grant(row, 2, time(row, 0)?).map(Renewed::Held),
-        "too_high" => Err(Error::invalid(format!("a fence cannot be raised above {}", Fence::MAX))),
+        "too_high" => Err(Fence::too_high()),
         "mismatch" => Err(Error::new(
             ErrorKind::Mismatch,
             "only an exclusive lease can change its mode, and only to shared",
@@ -188,6 +188,14 @@ pub(super) fn locked() -> Error {
         ErrorKind::Busy,
         "somebody keeps the row of this lock locked: look in pg_stat_activity for a session that is idle in a transaction",
     )
+}
+
+/// How far a listing has come, if there are more names: its last row tells, and nothing else.
+pub(super) fn reached(rows: &[Row]) -> Result<Option<String>> {
+    match rows.last() {
+        Some(row) if get(row, 16)? => get(row, 1).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// What a look has seen, name by name.

@@ -1,7 +1,7 @@
 //! Opening the store: what a URL may say, what the server is asked first, and what stands in between.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -84,7 +84,9 @@ impl PostgresBuilder {
     }
 
     /// Sets how many calls may be made at a time, which is also how many connections there are at most, besides
-    /// the one for wake-ups: 8 unless set. Connections are made when they are needed.
+    /// the one for wake-ups: 8 unless set. Connections are made when they are needed. From 4 on, a quarter of them is for
+    /// renewals and releases alone, and calls on one name never take all: a row that somebody keeps locked then holds up
+    /// no other name.
     #[must_use]
     pub fn pool_size(mut self, size: usize) -> Self {
         self.pool_size = size;
@@ -171,6 +173,7 @@ impl PostgresBuilder {
                 schema: self.schema,
                 clock: 0.into(),
                 expired: 0.into(),
+                pass: Mutex::default(),
             }),
         })
     }

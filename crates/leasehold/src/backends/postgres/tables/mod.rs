@@ -3,6 +3,7 @@
 
 mod answers;
 mod builder;
+mod lanes;
 mod pool;
 mod record;
 mod schema;
@@ -11,9 +12,9 @@ mod text;
 mod verbs;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
@@ -24,12 +25,13 @@ pub use self::builder::PostgresBuilder;
 pub use self::pool::Lent;
 
 use self::answers::Answer;
+use self::lanes::Call;
 use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Gone, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed, Revoked,
-    Swept, Wake,
+    Attempt, Backend, Claim, Gone, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
+    Wake,
 };
 use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,8 +42,16 @@ use crate::state;
 
 const INFO: Info = Info::new("postgres");
 
-/// Names that one call of a sweep looks at: those of which something has ended are locked until the call ends.
+/// Names that one part of a sweep looks at: those of which something has ended are locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
+
+/// Names that the first part of a listing looks at, and any part at most: a statement that looks at so many ends long
+/// before the server would cancel it, also where it has to read each row from its disk.
+const LISTED_AT_ONCE: (i64, i64) = (1000, 4000);
+
+/// How long a sweep or a listing walks through names. Then it answers with what it has, and the next one goes on from
+/// there. With the part under way that is within the 5 s that a request has by default.
+const WALK_FOR: Duration = Duration::from_secs(3);
 
 /// Names on a page, whatever was asked for.
 const PAGE: usize = 1000;
@@ -73,6 +83,27 @@ struct Inner {
     clock: AtomicU64,
     /// Leases that verbs found expired and that no sweep has told of.
     expired: AtomicU64,
+    pass: Mutex<Pass>,
+}
+
+/// How far sweeps have come in their way through all names. Kept between calls, so that one which is cut short costs
+/// the names behind it nothing.
+#[derive(Debug, Clone)]
+struct Pass {
+    /// The last name that was looked at; empty before the first.
+    after: String,
+    /// Leases and tickets that the names so far have.
+    found: (u64, u64),
+    /// What the last complete pass has found.
+    complete: Option<(u64, u64)>,
+    /// Names in the next part: fewer after a part that got no answer.
+    most: i32,
+}
+
+impl Default for Pass {
+    fn default() -> Self {
+        Pass { after: String::new(), found: (0, 0), complete: None, most: SWEPT_AT_ONCE }
+    }
 }
 
 impl Postgres {
@@ -145,13 +176,13 @@ impl Postgres {
         Ok(found)
     }
 
-    async fn call(&self, verb: Verb, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        self.inner.pool.call(verb, params).await
+    async fn call(&self, verb: Verb, call: Call<'_>, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        self.inner.pool.call(verb, call, params).await
     }
 
     /// Calls a verb that answers with one row.
-    async fn call_one(&self, verb: Verb, params: &[Param<'_>]) -> Result<Row> {
-        self.call(verb, params).await?.into_iter().next().ok_or_else(too_few)
+    async fn call_one(&self, verb: Verb, call: Call<'_>, params: &[Param<'_>]) -> Result<Row> {
+        self.call(verb, call, params).await?.into_iter().next().ok_or_else(too_few)
     }
 
     fn read_clock(&self, row: &impl Answer, column: usize) -> Result<()> {
@@ -186,7 +217,7 @@ impl Postgres {
             (&channel, Type::TEXT),
             (&number, Type::INT8),
         ];
-        let row = self.call_one(Verb::Acquire, &params).await?;
+        let row = self.call_one(Verb::Acquire, Call::Attempt(&name), &params).await?;
         let record = answers::get(&row, 0)?;
         self.read_clock(&record, 1)?;
         self.count_expired(&record, 2)?;
@@ -219,7 +250,11 @@ impl Postgres {
             (&raise, Type::INT8_ARRAY),
             (&patience, Type::INT4),
         ];
-        let rows = self.call(Verb::Renew, &params).await?;
+        let call = match &names[..] {
+            [name] => Call::Renewal(name),
+            _ => Call::Renewals,
+        };
+        let rows = self.call(Verb::Renew, call, &params).await?;
         if rows.len() != leases.len() {
             return Err(too_few());
         }
@@ -239,26 +274,56 @@ impl Postgres {
         }
     }
 
+    /// Walks through the names of a prefix in parts, until the page is full, the names are at an end, or its time is.
     async fn look_at_prefix(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        let began = Instant::now();
         let limit = limit.min(PAGE);
         let from = text::write(stored);
-        let (end, after) = (text::end_of(&from), cursor.map(text::write).unwrap_or_default());
-        let wanted = i64::try_from(limit + 1).unwrap_or(i64::MAX);
-        let params: [Param<'_>; 4] =
-            [(&from, Type::TEXT), (&end, Type::TEXT), (&after, Type::TEXT), (&wanted, Type::INT8)];
-        let mut items = self.look(Verb::LookPrefix, &params).await?;
-        let more = items.len() > limit;
-        items.truncate(limit);
-        let next = items.last().filter(|_| more).map(|item| item.name.stored().to_owned());
-        Ok(Page { items, next })
+        let end = text::end_of(&from);
+        let mut after = cursor.map(text::write).unwrap_or_default().into_owned();
+        let (mut most, most_of_all) = LISTED_AT_ONCE;
+        let mut items = Vec::new();
+        loop {
+            // One more than fits: then there is a next page.
+            let wanted = i64::try_from(limit + 1 - items.len()).unwrap_or(i64::MAX);
+            let params: [Param<'_>; 5] = [
+                (&from, Type::TEXT),
+                (&end, Type::TEXT),
+                (&after, Type::TEXT),
+                (&wanted, Type::INT8),
+                (&most, Type::INT8),
+            ];
+            let mut rows = self.look(Verb::LookPrefix, Call::Walk, &params).await?;
+            let reached = answers::reached(&rows)?;
+            if reached.is_some() {
+                rows.pop();
+            }
+            items.extend(answers::seen(&rows)?);
+            if items.len() > limit {
+                items.truncate(limit);
+                let next = items.last().map(|item| item.name.stored().to_owned());
+                return Ok(Page::new(items, next));
+            }
+            let Some(reached) = reached else { return Ok(Page::new(items, None)) };
+            if began.elapsed() >= WALK_FOR {
+                let next = text::read(&reached)?.into_owned();
+                return Ok(Page::new(items, Some(next)));
+            }
+            after = reached;
+            most = (most * 2).min(most_of_all);
+        }
     }
 
-    async fn look(&self, verb: Verb, params: &[Param<'_>]) -> Result<Vec<NameInfo>> {
-        let rows = self.call(verb, params).await?;
+    async fn look(&self, verb: Verb, call: Call<'_>, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let rows = self.call(verb, call, params).await?;
         if let Some(row) = rows.first() {
             self.read_clock(row, 0)?;
         }
-        answers::seen(&rows)
+        Ok(rows)
+    }
+
+    fn pass(&self) -> MutexGuard<'_, Pass> {
+        self.inner.pass.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -350,7 +415,7 @@ impl Backend for Postgres {
             (&lease.unanswered.map(micros), Type::INT8),
             (&nonce, Type::INT8),
         ];
-        let row = self.call_one(Verb::Release, &params).await?;
+        let row = self.call_one(Verb::Release, Call::Release(&name), &params).await?;
         let record = answers::get(&row, 0)?;
         self.read_clock(&record, 1)?;
         self.count_expired(&record, 2)?;
@@ -362,46 +427,67 @@ impl Backend for Postgres {
         Ok(answer)
     }
 
-    async fn revoke(&self, name: &Name, now: bool) -> Result<Revoked> {
+    async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
         let name = text::write(name.stored());
-        let row = self.call_one(Verb::Revoke, &[(&name, Type::TEXT), (&now, Type::BOOL)]).await?;
+        let only = only.map(fence);
+        let params: [Param<'_>; 3] = [(&name, Type::TEXT), (&now, Type::BOOL), (&only, Type::INT8)];
+        // Without a condition also where an older client has made the functions.
+        let (verb, params) =
+            if only.is_some() { (Verb::RevokeOnly, &params[..]) } else { (Verb::Revoke, &params[..2]) };
+        let row = self.call_one(verb, Call::Attempt(&name), params).await?;
         self.read_clock(&row, 1)?;
         self.count_expired(&row, 2)?;
         Ok(Revoked { leases: answers::number(&row, 0)? })
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let items = match query {
+        let rows = match query {
             Query::Name(name) => {
-                self.look(Verb::LookName, &[(&text::write(name.stored()), Type::TEXT)]).await?
+                let name = text::write(name.stored());
+                self.look(Verb::LookName, Call::Look, &[(&name, Type::TEXT)]).await?
             }
-            Query::LeaseId(id) => self.look(Verb::LookId, &[(&id.expose(), Type::TEXT)]).await?,
+            Query::LeaseId(id) => self.look(Verb::LookId, Call::Look, &[(&id.expose(), Type::TEXT)]).await?,
             Query::Prefix { stored, limit, cursor } => {
                 return self.look_at_prefix(stored, *limit, cursor.as_deref()).await;
             }
         };
-        Ok(Page { items, next: None })
+        Ok(Page::new(answers::seen(&rows)?, None))
     }
 
     async fn sweep(&self) -> Result<Swept> {
+        let began = Instant::now();
         let mut swept = Swept::default();
         // Counters below this are no longer needed: the clock alone has given a higher one for the retention. A clock
         // that was never read forgets nothing.
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
-        let mut after = Some(String::new());
-        while let Some(last) = after {
+        // Of two sweeps at once each goes its way, and the next one goes on from where either was last.
+        let mut pass = self.pass().clone();
+        loop {
+            // If no answer comes, the next try asks for less.
+            self.pass().most = (pass.most / 2).max(1);
             let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
             let params: [Param<'_>; 3] =
-                [(&last, Type::TEXT), (&SWEPT_AT_ONCE, Type::INT4), (&forgettable, Type::INT8)];
-            let row = self.call_one(Verb::Sweep, &params).await?;
+                [(&pass.after, Type::TEXT), (&pass.most, Type::INT4), (&forgettable, Type::INT8)];
+            let row = self.call_one(Verb::Sweep, Call::Walk, &params).await?;
             self.read_clock(&row, 0)?;
-            after = answers::get(&row, 1)?;
             self.count_expired(&row, 2)?;
             swept.tickets += answers::number(&row, 3)?;
             swept.counters += answers::number(&row, 4)?;
-            swept.held += answers::number(&row, 5)?;
-            swept.waiting += answers::number(&row, 6)?;
+            pass.found.0 += answers::number(&row, 5)?;
+            pass.found.1 += answers::number(&row, 6)?;
+            pass.most = (pass.most * 2).min(SWEPT_AT_ONCE);
+            let last: Option<String> = answers::get(&row, 1)?;
+            let is_complete = last.is_none();
+            match last {
+                Some(last) => pass.after = last,
+                None => pass = Pass { complete: Some(pass.found), most: pass.most, ..Pass::default() },
+            }
+            self.pass().clone_from(&pass);
+            if is_complete || began.elapsed() >= WALK_FOR {
+                break;
+            }
         }
+        (swept.held, swept.waiting) = pass.complete.unwrap_or(pass.found);
         // At the end: what a sweep that failed has counted is told by the next one.
         swept.expired = self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)

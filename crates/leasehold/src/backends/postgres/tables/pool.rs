@@ -1,7 +1,8 @@
 //! The connections on which verbs are called: a few of our own, or the caller's.
 //!
 //! A call has a connection to itself for one round trip. Calls are not pipelined: one that waits for the row of a
-//! busy name would hold up the calls behind it. Waiting for a lock costs no connection.
+//! busy name would hold up the calls behind it. Waiting for a lock costs no connection. `lanes.rs` says which call gets
+//! one next.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use futures_util::stream::TryStreamExt as _;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::{Client, Row, Statement};
 
+use super::lanes::{Call, Lanes, Permit};
 use super::verbs::{Param, Statements, Verb};
 use crate::backends::postgres::driver::Driver;
 use crate::backends::postgres::findings::Settings;
@@ -59,7 +60,7 @@ pub(super) enum Source {
 pub(super) struct Pool {
     source: Source,
     statements: Statements,
-    permits: Arc<Semaphore>,
+    lanes: Lanes,
     /// With when they were last used, which was longest ago for the first.
     idle: Mutex<Vec<(Instant, Session)>>,
     /// Where connections live, whoever needs one first, and whoever does their I/O for a call.
@@ -109,11 +110,14 @@ impl Link {
 
     /// A new one that is ready for calls.
     async fn own(address: Box<Address>, direct: bool) -> Result<Self> {
-        let link = Link::open(&address).await?;
-        if direct {
-            link.set_up().await?;
-        }
-        Ok(link)
+        let open = async {
+            let link = Link::open(&address).await?;
+            if direct {
+                link.set_up().await?;
+            }
+            Ok(link)
+        };
+        address.in_time(open).await
     }
 
     /// For what is asked when the store is opened, at its home.
@@ -130,7 +134,7 @@ impl Link {
 /// A connection in use. Dropped before its answer has come, it is kept until it has, and then used again.
 struct InUse {
     pool: Arc<Pool>,
-    session: Option<(Session, OwnedSemaphorePermit)>,
+    session: Option<(Session, Permit)>,
     unanswered: bool,
 }
 
@@ -141,7 +145,7 @@ impl Pool {
         Pool {
             source,
             statements: Statements::new(schema, ours),
-            permits: Arc::new(Semaphore::new(size)),
+            lanes: Lanes::new(size),
             idle: Mutex::default(),
             runtime: Handle::current(),
         }
@@ -152,10 +156,15 @@ impl Pool {
     }
 
     /// Calls a verb.
-    pub(super) async fn call(self: &Arc<Self>, verb: Verb, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        verb: Verb,
+        call: Call<'_>,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>> {
         let mut tries = 0;
         loop {
-            let answer = self.call_once(verb, params).await?;
+            let answer = self.call_once(verb, call, params).await?;
             tries += 1;
             match answer {
                 Ok(rows) => return Ok(rows),
@@ -168,9 +177,10 @@ impl Pool {
     async fn call_once(
         self: &Arc<Self>,
         verb: Verb,
+        call: Call<'_>,
         params: &[Param<'_>],
     ) -> Result<std::result::Result<Vec<Row>, fault::Fault>> {
-        let mut in_use = self.take().await?;
+        let mut in_use = self.take(call).await?;
         let Some((session, _)) = &mut in_use.session else { return Err(closed()) };
         in_use.unanswered = true;
         let text = self.statements.text(verb);
@@ -199,7 +209,17 @@ impl Pool {
             session => session.ask(session.client().query_typed(text, params)).await,
         };
         in_use.unanswered = false;
+        if answer.as_ref().is_err_and(is_read_only) {
+            in_use.session = None;
+            self.forget_idle();
+        }
         Ok(answer)
+    }
+
+    /// Closes the connections that nobody uses. They may lead to a server that was the primary when they were made; new
+    /// ones look for the present one.
+    fn forget_idle(&self) {
+        let _closed = std::mem::take(&mut *self.idle());
     }
 
     /// Named statements belong to a session, which must then be ours alone.
@@ -208,8 +228,8 @@ impl Pool {
     }
 
     /// A connection that works, as far as is known.
-    async fn take(self: &Arc<Self>) -> Result<InUse> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closed())?;
+    async fn take(self: &Arc<Self>, call: Call<'_>) -> Result<InUse> {
+        let permit = self.lanes.enter(call).await.map_err(|_| closed())?;
         let mut session = self.idle().pop();
         while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
             session = self.idle().pop();
@@ -230,7 +250,7 @@ impl Pool {
 
     /// How the server is set up.
     pub(super) async fn settings(self: &Arc<Self>, schema: &str) -> Result<Settings> {
-        let mut in_use = self.take().await?;
+        let mut in_use = self.take(Call::Look).await?;
         let Some((session, _)) = &in_use.session else { return Err(closed()) };
         in_use.unanswered = true;
         let settings = session.ask(Settings::ask(session.client(), schema)).await;
@@ -259,11 +279,12 @@ impl Pool {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let Some((session, permit)) = self.session.take() else { return };
+        let Some((session, mut permit)) = self.session.take() else { return };
         if !self.unanswered {
             self.pool.give_back(session);
             return;
         }
+        permit.give_up();
         let pool = Arc::downgrade(&self.pool);
         self.pool.runtime.spawn(async move {
             // Answered when what was asked before it has been.
@@ -279,6 +300,11 @@ impl Drop for InUse {
 
 fn is_rolled_back(fault: &fault::Fault) -> bool {
     fault.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+}
+
+/// The server can no longer be written: it has become a standby, or an administrator has said so.
+fn is_read_only(fault: &fault::Fault) -> bool {
+    fault.code().is_some_and(|code| code.code() == "25006")
 }
 
 fn judged(fault: fault::Fault) -> Error {

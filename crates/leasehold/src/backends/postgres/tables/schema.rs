@@ -15,7 +15,7 @@ const VERSION: i32 = 3;
 
 /// How the functions of this build work. Older ones are replaced, newer ones are as good: with either, every client
 /// of this version keeps every promise.
-const REVISION: i32 = 1;
+const REVISION: i32 = 3;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
 
@@ -148,7 +148,7 @@ async fn upgrade(client: &Client, schema: &str) -> Result<()> {
         Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             tracing::info!(
                 "the functions in the database are older than this client, and this user may not replace them; they work, \
-                 but may be slower: let an administrator replace them"
+                 but lack what newer ones mend: let an administrator replace them"
             );
             client.batch_execute("ROLLBACK").await.map_err(fault::statement)
         }

@@ -14,6 +14,7 @@ pub(super) enum Verb {
     Release,
     Renew,
     Revoke,
+    RevokeOnly,
     Sweep,
     LookName,
     LookId,
@@ -21,11 +22,12 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Verb; 8] = [
+    pub(super) const ALL: [Verb; 9] = [
         Verb::Acquire,
         Verb::Release,
         Verb::Renew,
         Verb::Revoke,
+        Verb::RevokeOnly,
         Verb::Sweep,
         Verb::LookName,
         Verb::LookId,
@@ -47,6 +49,7 @@ impl Verb {
             Verb::Release => value("leasehold.release($1, $2, $3, $4, $5, $6)"),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)".into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
+            Verb::RevokeOnly => "SELECT * FROM leasehold.revoke_only($1, $2, $3)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2, $3)".into(),
             Verb::LookName => look(include_str!("sql/look_name.sql")),
             Verb::LookId => look(include_str!("sql/look_id.sql")),

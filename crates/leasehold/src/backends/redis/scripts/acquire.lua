@@ -35,6 +35,9 @@ repeat
       l.nonce, l.repeated = nonce, l.repeated or repeated
       if alone then tail = id .. write_lease(l) else own_set = write_lease(l) end
     end
+    -- WAIT answers for what its own connection has written, and a repeat may come over a new one. So a repeat always
+    -- writes; setting an expiry is allowed when memory is full.
+    call('PEXPIREAT', name, keep)
     answer = { 1, l.fence, l.mode, l.expires - now, l.renewals, l.since, now }
     break
   end

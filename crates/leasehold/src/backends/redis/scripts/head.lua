@@ -22,6 +22,7 @@ local ALONE = '>c4ddddddddsc22c1sddddddss'   -- the head, the id of the exclusiv
 local RETENTION = 604800000        -- a counter is kept this long after its fence's time, milliseconds
 local SLACK = 3600000              -- the name is kept up to this much longer, so that not every grant sets its expiry
 local MAX_FENCE = 900000000000000
+local DAY = 22118400000            -- of the clock, as fences count it
 local NEVER = math.huge
 
 local time = call('TIME')

@@ -23,7 +23,8 @@ repeat
     answer = { 3, 'revoked', now }
     break
   end
-  if raised and raised > MAX_FENCE then
+  local tomorrow = sec * 256000 + math.floor(usec * 32 / 125) + DAY
+  if raised and raised > math.min(math.max(fence + 1, tomorrow), MAX_FENCE) then
     answer = { 5, now }
     break
   end
@@ -63,6 +64,8 @@ repeat
     if alone then tail = id .. write_lease(l) else own_set = write_lease(l) end
     version, ends_at = version + 1, l.expires
     if ends_at < due then due = ends_at end
+  else
+    call('PEXPIREAT', name, keep)   -- for WAIT, as a repeat in acquire.lua
   end
   answer = { 1, l.fence, l.mode, l.expires - now, l.renewals, l.since, now }
 until true

@@ -45,8 +45,8 @@ BEGIN
             o_answer := 'revoked';
             EXIT act;
         END IF;
-        -- 4.
-        IF p_raise > 900000000000000 THEN
+        -- 4. At most a day ahead of the clock, or as far as a grant would go.
+        IF p_raise > least(greatest(n.fence + 1, leasehold.clock_fence(p_now) + 22118400000), 900000000000000) THEN
             o_answer := 'too_high';
             EXIT act;
         END IF;

@@ -2,7 +2,8 @@
 -- hundred who wait, each with how many do.
 SELECT
     clock.now, wanted.name, coalesce(n.version, 0), coalesce(n.fence, 0),
-    x.waits, x.id, x.owner, x.metadata, x.mode, x.permits, x.fence, x.renewals, x.since, x.ends, x.revoked, x.length
+    x.waits, x.id, x.owner, x.metadata, x.mode, x.permits, x.fence, x.renewals, x.since, x.ends, x.revoked, x.length,
+    wanted.reached
 FROM wanted CROSS JOIN clock
 LEFT JOIN leasehold.names AS n ON n.name = wanted.name
 LEFT JOIN LATERAL (
@@ -15,5 +16,5 @@ LEFT JOIN LATERAL (
         FROM leasehold.tickets AS t WHERE t.name = wanted.name AND t.lapses > clock.now
         ORDER BY t.arrival LIMIT 100
     )
-) AS x ON true
-ORDER BY wanted.name, x.waits, x.place
+) AS x ON NOT wanted.reached
+ORDER BY wanted.name, wanted.reached, x.waits, x.place

@@ -1,2 +1,2 @@
 -- After the functions have been replaced by newer ones: which they are.
-UPDATE leasehold.about SET revision = 1
+UPDATE leasehold.about SET revision = 3

@@ -1,0 +1,128 @@
+//! Passes the library's warnings on to the user: about how the store is set up, and what fails in the background.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+/// What becomes of one lease is told where it is held, in other words.
+const OF_LEASES: &str = "leasehold::telemetry";
+
+/// Warnings that may wait for a slow reader; more are dropped.
+const WAITING: usize = 64;
+
+/// How long the end of a command waits for warnings that nobody has read yet.
+const PARTING: Duration = Duration::from_millis(200);
+
+/// Passes every warning on, as one line. Where it is passed on must not block: it may be a renewal that warns.
+pub(crate) fn hear(tell: impl Fn(String) + Send + Sync + 'static) {
+    let heard = tracing_subscriber::registry().with(Heard(tell));
+    // A second call in one process would change nothing; there is none.
+    let _ = tracing::subscriber::set_global_default(heard);
+}
+
+/// Tells of warnings on a thread of its own: a reader of stderr that has stopped reading holds up nothing else.
+#[derive(Debug)]
+pub(crate) struct Aside(SyncSender<Told>);
+
+#[derive(Debug)]
+enum Told {
+    Warning(String),
+    /// Everything before this was told when the other end of this is closed.
+    End(SyncSender<()>),
+}
+
+impl Aside {
+    /// Tells of everything that the library warns of from now on. Without a thread, of nothing.
+    pub(crate) fn hear(tell: impl Fn(&str) + Send + 'static) -> Self {
+        let (sender, receiver) = sync_channel(WAITING);
+        let listen = move |receiver: Receiver<Told>| {
+            for told in receiver {
+                match told {
+                    Told::Warning(line) => tell(&line),
+                    Told::End(ended) => drop(ended),
+                }
+            }
+        };
+        if std::thread::Builder::new().name("warnings".into()).spawn(move || listen(receiver)).is_ok() {
+            let sender = sender.clone();
+            hear(move |line| drop(sender.try_send(Told::Warning(line))));
+        }
+        Aside(sender)
+    }
+
+    /// Waits, not for long, until all was told.
+    pub(crate) fn finish(&self) {
+        let (sender, ended) = sync_channel(0);
+        if self.0.try_send(Told::End(sender)).is_ok() {
+            let _ = ended.recv_timeout(PARTING);
+        }
+    }
+}
+
+struct Heard<T>(T);
+
+impl<S: Subscriber, T: Fn(String) + Send + Sync + 'static> Layer<S> for Heard<T> {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        let ours = metadata.target().starts_with("leasehold") && metadata.target() != OF_LEASES;
+        ours && *metadata.level() <= Level::WARN
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        (self.0)(line.message + &line.rest);
+    }
+}
+
+/// The message first, then its fields.
+#[derive(Default)]
+struct Line {
+    message: String,
+    rest: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            // What went wrong explains itself.
+            "error" => self.rest.push_str(&format!(": {value:?}")),
+            name => self.rest.push_str(&format!(", {name} {value:?}")),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn a_warning_is_one_line_and_the_rest_is_not_told() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&lines);
+        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().unwrap().push(line)));
+        tracing::subscriber::with_default(heard, || {
+            let error = std::io::Error::other("it is away");
+            tracing::warn!(target: "leasehold::backends", %error, node = "b", "no wake-ups for now");
+            tracing::info!(target: "leasehold::backends", "all is well");
+            tracing::warn!(target: "leasehold::telemetry", "lease lost");
+            tracing::warn!(target: "other", "not ours");
+        });
+        assert_eq!(*lines.lock().unwrap(), ["no wake-ups for now: it is away, node b"]);
+    }
+}

@@ -1,0 +1,248 @@
+//! What is known of a cluster: which node serves which slots, and the connections of one route to the nodes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{ConnectionAddr, Value};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::address::Address;
+use super::fault;
+use super::link::Link;
+use crate::error::{Error, ErrorKind, Result};
+
+/// After a fault the cluster is asked who serves what at most this often: a failover takes it seconds, and each client
+/// asks.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Which node serves which slots. All routes of a store share one: what one has learned, all know.
+#[derive(Default)]
+pub(super) struct Slots(Mutex<Served>);
+
+#[derive(Default)]
+struct Served {
+    /// First and last slot, and the node that serves them.
+    ranges: Vec<(u16, u16, String)>,
+    /// Rises with every answer of the cluster: nodes may be gone since.
+    version: u64,
+    /// When a route last began to ask because of a fault.
+    asked: Option<Instant>,
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, Served> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node that is known to serve a slot.
+    pub(super) fn serving(&self, slot: u16) -> Option<String> {
+        let served = self.lock();
+        let range = served.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        range.map(|(_, _, node)| node.clone())
+    }
+
+    /// All nodes that are known to serve slots.
+    fn nodes(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = self.lock().ranges.iter().map(|(_, _, node)| node.clone()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    fn learn(&self, ranges: Vec<(u16, u16, String)>) {
+        let mut served = self.lock();
+        served.ranges = ranges;
+        served.version += 1;
+    }
+
+    pub(super) fn moved(&self, slot: u16, node: &str) {
+        // In front, so that it is found first; the next answer of the cluster tidies up.
+        let mut served = self.lock();
+        served.ranges.retain(|(first, last, _)| !(*first == slot && *last == slot));
+        served.ranges.insert(0, (slot, slot, node.to_owned()));
+        if served.ranges.len() > 2 * 16384 {
+            served.ranges.clear();
+        }
+    }
+
+    /// Whether it is time to ask again; if so, for nobody else for a while.
+    fn is_time_to_ask(&self) -> bool {
+        let (mut served, now) = (self.lock(), Instant::now());
+        let is_time = served.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY);
+        if is_time {
+            served.asked = Some(now);
+        }
+        is_time
+    }
+}
+
+/// The nodes of a cluster, as one route reaches them.
+pub(super) struct Nodes {
+    address: Arc<Address>,
+    home: Handle,
+    patience: Duration,
+    pub(super) slots: Arc<Slots>,
+    links: Mutex<Links>,
+}
+
+#[derive(Default)]
+struct Links {
+    to: HashMap<String, Arc<Link>>,
+    /// Of the slots, when links to nodes that are gone were last dropped.
+    version: u64,
+}
+
+impl Nodes {
+    pub(super) fn new(address: Arc<Address>, home: Handle, patience: Duration, slots: Arc<Slots>) -> Self {
+        Nodes { address, home, patience, slots, links: Mutex::default() }
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The link to a node, as clusters write it: `host:port`.
+    pub(super) fn link(&self, at: &str) -> Result<Arc<Link>> {
+        self.forget();
+        if let Some(link) = self.links().to.get(at) {
+            return Ok(Arc::clone(link));
+        }
+        let (host, port) = at.rsplit_once(':').ok_or_else(fault::strange)?;
+        let port = port.split('@').next().unwrap_or(port).parse().map_err(|_| fault::strange())?;
+        let server = self.address.at(host.trim_matches(['[', ']']).to_owned(), port);
+        let link =
+            Link::new(Arc::clone(&self.address), Some(server), self.home.clone()).patient(self.patience);
+        let link = Arc::new(link);
+        self.links().to.insert(at.to_owned(), Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Drops the links to nodes that no longer serve anything. Somebody else may get their address.
+    fn forget(&self) {
+        let version = self.slots.lock().version;
+        if self.links().version == version {
+            return;
+        }
+        let known = self.to_ask();
+        let gone: Vec<_> = {
+            let mut links = self.links();
+            links.version = version;
+            links.to.extract_if(|node, _| !known.contains(node)).collect()
+        };
+        drop(gone);
+    }
+
+    /// Links to all nodes that are known to serve slots.
+    pub(super) fn serving(&self) -> Result<Vec<Arc<Link>>> {
+        self.slots.nodes().iter().map(|node| self.link(node)).collect()
+    }
+
+    /// The hosts that were configured, then the other nodes that serve slots.
+    fn to_ask(&self) -> Vec<String> {
+        let configured = self.address.hosts.iter().filter_map(|host| match host {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(format!("{host}:{port}"))
+            }
+            _ => None,
+        });
+        let mut all: Vec<String> = configured.collect();
+        for node in self.slots.nodes() {
+            if !all.contains(&node) {
+                all.push(node);
+            }
+        }
+        all
+    }
+
+    /// Asks who serves what; the first that answers is believed.
+    pub(super) async fn refresh(&self) -> Result<()> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
+        for node in self.to_ask() {
+            match self.link(&node)?.send(&cmd).await {
+                Ok(answer) => match read_slots(answer.value, &node) {
+                    Some(ranges) if !ranges.is_empty() => {
+                        self.slots.learn(ranges);
+                        return Ok(());
+                    }
+                    _ => last = Error::new(ErrorKind::Unavailable, "the cluster serves no slots"),
+                },
+                Err(failure) => last = failure.into(),
+            }
+        }
+        Err(last)
+    }
+
+    /// As [`refresh`](Nodes::refresh), in a task, unless a route of this store has begun to ask a moment ago.
+    pub(super) fn refresh_soon(self: &Arc<Self>) -> Option<tokio::task::AbortHandle> {
+        self.slots.is_time_to_ask().then(|| {
+            let nodes = Arc::clone(self);
+            let task = self.home.spawn(async move {
+                // Whoever fails next asks again.
+                let _ = nodes.refresh().await;
+            });
+            task.abort_handle()
+        })
+    }
+}
+
+/// `[[first, last, [host, port, …], …], …]`; an empty host is the one that was asked.
+fn read_slots(answer: Value, asked: &str) -> Option<Vec<(u16, u16, String)>> {
+    let Value::Array(ranges) = answer else { return None };
+    let asked = asked.rsplit_once(':')?.0;
+    let slot = |value: &Value| match value {
+        Value::Int(slot) => u16::try_from(*slot).ok(),
+        _ => None,
+    };
+    let range = |range: &Value| {
+        let Value::Array(range) = range else { return None };
+        let Value::Array(node) = range.get(2)? else { return None };
+        let host = match node.first()? {
+            Value::BulkString(host) if !host.is_empty() => std::str::from_utf8(host).ok()?,
+            _ => asked,
+        };
+        Some((slot(range.first()?)?, slot(range.get(1)?)?, format!("{host}:{}", slot(node.get(1)?)?)))
+    };
+    ranges.iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(slots: &Arc<Slots>) -> Nodes {
+        let address = Arc::new(Address::parse("redis-cluster://a:1,b:2").unwrap());
+        Nodes::new(address, Handle::current(), Duration::ZERO, Arc::clone(slots))
+    }
+
+    #[tokio::test]
+    async fn configured_hosts_are_asked_first_and_gone_nodes_never() {
+        let slots = Arc::default();
+        let (one, other) = (nodes(&slots), nodes(&slots));
+        slots.learn(vec![(0, 99, "c:3".into()), (100, 16383, "b:2".into())]);
+        assert_eq!(one.to_ask(), ["a:1", "b:2", "c:3"]);
+        for nodes in [&one, &other] {
+            nodes.link("a:1").unwrap();
+            nodes.link("c:3").unwrap();
+        }
+        slots.learn(vec![(0, 16383, "d:4".into())]);
+        for nodes in [&one, &other] {
+            assert_eq!(nodes.to_ask(), ["a:1", "b:2", "d:4"]);
+            nodes.link("d:4").unwrap();
+            let mut known: Vec<String> = nodes.links().to.keys().cloned().collect();
+            known.sort_unstable();
+            assert_eq!(known, ["a:1", "d:4"]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_faults_one_route_asks_once_a_second() {
+        let slots = Slots::default();
+        assert_eq!([slots.is_time_to_ask(), slots.is_time_to_ask()], [true, false]);
+        tokio::time::advance(ASK_EVERY).await;
+        assert_eq!([slots.is_time_to_ask(), slots.is_time_to_ask()], [true, false]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Keeps logs and callbacks off the thread that renews leases: they are a program's own code, and may block.
+//!
+//! On a caller's thread everything is told at once. On a thread that renews, it is passed to a thread beside that,
+//! which is started for the first such call and ends with it. A panic is contained on both.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, ThreadId};
+
+/// Log lines that wait while a log takes none. More are dropped and counted; callbacks never are.
+const MOST_LINES: u64 = 1024;
+
+thread_local! {
+    static OUTLET: RefCell<Outlet> = const { RefCell::new(Outlet::Here) };
+    /// On a reporter's thread: the thread that it reports for.
+    static REPORTS_FOR: Cell<Option<ThreadId>> = const { Cell::new(None) };
+}
+
+/// Where this thread's logs and callbacks go.
+enum Outlet {
+    /// A caller's thread: it waits for its own log.
+    Here,
+    /// A thread that renews, with nothing to tell so far.
+    Beside,
+    Thread(Reporter),
+}
+
+struct Reporter {
+    reports: Sender<Report>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Lines that wait or are being told.
+    lines: AtomicU64,
+    /// Lines dropped since that was last told.
+    dropped: AtomicU64,
+}
+
+struct Report {
+    call: Box<dyn FnOnce() + Send>,
+    is_line: bool,
+}
+
+/// From here on, what this thread tells is told by another one.
+pub(crate) fn keep_off_this_thread() {
+    OUTLET.set(Outlet::Beside);
+}
+
+/// The thread whose logs and callbacks this one tells, if it is a reporter's.
+pub(crate) fn reports_for() -> Option<ThreadId> {
+    REPORTS_FOR.get()
+}
+
+/// Writes a log line. Dropped if the log takes none and too many wait.
+pub(crate) fn log(line: impl FnOnce() + Send + 'static) {
+    tell(Report { call: Box::new(line), is_line: true });
+}
+
+/// Calls a callback. Never dropped.
+pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static) {
+    tell(Report { call: Box::new(callback), is_line: false });
+}
+
+/// Runs a program's own code, whose panic is not ours.
+pub(crate) fn contained(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
+}
+
+fn tell(report: Report) {
+    // A thread that ends has no outlet any more.
+    let here = OUTLET.try_with(|outlet| outlet.borrow_mut().pass(report)).unwrap_or(None);
+    if let Some(report) = here {
+        contained(report.call);
+    }
+}
+
+impl Outlet {
+    /// Passes a report on; what is to be told here comes back.
+    fn pass(&mut self, report: Report) -> Option<Report> {
+        match self {
+            Outlet::Here => Some(report),
+            Outlet::Thread(reporter) => reporter.pass(report),
+            Outlet::Beside => match Reporter::start() {
+                Ok(reporter) => {
+                    let back = reporter.pass(report);
+                    *self = Outlet::Thread(reporter);
+                    back
+                }
+                // No thread can be had now; the next report tries again.
+                Err(_) => Some(report),
+            },
+        }
+    }
+}
+
+impl Reporter {
+    fn start() -> std::io::Result<Self> {
+        let (reports, waiting) = mpsc::channel();
+        let counts = Arc::<Counts>::default();
+        let (counted, renews) = (Arc::clone(&counts), thread::current().id());
+        thread::Builder::new().name("leasehold-log".into()).spawn(move || {
+            REPORTS_FOR.set(Some(renews));
+            deliver(&waiting, &counted);
+        })?;
+        Ok(Reporter { reports, counts })
+    }
+
+    fn pass(&self, report: Report) -> Option<Report> {
+        if report.is_line {
+            if self.counts.lines.load(Ordering::Relaxed) >= MOST_LINES {
+                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            self.counts.lines.fetch_add(1, Ordering::Relaxed);
+        }
+        self.reports.send(report).err().map(|unsent| unsent.0)
+    }
+}
+
+fn deliver(reports: &Receiver<Report>, counts: &Counts) {
+    for report in reports {
+        contained(report.call);
+        if report.is_line {
+            counts.lines.fetch_sub(1, Ordering::Relaxed);
+        }
+        let dropped = counts.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            contained(|| {
+                tracing::warn!(dropped, "log lines were dropped, because the log took none for a while")
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_log_that_takes_nothing_loses_lines_but_no_callback() {
+        let (told, heard) = mpsc::channel();
+        let (unblock, blocked) = mpsc::channel::<()>();
+        let renews = thread::spawn(move || {
+            keep_off_this_thread();
+            log(move || blocked.recv().unwrap_or_default());
+            for _ in 0..3 * MOST_LINES {
+                let told = told.clone();
+                log(move || told.send("line").unwrap_or_default());
+            }
+            call_back(move || told.send("callback").unwrap_or_default());
+        });
+        testkit::until::until("the thread is not held up", || renews.is_finished());
+        assert_eq!(heard.recv_timeout(Duration::ZERO), Err(mpsc::RecvTimeoutError::Timeout));
+        drop(unblock);
+        let all: Vec<_> = heard.iter().collect();
+        assert_eq!(all.iter().filter(|what| **what == "line").count() as u64, MOST_LINES - 1);
+        assert_eq!(all.last(), Some(&"callback"));
+    }
+}

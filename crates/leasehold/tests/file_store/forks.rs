@@ -1,0 +1,101 @@
+//! Files that other processes have open too: forks of the holder, and children that were handed a lock.
+
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::process::Command;
+
+use leasehold::backends::file::Directory;
+use leasehold::backends::memory::Memory;
+use leasehold::{Gone, Locks, LostReason, State, blocking};
+use testkit::process::{Child, hear, role, say};
+use testkit::until::{PATIENCE, in_time};
+
+use crate::process::{TempDir, open, take};
+
+/// A library before the system's in which `getppid` forks. Rust has no safe way to fork: that of every crate ends in
+/// `exec`, or is `unsafe`, which this workspace forbids. So the one unsafe line is C, and belongs to the test.
+const FORK: &str = "#include <unistd.h>\npid_t getppid(void) { return fork(); }\n";
+
+/// With that library: forks. Zero in the fork.
+fn fork() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+fn shown(guard: &blocking::Guard) -> String {
+    let (check, lost) = (guard.check().is_ok(), guard.lost().now().is_some());
+    format!("{:?} check={check} lost={lost}", guard.state())
+}
+
+/// Holds two locks, forks, and lets the fork say what it believes before it drops everything it has.
+fn hold_and_fork(dir: &Path) {
+    let memory = blocking::Locks::new(Memory::new());
+    let files = blocking::Locks::new(Directory::open(dir).unwrap());
+    let guards = [memory.mutex("x").lock().unwrap(), files.mutex("x").lock().unwrap()];
+    if fork() == 0 {
+        let mut believes: Vec<_> = guards.iter().map(shown).collect();
+        for locks in [&memory, &files] {
+            believes.push(format!("acquires={}", locks.mutex("y").try_lock().is_ok()));
+        }
+        let [first, second] = guards;
+        believes.push(format!("releases={:?}", first.release().unwrap()));
+        drop((second, memory, files));
+        say(&believes.join("; "));
+        std::process::exit(0);
+    }
+    hear();
+    say(&guards.each_ref().map(shown).join("; "));
+    hear();
+}
+
+#[tokio::test]
+async fn a_fork_of_the_holder_holds_nothing_and_takes_nothing() {
+    if let Some(dir) = role() {
+        return hold_and_fork(Path::new(&dir));
+    }
+    let temp = TempDir::new();
+    let (source, library) = (temp.path().join("fork.c"), temp.path().join("fork.so"));
+    std::fs::write(&source, FORK).unwrap();
+    let mut cc = Command::new("cc");
+    assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+    let test = "forks::a_fork_of_the_holder_holds_nothing_and_takes_nothing";
+    let mut holder = Child::spawn_with(test, &temp.locks().display().to_string(), |command| {
+        command.env("LD_PRELOAD", &library);
+    });
+    let copy = "Lost check=false lost=true";
+    assert_eq!(holder.line(), format!("{copy}; {copy}; acquires=false; acquires=false; releases=Lost"));
+    holder.tell("what do you believe?");
+    let held = "Held check=true lost=false";
+    assert_eq!(holder.line(), format!("{held}; {held}"));
+    let locks = open(&temp.locks());
+    assert!(locks.mutex("x").try_lock().await.unwrap().is_none(), "what the fork dropped is still locked");
+    holder.tell("let go");
+    assert!(locks.mutex("x").try_lock_for(PATIENCE).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_lock_that_was_taken_off_its_file_is_lost() {
+    for mode in ["exclusive", "read", "1"] {
+        let temp = TempDir::new();
+        let store = Directory::open(temp.locks()).unwrap();
+        let locks = Locks::new(store.clone());
+        let guard = take(&locks, mode, "x", Some(PATIENCE)).await.unwrap();
+        // Another reader has the same file locked, on its own.
+        let reader = if mode == "read" { take(&open(&temp.locks()), mode, "x", None).await } else { None };
+        let handed = store.hand_over(&guard.lease_id()).unwrap();
+        let mut flock = Command::new("flock");
+        let unlocked = flock.args(["--unlock", &handed.as_raw_fd().to_string()]).status().unwrap();
+        assert!(unlocked.success());
+        drop(handed);
+        // Where nobody shares it, another has it at once, on the same file.
+        let other = open(&temp.locks());
+        let second =
+            take(&other, if mode == "read" { "write" } else { mode }, "x", Some(std::time::Duration::ZERO))
+                .await;
+        assert_eq!(second.is_some(), mode != "read");
+        let reason = in_time("the loss is noticed", guard.lost()).await;
+        assert_eq!(reason, LostReason::Refused(Gone::NotFound), "{mode}");
+        for other in [reader, second].into_iter().flatten() {
+            assert_eq!(other.state(), State::Held, "{mode}");
+        }
+    }
+}

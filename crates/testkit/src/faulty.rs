@@ -123,6 +123,8 @@ pub struct Call {
     pub act: Act,
     /// When it was answered, and what. `None`: not yet, or not while anybody listened.
     pub answer: Option<(Moment, Answer)>,
+    /// How many calls had been made when it was answered: tells what came first within one moment.
+    pub calls_before_answer: usize,
     /// When the caller gave it up.
     pub dropped: Option<Moment>,
 }
@@ -286,7 +288,16 @@ impl Faulty {
         let number = *count;
         *count += 1;
         let at = self.clock.now();
-        let mut call = Call { verb, number, at, asked, act: Act::Pass, answer: None, dropped: None };
+        let mut call = Call {
+            verb,
+            number,
+            at,
+            asked,
+            act: Act::Pass,
+            answer: None,
+            calls_before_answer: 0,
+            dropped: None,
+        };
         call.act = match shared.plans.get_mut(&verb).and_then(VecDeque::pop_front) {
             Some(act) => act,
             None => shared.scripts.get_mut(&verb).map_or(Act::Pass, |script| script(&call)),
@@ -356,7 +367,11 @@ impl Open {
     fn close(mut self, answer: Answer) {
         self.closed = true;
         let now = self.faulty.clock.now();
-        self.faulty.shared().log[self.index].answer = Some((now, answer));
+        let mut shared = self.faulty.shared();
+        let calls = shared.log.len();
+        let call = &mut shared.log[self.index];
+        call.answer = Some((now, answer));
+        call.calls_before_answer = calls;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long anything may take. Far more than a loaded machine needs, so that running out of it means a defect.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(2);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
-use leasehold::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
+use leasehold::backend::{Gone, Grant, Query, Release, Released, Renewal, Renewed};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{Error, ErrorKind, Fence, Name};
 use serde_json::value::RawValue;
@@ -257,14 +257,31 @@ async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> A
     told.name(&name);
     caller.may(Verb::Admin, name.as_str())?;
     let body: wire::Revoke = reading::body(app, request).await?;
-    told.said(None, body.fencing_token);
-    let only = body.fencing_token.map(Fence::new);
-    let revoked = app.ask("revoke", app.backend.revoke(&name, body.now, only)).await?;
-    if only.is_some() && revoked.leases == 0 {
-        return Err(Refusal::holder_changed());
-    }
-    let body = wire::Revoked { revoked: revoked.leases, lock_name: name.as_str().into() };
-    Ok(json(StatusCode::OK, &body))
+    let revoke = |only| app.ask("revoke", app.backend.revoke(&name, body.now, only));
+    let leases = if let Some(fence) = body.fencing_token {
+        told.said(None, Some(fence));
+        match revoke(Some(Fence::new(fence))).await?.leases {
+            0 => return Err(Refusal::holder_changed()),
+            leases => leases,
+        }
+    } else {
+        match only_holder(app, &name).await {
+            // By its fence, so that the history says for sure whose lease it was.
+            Some(fence) if revoke(Some(fence)).await?.leases == 1 => {
+                told.said(None, Some(fence.get()));
+                1
+            }
+            _ => revoke(None).await?.leases,
+        }
+    };
+    Ok(json(StatusCode::OK, &wire::Revoked { revoked: leases, lock_name: name.as_str().into() }))
+}
+
+/// The fence of a name's holder, if it has exactly one.
+async fn only_holder(app: &App, name: &Name) -> Option<Fence> {
+    let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await.ok()?;
+    let [holder] = &page.items.first()?.holders[..] else { return None };
+    Some(holder.grant.fence).filter(|fence| *fence != Fence::UNFENCED)
 }
 
 /// `POST /v1/sweep`: never needed, but a store can be told to.

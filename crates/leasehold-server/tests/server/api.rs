@@ -127,6 +127,10 @@ async fn what_lately_happened_to_a_lock_is_told_the_newest_first_and_without_lea
     let lost = &events[3];
     assert_eq!((&lost["owner_id"], &lost["lease_digest"]), (&json!("me"), &first["lease_digest"]));
     assert!(lost["reason"].is_string() && lost["at_ms"].as_u64() >= first["at_ms"].as_u64());
+    let revoked = &events[4];
+    for field in ["owner_id", "fencing_token", "lease_digest"] {
+        assert_eq!(revoked[field], first[field], "whose lease was revoked");
+    }
     assert!(!answer.text.contains(granted["lease_id"].as_str().unwrap()));
     assert_eq!(server.get("/v1/locks/other/history").await.body["events"], json!([]));
 }

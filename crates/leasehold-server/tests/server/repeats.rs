@@ -240,3 +240,29 @@ async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_t
     give_back.deliver();
     is_free(&beside, "both have gone").await;
 }
+
+/// A repeat that the replicas do not confirm is an error, and the lease of the first answer stays what it was.
+#[tokio::test]
+async fn a_repeat_that_replicas_do_not_confirm_ends_no_lease() {
+    let servers = testkit::redis::with_replica();
+    let url = format!("{}?wait_replicas=1&wait_timeout_ms=500", servers[0].url());
+    let server = Server::on(Locks::connect(&url).await.unwrap(), Settings::default()).await;
+    // A replica may be slow; then the answer is an error, and the same request is sent again.
+    let granted = async || {
+        in_time("the replica confirms it", async {
+            loop {
+                match server.verb("a", "acquire", body(0)).await {
+                    granted if granted.status == 200 => return granted.body["fencing_token"].clone(),
+                    refused => refused.is_problem(503, "UNAVAILABLE"),
+                }
+            }
+        })
+        .await
+    };
+    let fence = granted().await;
+    servers[1].freeze();
+    server.verb("a", "acquire", body(0)).await.is_problem(503, "UNAVAILABLE");
+    servers[1].go_on();
+    assert_eq!(server.acquire("a").await.status, 409, "somebody else got the lock");
+    assert_eq!(granted().await, fence);
+}

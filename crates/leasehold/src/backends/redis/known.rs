@@ -13,6 +13,9 @@ use crate::name::Name;
 /// Whoever has not swept for this long sweeps no more: a server rests for a minute at most.
 const SWEEPS_NO_MORE: Duration = Duration::from_secs(150);
 
+/// Names that are remembered between two walks, some 10 MB; a list shows further ones after the next walk.
+const MOST_ASKED: usize = 100_000;
+
 #[derive(Default)]
 pub(super) struct Known {
     /// Whether anybody has swept. Whoever never does pays for nothing here.
@@ -75,8 +78,12 @@ impl Known {
         }
         let mut inside = self.lock();
         if inside.is_kept_up() {
-            let walk = inside.walk;
-            inside.asked.insert(name.stored().to_owned(), walk);
+            let Inside { walk, asked, .. } = &mut *inside;
+            if let Some(known) = asked.get_mut(name.stored()) {
+                *known = *walk;
+            } else if asked.len() < MOST_ASKED {
+                asked.insert(name.stored().to_owned(), *walk);
+            }
         } else {
             *inside = Inside { walk: inside.walk, ..Inside::default() };
             self.is_swept.store(false, Ordering::Relaxed);
@@ -147,6 +154,15 @@ mod tests {
         assert_eq!(listed(&known, "n/", "", 10), ["c", "f"]);
         walk(&known, &[]);
         assert!(listed(&known, "n/", "", 10).is_empty());
+    }
+
+    #[test]
+    fn no_more_names_are_remembered_than_there_is_room_for() {
+        let known = Known::default();
+        known.sweeps();
+        walk(&known, &[]);
+        (0..=MOST_ASKED).for_each(|n| known.asked(&name(&n.to_string())));
+        assert_eq!(known.lock().asked.len(), MOST_ASKED);
     }
 
     #[test]

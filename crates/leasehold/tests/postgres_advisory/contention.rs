@@ -85,13 +85,16 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
         let history = history(file.path());
         let entered: HashSet<_> = history.iter().map(|(_, who, _)| index(who)).collect();
         let all = (0..PROCESSES).all(|index| entered.contains(&index));
-        if (kills, stops, ends) == (EACH, EACH, ENDED.len()) && all && history.len() >= LINES {
+        let losses = history.iter().filter(|(what, ..)| what == "lost").count();
+        if (kills, stops, losses) == (EACH, EACH, ENDED.len()) && all && history.len() >= LINES {
             break history;
         }
-        // Who is inside, and was not met yet.
-        let Some((what, who, fence)) = history.last() else { continue };
+        // Who is inside, and was not met yet. The one before may say only after that that it has lost its session.
+        let Some(at) = history.iter().rposition(|(what, ..)| what == "in") else { continue };
+        let (_, who, fence) = &history[at];
+        let is_out = history[at + 1..].iter().any(|(.., other)| other == fence);
         let index = index(who);
-        if what != "in" || names[index] != *who || !met.insert(*fence) {
+        if is_out || names[index] != *who || !met.insert(*fence) {
             continue;
         }
         // What is done is noted before, so that nothing that follows from it can be.

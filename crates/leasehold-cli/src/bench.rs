@@ -6,22 +6,30 @@ mod resource;
 mod summary;
 
 use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Error;
+use leasehold::{Error, Guard, Locks};
 
 use crate::access::AccessArgs;
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::report::Failure;
-use crate::url::Url;
+use crate::report::{Failure, say};
+use crate::url::{self, StoreArgs, Url};
 use crate::{duration, store};
 
 use client::{Client, Dice};
 use resource::Resource;
 use summary::{Seen, Summary};
+
+/// How many runs may load a store at a time. Each takes the first set of names that no other has, so that runs that follow
+/// each other use the same names, and leave no more of them behind.
+const RUNS: usize = 64;
+
+/// How long a set of names is kept for a run that was killed: about as long as what it has left in its queues.
+const RUN_TTL: Duration = Duration::from_secs(15);
 
 /// Load a server or a store, and check what it promises.
 #[derive(Debug, clap::Args)]
@@ -31,21 +39,21 @@ Examples:
   leasehold bench --url http://127.0.0.1:7420 --clients 64 --locks 8
   leasehold bench --ttl 1 --hold 0.5    Every holder renews while the others wait
 
+It says which store it loads before it begins. Its locks are named bench/0/…, or by the next number
+while another run has those.
+
 It ends with 70 if a promise was broken: two at once, a fence that did not rise, a lease that was
 gone before its time, or a release that ended a lease after it. A lease that is lost because
 everything took too long is counted, and is no such breach.")]
 pub(crate) struct Bench {
     #[command(flatten)]
     access: AccessArgs,
-    /// The server or the store
-    #[arg(
-        long,
-        env = "LEASEHOLD_URL",
-        default_value = "memory:",
-        value_name = "URL",
-        hide_env_values = true
-    )]
-    url: String,
+    /// The server or the store. Unless given: LEASEHOLD_URL, then LEASEHOLD_URL_FILE, then memory:
+    #[arg(long, value_name = "URL", conflicts_with = "url_file", help_heading = "Store")]
+    url: Option<String>,
+    /// A file that holds the URL, so that a password in it does not show in `ps`
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    url_file: Option<PathBuf>,
     /// How many clients
     #[arg(long, default_value_t = 16, value_name = "N")]
     clients: usize,
@@ -96,13 +104,15 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     if args.duration.is_zero() {
         return Err(Error::invalid("--duration must be above zero").into());
     }
-    let url = Url::new(&args.url, None)?;
+    let url = named(args)?;
     let access = args.access.resolve(&url)?;
-    let locks = store::client(&url, &access).await?.build();
-    let run = leasehold::LeaseId::random();
+    announce(args, &url);
+    let failed = |error| Failure::Store(url.shown(), error);
+    let locks = store::client(&url, &access).await.map_err(failed)?.build();
+    let run = Run::begin(&locks, args.ttl).await?;
     let resources: Arc<Vec<Resource>> = Arc::new((0..args.locks).map(|_| Resource::default()).collect());
     let names: Arc<Vec<String>> =
-        Arc::new((0..args.locks).map(|n| format!("bench/{}/{n}", run.expose())).collect());
+        Arc::new((0..args.locks).map(|n| format!("bench/{}/{n}", run.number)).collect());
     // A ttl that the store does not take is a wrong call, and no error of the store's to be counted.
     if let Some(lease) = locks.leasing(&names[0]).ttl(args.ttl).try_acquire().await? {
         locks.release(&lease).await?;
@@ -145,6 +155,56 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
         seen.add(client);
     }
     let took = began.elapsed();
+    run.end().await;
     locks.close().await;
-    Ok(Summary::new(seen, &resources, args.clients, took))
+    Ok(Summary::new(url.shown(), seen, &resources, args.clients, took))
+}
+
+/// The store that is to be loaded; one in memory if none is named.
+fn named(args: &Bench) -> Result<Url, Failure> {
+    let store = StoreArgs { url: args.url.clone(), url_file: args.url_file.clone(), ..StoreArgs::default() };
+    if let Some(url) = store.named()? {
+        return Ok(url);
+    }
+    let mut memory = Url::new("memory:", None)?;
+    memory.is_default = true;
+    Ok(memory)
+}
+
+/// Says what is about to be loaded, and why, if it was not said in the call: it may be the one of production.
+fn announce(args: &Bench, url: &Url) {
+    let variable = [url::URL, url::URL_FILE].into_iter().find(|name| std::env::var_os(name).is_some());
+    let why = match variable {
+        _ if args.url.is_some() || args.url_file.is_some() => String::new(),
+        Some(variable) => format!(" ({variable} names it)"),
+        None => " (none is named)".into(),
+    };
+    let (store, time) = (url.shown(), duration::show(args.duration));
+    let (clients, locks) = (args.clients, args.locks);
+    say(&format!("leasehold: bench loads {store}{why}: clients {clients}, locks {locks}, for {time}"));
+}
+
+/// A set of names that no other run uses, for as long as this lives.
+struct Run {
+    number: usize,
+    guard: Guard,
+}
+
+impl Run {
+    async fn begin(locks: &Locks, ttl: Duration) -> Result<Self, Failure> {
+        let ttl = ttl.max(RUN_TTL).min(locks.info().max_ttl);
+        for number in 0..RUNS {
+            let taken = locks.mutex(format!("bench/{number}")).ttl(ttl).try_lock().await?;
+            if let Some(guard) = taken {
+                return Ok(Run { number, guard });
+            }
+        }
+        let line = format!("{RUNS} others load this store already; wait until one of them has ended");
+        Err(Failure::Ended(Exit::Busy, line))
+    }
+
+    /// Leaves the names to the next. A store that does not answer does so when the ttl has passed.
+    async fn end(self) {
+        let _ = self.guard.release().await;
+    }
 }

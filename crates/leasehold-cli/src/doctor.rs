@@ -28,10 +28,15 @@ const SLOW: Duration = Duration::from_millis(500);
 /// Within this a store that works has granted a lock, however loaded; one that does not is not asked for longer.
 const GRANTED: Duration = Duration::from_secs(5);
 
+/// How many names it may use: always the first that is free, so that a probe that looks every few seconds leaves one name
+/// behind and not one each time. More than one, because others may look at the same time, or were killed while they did.
+const PROBES: usize = 8;
+
 /// Look at a store: does it work, what does it promise, what does it risk?
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Takes and releases locks of its own, named leasehold-doctor-…; touches no other.
+Takes and releases a lock of its own, named leasehold-doctor-0, or the next number
+where others look too, up to 7; touches no other.
 
 Exit status: 0 no risk to safety, 1 a risk to safety, 69 the store does not work.
 
@@ -93,11 +98,40 @@ async fn try_out(opened: &Store, findings: &mut Vec<Finding>) -> Result<(), Fail
     Ok(())
 }
 
-/// A lock that nobody else knows of, soon, or what is in the way.
+/// A lock for trying things out: its name, and how long it took to get.
+struct Probe {
+    name: String,
+    guard: Guard,
+    took: Duration,
+}
+
+impl Probe {
+    /// Takes the first that nobody else uses, soon, or says what is in the way.
+    async fn take(locks: &Locks) -> Result<Self, Failure> {
+        for number in 0..PROBES {
+            let name = probe_name(number);
+            let start = Instant::now();
+            match locks.mutex(&name).try_lock().await {
+                Ok(Some(guard)) => return Ok(Probe { name, guard, took: start.elapsed() }),
+                Ok(None) if number + 1 < PROBES => {}
+                // The last one, or a store that is not well: that may be over soon.
+                Ok(None) | Err(_) => {
+                    let (start, guard) = (Instant::now(), take(locks, &name).await?);
+                    return Ok(Probe { name, guard, took: start.elapsed() });
+                }
+            }
+        }
+        Err(not_granted())
+    }
+}
+
+/// This lock, soon, or what is in the way.
 async fn take(locks: &Locks, name: &str) -> Result<Guard, Failure> {
-    let guard = locks.mutex(name).try_lock_for(GRANTED).await?;
-    guard
-        .ok_or_else(|| Failure::Ended(Exit::Store, "a lock that nobody else knows of was not granted".into()))
+    locks.mutex(name).try_lock_for(GRANTED).await?.ok_or_else(not_granted)
+}
+
+fn not_granted() -> Failure {
+    Failure::Ended(Exit::Store, "a lock that nobody but `leasehold doctor` uses was not granted".into())
 }
 
 /// What only this kind of store can tell.
@@ -108,24 +142,23 @@ async fn special(opened: &Store) -> Result<Vec<Finding>, leasehold::Error> {
     }
 }
 
-fn probe_name() -> String {
-    format!("leasehold-doctor-{}", &leasehold::LeaseId::random().expose()[..8])
+fn probe_name(number: usize) -> String {
+    format!("leasehold-doctor-{number}")
 }
 
 /// How long it takes to look and to take and release a lock, and what the store's clock says.
 async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
-    let name = probe_name();
     let mut trips = Vec::new();
     for _ in 0..TRIPS {
         let start = Instant::now();
-        locks.inspect(&name).await?;
+        locks.inspect(probe_name(0)).await?;
         trips.push(start.elapsed());
     }
     trips.sort();
     let trip = trips[TRIPS / 2];
-    let (before, start) = (view::now_ms(), Instant::now());
-    let guard = take(locks, &name).await?;
-    let (took, after) = (start.elapsed(), view::now_ms());
+    let before = view::now_ms();
+    let Probe { name, guard, took } = Probe::take(locks).await?;
+    let after = view::now_ms();
     let granted = locks.inspect(&name).await?.holders.first().map(|holder| holder.grant.acquired_at_ms);
     guard.release().await?;
     let speed = format!("a look takes {}, a lock {}", micros(trip), micros(took));
@@ -154,10 +187,9 @@ async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
 
 /// Whether a lock that is held keeps another out, and the next fence is higher.
 async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
-    let name = probe_name();
     // A second client, as another process would be.
     let other = opened.again().await?.locks.with_options(|options| options.allow_unfenced = true);
-    let first = take(&opened.locks, &name).await?;
+    let Probe { name, guard: first, .. } = Probe::take(&opened.locks).await?;
     let second = other.mutex(&name).try_lock().await?;
     let excluded = second.is_none();
     drop(second);

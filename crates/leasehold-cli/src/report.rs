@@ -62,7 +62,7 @@ impl Failure {
 }
 
 /// An error with all its causes.
-fn whole(error: &leasehold::Error) -> String {
+pub(crate) fn whole(error: &leasehold::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -1,26 +1,33 @@
 //! `leasehold serve`: the lock server, from flags, environment and a file.
 
+mod addresses;
 mod config;
 
 use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
-use leasehold::{Error, Finding, Level, Locks};
+use leasehold::{Error, ErrorKind, Finding, Level, Locks};
 use leasehold_server::{
-    App, Examiner, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
+    App, Examiner, Listeners, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 use crate::report::{self, Failure};
 use crate::url::Url;
 use crate::warnings;
+
+use addresses::{Addresses, urls};
+
+/// How long the look at how the store is set up may take when the server starts: nobody is served meanwhile.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long what is still under way may take when all else has ended, such as the lookup of a name.
+const PARTING: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +37,7 @@ Examples:
   leasehold serve --check                    Is everything in order? Then end
 
 SIGTERM and SIGINT end it within 5 seconds: whoever waits gets a retryable error.
-SIGHUP reads tokens and certificates again.";
+SIGHUP reads tokens and certificates again; the log says whether that went well.";
 
 /// Run the lock server.
 #[derive(Debug, clap::Args)]
@@ -39,7 +46,7 @@ pub(crate) struct Serve {
     /// Where leases are kept [default: sqlite:leasehold.db]
     #[arg(long, env = "LEASEHOLD_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
-    /// Where to listen [default: 127.0.0.1:7420]
+    /// Where to listen; of a name, on all its addresses [default: 127.0.0.1:7420]
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
     /// An address of their own for /metrics and the dashboard; locks cannot be taken there
@@ -96,14 +103,71 @@ pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
         config::read(&path)?.apply(&mut args)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(start(args))
+    let exit = runtime.block_on(start(args));
+    runtime.shutdown_timeout(PARTING);
+    exit
+}
+
+/// A server that could serve.
+struct Ready {
+    app: Arc<App>,
+    tls: Option<Arc<Tls>>,
+    listeners: Listeners,
+    figures: Option<Listeners>,
+    /// Under which it is reached; the first is the one to try.
+    urls: Vec<String>,
+    /// Where its dashboard is.
+    page: String,
+    data: String,
+    risks: Vec<String>,
+    _sole: Option<SoleServer>,
 }
 
 async fn start(args: Serve) -> Result<Exit, Failure> {
+    if args.check {
+        return check(&prepare(&args).await?);
+    }
+    // First of all, so that no signal ends it by surprise while it connects. Whoever reads that it listens may send one
+    // at once, too.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let hup = signal(SignalKind::hangup())?;
+    let mut told_to_end = std::pin::pin!(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    });
+    let ready = tokio::select! {
+        ready = prepare(&args) => ready?,
+        () = told_to_end.as_mut() => return Ok(Exit::Success),
+    };
+    // From here on; what the library has warned of while it connected is among the risks.
+    let log = ready.app.log().clone();
+    warnings::hear(move |line| log.warning(&line));
+    say(&greeting(&ready, args.tokens.is_some()))?;
+    let Ready { app, tls, listeners, figures, _sole, .. } = ready;
+    let beside =
+        figures.map(|listeners| tokio::spawn(serve_figures(Arc::clone(&app), listeners, tls.clone())));
+    let silent = args.log.as_deref() == Some("none");
+    let reloading = tokio::spawn(reload(hup, Arc::clone(&app), tls.clone(), silent));
+    serve(app, listeners, tls, told_to_end).await?;
+    reloading.abort();
+    if let Some(beside) = beside {
+        // It was told to end with the other, and has no longer.
+        let _ = beside.await;
+    }
+    Ok(Exit::Success)
+}
+
+/// Does everything that can go wrong before anybody is served.
+async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     let store = args.store.as_deref().unwrap_or("sqlite:leasehold.db");
-    let address = address(args.listen.as_deref().unwrap_or("127.0.0.1:7420"))?;
-    let figures = args.metrics_listen.as_deref().map(self::address).transpose()?;
-    for address in [Some(address), figures].into_iter().flatten() {
+    let addresses = Addresses::of("--listen", args.listen.as_deref().unwrap_or("127.0.0.1:7420")).await?;
+    let figures = match &args.metrics_listen {
+        Some(text) => Some(Addresses::of("--metrics-listen", text).await?),
+        None => None,
+    };
+    for address in figures.iter().chain([&addresses]).flat_map(|addresses| &addresses.all) {
         if args.tokens.is_none() && !address.ip().is_loopback() && args.insecure_no_auth != Some(true) {
             return Err(Error::invalid(format!(
                 "{address} can be reached by others, and without tokens everybody may do everything; \
@@ -119,68 +183,52 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         (None, None) if args.tls_client_ca.is_none() => None,
         _ => return Err(Error::invalid("--tls-cert and --tls-key go together").into()),
     };
-    let mut settings = settings(&args)?;
+    let mut settings = settings(args)?;
     settings.examiner = Some(Examiner::new(store));
-    let log = settings.log.clone();
     let scheme = if tls.is_some() { "https" } else { "http" };
+    let shown = Url::new(store, None)?.shown();
+    let failed = |error| Failure::Store(shown.clone(), error);
     let database = database(store)?;
-    let _sole = match database {
-        Some(path) => Some(SoleServer::of(path, &format!("{scheme}://{address}"))?),
+    let sole = match database {
+        Some(path) => Some(SoleServer::of(path, &addresses.shown(scheme)).map_err(failed)?),
         None => None,
     };
-    let listener = listen(address)?;
-    let figures = match figures {
-        Some(address) => Some(listen(address)?),
-        None => None,
-    };
+    let listeners = addresses.listen()?;
+    let figures = figures.as_ref().map(Addresses::listen).transpose()?;
     // A check makes nothing that was not there. That the database could be made, the file beside it has shown.
     let to_be_made = args.check && database.is_some_and(|path| !path.exists());
-    let app = App::new(Locks::connect(if to_be_made { "memory:" } else { store }).await?, settings)?;
-    let url = format!("{scheme}://{}", reachable(listener.local_addr()?));
-    let risks = if args.accept_risks == Some(true) || to_be_made { Vec::new() } else { risks(store).await? };
+    let opened = Locks::connect(if to_be_made { "memory:" } else { store }).await.map_err(failed)?;
+    let app = App::new(opened, settings)?;
+    let risks = match args.accept_risks == Some(true) || to_be_made {
+        true => Vec::new(),
+        false => risks(store, &shown, args.check).await?,
+    };
     for risk in &risks {
         report::say(&format!("leasehold: RISK: {risk}"));
     }
-    if args.check {
-        let (exit, verdict) = match risks.len() {
-            0 => (Exit::Success, "everything is in order: "),
-            1 => (
-                Exit::Risk,
-                "there is a risk to safety; --accept-risks accepts it. Otherwise all is in order: ",
-            ),
-            _ => (
-                Exit::Risk,
-                "there are risks to safety; --accept-risks accepts them. Otherwise all is in order: ",
-            ),
-        };
-        say(&format!("{verdict}{url} could be served\n"))?;
-        return Ok(exit);
-    }
-    // From here on; what the library has warned of while it connected is among the risks.
-    warnings::hear(move |line| log.warning(&line));
+    let urls = urls(scheme, &listeners)?;
     let page = match &figures {
-        Some(listener) => format!("{scheme}://{}", reachable(listener.local_addr()?)),
-        None => url.clone(),
+        Some(figures) => self::urls(scheme, figures)?.swap_remove(0),
+        None => urls[0].clone(),
     };
-    // Whoever reads that it listens may signal it at once.
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let hup = signal(SignalKind::hangup())?;
-    say(&greeting(&url, &page, &data(store, database)?, args.tokens.is_some()))?;
-    let beside = figures.map(|listener| tokio::spawn(serve_figures(Arc::clone(&app), listener, tls.clone())));
-    let reloading = tokio::spawn(reload(hup, Arc::clone(&app), tls.clone()));
-    let shutdown = async {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+    let data = if to_be_made { String::new() } else { data(store, database)? };
+    Ok(Ready { app, tls, listeners, figures, urls, page, data, risks, _sole: sole })
+}
+
+/// Says whether everything is in order.
+fn check(ready: &Ready) -> Result<Exit, Failure> {
+    let (exit, verdict) = match ready.risks.len() {
+        0 => (Exit::Success, "everything is in order: "),
+        1 => {
+            (Exit::Risk, "there is a risk to safety; --accept-risks accepts it. Otherwise all is in order: ")
         }
+        _ => (
+            Exit::Risk,
+            "there are risks to safety; --accept-risks accepts them. Otherwise all is in order: ",
+        ),
     };
-    serve(app, listener, tls, shutdown).await?;
-    reloading.abort();
-    if let Some(beside) = beside {
-        // It was told to end with the other, and has no longer.
-        let _ = beside.await;
-    }
-    Ok(Exit::Success)
+    say(&format!("{verdict}{} could be served\n", ready.urls.join(" and ")))?;
+    Ok(exit)
 }
 
 fn settings(args: &Serve) -> Result<Settings, Failure> {
@@ -209,33 +257,27 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// What is risky in how the store is set up, a line each.
-async fn risks(store: &str) -> Result<Vec<String>, Failure> {
-    let findings = leasehold::examine(store).await?;
-    let risks = findings
-        .into_iter()
-        .filter_map(Finding::behind_a_server)
-        .filter(|finding| finding.level == Level::Risk);
-    Ok(risks.map(|finding| finding.to_string()).collect())
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let bound = leasehold_server::listen(address);
-    // No fault of the store, but as it is there: later or elsewhere it may go well.
-    bound.map_err(|error| Failure::Ended(Exit::Store, format!("cannot listen on {address}: {error}")))
-}
-
-fn address(text: &str) -> Result<SocketAddr, Error> {
-    let bad = || Error::invalid("--listen takes an address and a port, for example 127.0.0.1:7420");
-    text.to_socket_addrs().map_err(|error| bad().with_source(error))?.next().ok_or_else(bad)
-}
-
-/// An address to connect to, where the one listened on is "any".
-fn reachable(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => ([127, 0, 0, 1], address.port()).into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, address.port()).into(),
-        _ => address,
+/// What is risky in how the store is set up, a line each. The store could be opened; that it cannot be looked at is said,
+/// and keeps nobody from being served. Only a check wants to know.
+async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, Failure> {
+    let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+    let looked = tokio::time::timeout(LOOK, leasehold::examine(store)).await;
+    match looked.map_err(late).and_then(|findings| findings) {
+        Ok(findings) => {
+            let behind = findings.into_iter().filter_map(Finding::behind_a_server);
+            let risks = behind.filter(|finding| finding.level == Level::Risk);
+            Ok(risks.map(|finding| finding.to_string()).collect())
+        }
+        Err(error) => {
+            let line = format!("{shown}: how it is set up could not be looked at: {}", report::whole(&error));
+            if is_check {
+                return Err(Failure::Ended(error.kind().into(), line));
+            }
+            report::say(&format!(
+                "leasehold: {line}; the server starts all the same, and `leasehold doctor` looks again"
+            ));
+            Ok(Vec::new())
+        }
     }
 }
 
@@ -271,16 +313,19 @@ fn data(store: &str, database: Option<&Path>) -> Result<String, Failure> {
     })
 }
 
-fn greeting(url: &str, page: &str, data: &str, tokens: bool) -> String {
+fn greeting(ready: &Ready, tokens: bool) -> String {
     let token = if tokens { " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" } else { "" };
+    let Ready { urls, page, data, .. } = ready;
     format!(
-        "leasehold {version} listens on {url}\n\
+        "leasehold {version} listens on {all}\n\
          data       {data}\n\
          dashboard  {page}/\n\
          try        curl {url}/v1/locks/demo/acquire{token} -H 'content-type: application/json' \
          -d '{{\"owner_id\":\"me\",\"ttl_ms\":30000}}'\n\
          export LEASEHOLD_URL={url}\n",
         version = env!("CARGO_PKG_VERSION"),
+        all = urls.join(" and "),
+        url = urls[0],
     )
 }
 
@@ -290,13 +335,13 @@ fn say(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Reads tokens and certificates again on SIGHUP. What cannot be read changes nothing.
-async fn reload(mut hup: Signal, app: Arc<App>, tls: Option<Arc<Tls>>) {
+/// Reads tokens and certificates again on SIGHUP. What cannot be read changes nothing. The log says how it went; without
+/// one, stderr says what went wrong.
+async fn reload(mut hup: Signal, app: Arc<App>, tls: Option<Arc<Tls>>, silent: bool) {
     while hup.recv().await.is_some() {
-        let tokens = app.reload_tokens();
-        let certificates = tls.as_ref().map_or(Ok(()), |tls| tls.reload());
-        for error in [tokens, certificates].into_iter().filter_map(Result::err) {
-            let _ = writeln!(io::stderr(), "leasehold: not read again, the old ones stay in use: {error}");
+        let failures = app.reload(tls.as_deref()).err().unwrap_or_default();
+        for failure in failures.iter().filter(|_| silent) {
+            report::say(&format!("leasehold: not read again: {failure}"));
         }
     }
 }

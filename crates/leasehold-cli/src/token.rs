@@ -29,9 +29,11 @@ enum What {
 #[command(after_help = "\
 Examples:
   leasehold token create --name ci --prefix ci/
-  LEASEHOLD_TOKEN=$(leasehold token create --allow read) leasehold list
+  umask 077; leasehold token create --name look --allow read > token
+  kill -HUP PID  The server reads its tokens again, and logs whether it could
+  LEASEHOLD_TOKEN_FILE=token leasehold list
 
-The server reads the file again on SIGHUP.")]
+A server that runs does not know the token before SIGHUP (systemctl reload).")]
 struct Create {
     /// The file of the server's tokens; made if it is not there.
     #[arg(long, env = "LEASEHOLD_TOKENS", default_value = "leasehold.tokens", value_name = "FILE")]

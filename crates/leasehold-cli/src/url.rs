@@ -39,19 +39,24 @@ pub(crate) struct Url {
 impl StoreArgs {
     /// Finds the URL, and makes the directory of the default store.
     pub(crate) fn resolve(&self) -> Result<Url, Failure> {
+        self.named()?.map_or_else(Url::default_store, Ok)
+    }
+
+    /// The URL that an option or a variable names.
+    pub(crate) fn named(&self) -> Result<Option<Url>, Failure> {
         if let Some(text) = &self.url {
             let url = Url::new(text, None)?;
             if url.has_password() {
                 say("leasehold: a password in --url shows in ps; --url-file and LEASEHOLD_URL keep it out");
             }
-            return Ok(url);
+            return Ok(Some(url));
         }
         if let Some(file) = &self.url_file {
-            return Url::read(file);
+            return Url::read(file).map(Some);
         }
         match std::env::var(URL) {
             Ok(text) if text.trim().is_empty() => return Err(named_nothing(URL)),
-            Ok(text) => return Url::new(&text, None),
+            Ok(text) => return Url::new(&text, None).map(Some),
             Err(std::env::VarError::NotUnicode(_)) => {
                 return Err(Failure::Usage(format!("{URL} is not UTF-8")));
             }
@@ -59,8 +64,8 @@ impl StoreArgs {
         }
         match std::env::var_os(URL_FILE) {
             Some(file) if file.is_empty() => Err(named_nothing(URL_FILE)),
-            Some(file) => Url::read(Path::new(&file)),
-            None => Url::default_store(),
+            Some(file) => Url::read(Path::new(&file)).map(Some),
+            None => Ok(None),
         }
     }
 }
@@ -180,9 +185,10 @@ impl Url {
 
 /// Scheme, host, port and database of a URL.
 fn place(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return format!("{}:…", url.split(':').next().unwrap_or_default());
-    };
+    let scheme = url.split(':').next().filter(|scheme| is_scheme(scheme) && scheme.len() < url.len());
+    // What is no URL may be a password all the same.
+    let Some(scheme) = scheme else { return "…".into() };
+    let Some(rest) = url[scheme.len()..].strip_prefix("://") else { return format!("{scheme}:…") };
     let (rest, options) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     // A password with such a character in it, as it stands: what is before it may be the password's beginning.
     if options.contains('@') {
@@ -193,11 +199,12 @@ fn place(url: &str) -> String {
     format!("{scheme}://{place}")
 }
 
+fn is_scheme(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+}
+
 /// The URLs of a quorum. A comma that no URL begins after belongs to the one before it.
 fn nodes(urls: &str) -> Vec<String> {
-    let is_scheme = |text: &str| {
-        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
-    };
     let begins = |part: &str| part.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
     let mut nodes: Vec<String> = Vec::new();
     for part in urls.split(',') {
@@ -233,6 +240,8 @@ mod tests {
                 "quorum:redis://h:1,redis-sentinel://i,j/m,postgres://k/db",
             ),
             ("quorum:sqlite:x", "quorum:sqlite:…"),
+            ("secret@h/db", "…"),
+            ("me@redis://:secret@h", "…"),
         ] {
             assert_eq!(url(text).shown(), shown);
         }

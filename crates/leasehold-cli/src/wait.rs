@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::report::{Failure, answer};
+use crate::report::{Failure, answer, say, whole};
 use crate::url::StoreArgs;
 use crate::{duration, list, lock, store, table, view};
 
@@ -21,9 +21,11 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Looks up to twice a second; another may take the lock right after. To do
-something under the lock use `leasehold run`.
+something under the lock use `leasehold run`. A store that stops answering is
+asked again, until --wait is over.
 
-Exit status: 0 free, 75 still held after --wait, 69 the store does not answer.
+Exit status: 0 free, 75 still held after --wait, 69 the store cannot be opened,
+or does not answer when --wait is over.
 
 Example:
   leasehold wait -w 60 deploy && echo free")]
@@ -44,7 +46,9 @@ pub(crate) struct Wait {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Looks at the store in intervals, so what comes and goes in between is not seen;
-renewals are not told of. Ends with Ctrl-C, or when nobody reads any more.
+renewals are not told of. Ends with Ctrl-C, or when nobody reads any more; a store
+that stops answering is asked again, and stderr says when it does so and when it
+is back.
 
 Examples:
   leasehold watch
@@ -67,13 +71,21 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
     let opened = store::open_within(&args.store, args.wait).await?;
     let start = Instant::now();
     let left = || args.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(start.elapsed()));
-    let mut pause = LOOK.0;
-    while is_held(&opened, &args.name, left()).await? {
+    let (mut pause, mut absence) = (LOOK.0, Absence::default());
+    loop {
+        let looked = is_held(&opened, &args.name, left()).await;
         let left = left();
-        if left.is_zero() {
-            tell(&args, false, start)?;
-            let holder = lock::keeper(&opened.locks, &args.name).await;
-            return Err(lock::held(&opened, &args.name, "still ", holder.as_deref()));
+        match looked {
+            Err(error) if left.is_zero() => return Err(opened.failed(error)),
+            looked => match absence.outlast(&opened, looked)? {
+                Some(false) => break,
+                Some(true) if left.is_zero() => {
+                    tell(&args, false, start)?;
+                    let holder = lock::keeper(&opened.locks, &args.name).await;
+                    return Err(lock::held(&opened, &args.name, "still ", holder.as_deref()));
+                }
+                Some(true) | None => {}
+            },
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(LOOK.1);
@@ -82,15 +94,41 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// Looks once. A store that does not answer is not waited for much longer than there is time left: it is broken, and
-/// says nothing about the lock.
-async fn is_held(opened: &store::Store, name: &str, left: Duration) -> Result<bool, Failure> {
+/// Looks once. A store that does not answer is not waited for much longer than there is time left: that says nothing
+/// about the lock.
+async fn is_held(opened: &store::Store, name: &str, left: Duration) -> Result<bool, leasehold::Error> {
     let look = opened.locks.is_locked(name);
-    match tokio::time::timeout(left.saturating_add(lock::ANSWER), look).await {
-        Ok(held) => held.map_err(|error| opened.failed(error)),
-        Err(_) => {
-            let line = format!("{}: it does not answer any more", opened.url.shown());
-            Err(Failure::Ended(Exit::Store, line))
+    let late = |_| leasehold::Error::new(leasehold::ErrorKind::NetworkTimeout, "it does not answer any more");
+    tokio::time::timeout(left.saturating_add(lock::ANSWER), look).await.map_err(late)?
+}
+
+/// Whether the store is away for now: a restart of a second is no reason to give up.
+#[derive(Debug, Default)]
+struct Absence(bool);
+
+impl Absence {
+    /// What was seen, or `None` while the store is away: it is to be asked again. That it is away, and that it is back,
+    /// is said once each. What no repeat can mend is an error.
+    fn outlast<T>(
+        &mut self,
+        opened: &store::Store,
+        looked: Result<T, leasehold::Error>,
+    ) -> Result<Option<T>, Failure> {
+        let shown = opened.url.shown();
+        match looked {
+            Ok(seen) => {
+                if std::mem::take(&mut self.0) {
+                    say(&format!("leasehold: {shown} answers again"));
+                }
+                Ok(Some(seen))
+            }
+            Err(error) if error.is_retryable() => {
+                if !std::mem::replace(&mut self.0, true) {
+                    say(&format!("leasehold: {shown} does not answer, looking on: {}", whole(&error)));
+                }
+                Ok(None)
+            }
+            Err(error) => Err(opened.failed(error)),
         }
     }
 }
@@ -130,10 +168,15 @@ struct Seen {
 pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
     let opened = list::open(&args.store).await?;
     let interval = args.interval.max(LOOK.0);
-    let mut before = BTreeMap::new();
+    let (mut before, mut absence) = (BTreeMap::new(), Absence::default());
     loop {
+        let looked = list::all(&opened.locks, &args.prefix).await;
+        let Some(names) = absence.outlast(&opened, looked)? else {
+            tokio::time::sleep(interval).await;
+            continue;
+        };
         let mut now: BTreeMap<String, Seen> = BTreeMap::new();
-        for info in list::all(&opened.locks, &args.prefix).await? {
+        for info in names {
             let name = view::Name::from(&info);
             let holders =
                 name.holders.into_iter().map(|holder| (holder.fence, (holder.owner, holder.revoked)));

@@ -105,3 +105,76 @@ fn a_release_that_ends_a_lease_after_its_time_makes_it_fail() {
     assert!(count(&figures, "stalls") > 0 && count(&figures, "stale_releases_done") > 0, "{figures}");
     assert_eq!(outcome.code(), 70, "{outcome:?}");
 }
+
+#[test]
+fn bench_names_its_store_before_and_after_the_load() {
+    let redis = testkit::redis::Server::with(&["--requirepass", "hush"]);
+    let store = support::Store::at(redis.url());
+    let shown = store.shown();
+    let file = store.path("url");
+    std::fs::write(&file, &store.url).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let bench = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let mut command = leasehold(
+            &[&["bench", "--clients", "1", "--failure-rate", "0", "--long-rate", "0"], arguments].concat(),
+        );
+        command.envs(environment.iter().copied());
+        command
+    };
+    for (arguments, (variable, value), why) in [
+        (&[][..], ("LEASEHOLD_URL", store.url.as_str()), "LEASEHOLD_URL names it"),
+        (&[], ("LEASEHOLD_URL_FILE", file), "LEASEHOLD_URL_FILE names it"),
+        (&["--url-file", file], ("LEASEHOLD_URL", "memory:"), ""),
+    ] {
+        let environment = &[(variable, value)];
+        let long = bench(&[arguments, &["--duration", "600s"]].concat(), environment);
+        let mut running = Running::start(long);
+        until("it says what it loads", || {
+            running.said().contains(&format!("leasehold: bench loads {shown}"))
+        });
+        assert!(!running.has_ended() && running.said().contains(why), "{}", running.said());
+        drop(running);
+        let short = [arguments, &["--duration", "200ms", "--output", "json"]].concat();
+        let outcome = ended(bench(&short, environment));
+        assert_eq!((outcome.code(), figures(&outcome)["store"].as_str()), (0, Some(&*shown)), "{outcome:?}");
+        assert!(!format!("{outcome:?}").contains("hush"), "{outcome:?}");
+    }
+    let bare = ended(bench(&["--duration", "200ms"], &[]));
+    assert!(bare.code() == 0 && bare.err.contains("leasehold: bench loads memory:"), "{bare:?}");
+    assert!(
+        bare.out.lines().any(|line| line.starts_with("store ") && line.ends_with(" memory:")),
+        "{bare:?}"
+    );
+    // Somebody meant to name a store.
+    for variable in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"] {
+        ended(bench(&[], &[(variable, "")])).says(64, variable);
+    }
+}
+
+#[test]
+fn a_second_load_leaves_no_more_names_than_the_first() {
+    let store = sqlite();
+    let path = store.url.strip_prefix("sqlite:").unwrap();
+    let names = || -> u32 {
+        let db = rusqlite::Connection::open(path).unwrap();
+        db.busy_timeout(support::PATIENCE).unwrap();
+        db.query_row("SELECT count(*) FROM names", [], |row| row.get(0)).unwrap_or_default()
+    };
+    // Three names, and one by which runs keep out of each other's way. A short run may not come to all of them.
+    let options = ["--clients", "4", "--locks", "3", "--failure-rate", "0", "--long-rate", "0"];
+    let five_runs = || {
+        for _ in 0..5 {
+            let outcome = ended(load(&store.url, &[&options[..], &["--duration", "200ms"]].concat()));
+            assert_eq!(outcome.code(), 0, "{outcome:?}");
+        }
+    };
+    five_runs();
+    assert!((2..=4).contains(&names()), "{}", names());
+    // One that runs beside another has names of its own, and leaves them to the next that does.
+    let mut long = Running::start(load(&store.url, &[&options[..], &["--duration", "600s"]].concat()));
+    let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
+    until("the long one holds something", || !locks.list("bench/0/", 10, None).unwrap().items.is_empty());
+    five_runs();
+    assert!(!long.has_ended() && (4..=8).contains(&names()), "{}", names());
+}

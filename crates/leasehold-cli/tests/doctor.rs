@@ -445,3 +445,34 @@ fn run_and_serve_tell_of_a_risky_store_unless_told_not_to() {
     assert!(std::fs::read_to_string(&errors).unwrap().contains("leasehold: RISK: "));
     drop(served);
 }
+
+/// As a probe that looks every ten seconds.
+#[test]
+fn a_second_look_leaves_no_more_names_than_the_first() {
+    let (in_files, in_rows) = (support::file(), sqlite());
+    let files = || std::fs::read_dir(in_files.path("locks")).unwrap().count();
+    let rows = || -> u32 {
+        let db = rusqlite::Connection::open(in_rows.url.strip_prefix("sqlite:").unwrap()).unwrap();
+        db.busy_timeout(support::PATIENCE).unwrap();
+        db.query_row("SELECT count(*) FROM names", [], |row| row.get(0)).unwrap()
+    };
+    let look = || [&in_files, &in_rows].map(tried);
+    look();
+    let once = (files(), rows());
+    look();
+    look();
+    assert!(once.0 > 0 && once.1 > 0, "{once:?}");
+    assert_eq!((files(), rows()), once);
+    // Many at once, also beside one that was killed while it held its lock, are not in each other's way.
+    let probe = in_rows.leasehold(&["acquire", "-n", "leasehold-doctor-0", "--ttl", "10m"]);
+    assert_eq!(ended(probe).code(), 0);
+    support::each(&[(); 8], |()| tried(&in_rows));
+    assert!(rows() <= 16, "{}", rows());
+}
+
+/// It works. The directory of the test may be in memory, which is a risk.
+#[track_caller]
+fn tried(store: &support::Store) {
+    let outcome = ended(store.leasehold(&["doctor"]));
+    assert!([0, 1].contains(&outcome.code()), "{outcome:?}");
+}

@@ -71,6 +71,54 @@ fn settings_come_from_flags_before_a_file_and_wrong_ones_are_refused() {
     }
 }
 
+#[test]
+fn an_ambiguous_line_of_the_config_file_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("server.conf");
+    for (text, line, key, says) in [
+        ("namespace = prod # main", 1, "namespace", "a line of its own"),
+        ("# main\nnamespace = prod#main", 2, "namespace", "a line of its own"),
+        ("namespace = # main", 1, "namespace", "a line of its own"),
+        ("namespace = prod ; main", 1, "namespace", "a line of its own"),
+        ("namespace = 'prod'", 1, "namespace", "without single quotes"),
+        ("namespace = prod's", 1, "namespace", "double quotes"),
+        ("namespace = \"prod\" # main", 1, "namespace", "a line of its own"),
+        ("namespace = \"prod", 1, "namespace", "double quote"),
+        ("namespace = pr\"od", 1, "namespace", "double quote"),
+        ("namespace =", 1, "namespace", "no value"),
+        ("namespace = a\nlog = none\nnamespace = b", 3, "namespace", "line 1"),
+        ("max_ttl_ms = 5000\nmax-ttl-ms = 6000", 2, "max-ttl-ms", "line 1"),
+        ("store = redis://:hush@127.0.0.1:1 # main", 1, "store", "a line of its own"),
+    ] {
+        std::fs::write(&config, text).unwrap();
+        // Also where a flag or a variable comes before the line.
+        for flags in [&[][..], &["--namespace", "other"]] {
+            let flags = [&["--config", "server.conf"], flags].concat();
+            let start = serve(&flags, &[], directory.path());
+            for refused in [checked(&flags, &[], directory.path()), ended(start)] {
+                refused.says(64, says);
+                let place = format!("server.conf\", line {line}, `{key}`: ");
+                assert!(refused.err.contains(&place) && !refused.err.contains("hush"), "{text}: {refused:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn double_quotes_in_the_config_file_take_a_value_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let config =
+        "listen = 127.0.0.1:0\nlog = none\nnamespace = \"it's # 1\"\nhost = a.example\nhost = b.example\n";
+    std::fs::write(directory.path().join("config"), config).unwrap();
+    let served = started(&["--config", "config"], &[], directory.path());
+    let _held = Locks::connect(&served.url).unwrap().mutex("x").lock().unwrap();
+    let db = rusqlite::Connection::open(directory.path().join("leasehold.db")).unwrap();
+    let name: String = db.query_row("SELECT name FROM leases", [], |row| row.get(0)).unwrap();
+    assert!(name.contains("it's # 1"), "{name}");
+    // Of `host` there may be several.
+    assert_eq!([addressed_as("a.example", &served), addressed_as("b.example", &served)], [200, 200]);
+}
+
 /// Every one of them, by its name.
 const VARIABLES: [&str; 15] = [
     "LEASEHOLD_STORE",

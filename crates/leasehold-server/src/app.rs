@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::history::History;
+use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::problem::Refusal;
 use crate::settings::Settings;
@@ -85,6 +86,11 @@ impl App {
     /// As [`Tokens::read`](crate::Tokens::read); the old tokens stay in force then.
     pub fn reload_tokens(&self) -> leasehold::Result<()> {
         self.settings.tokens.as_ref().map_or(Ok(()), crate::Tokens::reload)
+    }
+
+    /// Where its lines go.
+    pub fn log(&self) -> &Log {
+        &self.settings.log
     }
 
     pub(crate) fn name(&self, name: &str) -> leasehold::Result<Name> {

@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use crate::app::App;
 use crate::gate::Told;
+use crate::reload;
 
 use spans::Spans;
 
@@ -52,6 +53,8 @@ pub(crate) struct Metrics {
     waiting: Gauge,
     waits: Histogram,
     refused: Counter,
+    reload_went_well: Gauge,
+    reloaded_at: Gauge,
 }
 
 impl fmt::Debug for Metrics {
@@ -94,7 +97,11 @@ impl Metrics {
             // Waits last from a millisecond to the longest poll.
             waits: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
             refused: Counter::default(),
+            reload_went_well: Gauge::default(),
+            reloaded_at: Gauge::default(),
         };
+        // What it starts with was read.
+        metrics.reloaded(true);
         let [acquires, renewals, releases] = answered;
         let r = &mut metrics.registry;
         r.register("lock_acquire", "Acquires that were answered, by result", acquires);
@@ -133,6 +140,16 @@ impl Metrics {
             "From a release to the grant of one who waited",
             self.handovers.clone(),
         );
+        r.register(
+            "leasehold_last_reload_successful",
+            "Whether all files could be read the last time the server was told to read them again",
+            self.reload_went_well.clone(),
+        );
+        r.register(
+            "leasehold_last_reload_success_timestamp_seconds",
+            "When all files could last be read",
+            self.reloaded_at.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION")), ("store", store)]);
         r.register("leasehold_build", "What this server is", build);
     }
@@ -155,6 +172,14 @@ impl Metrics {
     pub(crate) fn found_busy(&self, op: &str) {
         if let Some(verb) = self.verbs.iter().find(|verb| verb.name == op) {
             verb.store_busy.inc();
+        }
+    }
+
+    /// The files of tokens and certificates were read again, all of them or not.
+    pub(crate) fn reloaded(&self, well: bool) {
+        self.reload_went_well.set(i64::from(well));
+        if well {
+            self.reloaded_at.set(reload::now());
         }
     }
 

@@ -4,16 +4,16 @@ mod ahead;
 mod connection;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::app::{App, figure_routes, routes};
+use crate::listening::Listeners;
 use crate::sweep;
 use crate::tls::Tls;
 
@@ -28,23 +28,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
 
-/// How many may wait to be accepted, if the system allows it (`net.core.somaxconn`). All clients of a server that was
-/// started again come at once; one that finds no room tries again only after a second.
-const BACKLOG: u32 = 16_384;
-
-/// Listens where many clients may come at once.
-///
-/// # Errors
-/// If the address cannot be had.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // So that a restarted server gets its address back while its old connections are still closing.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Answers requests on a listener until `shutdown` resolves.
+/// Answers requests on one listener or several until `shutdown` resolves.
 ///
 /// Then it stops accepting, answers everybody who waits with a retryable error, finishes what is under way, and
 /// returns after at most five seconds.
@@ -56,13 +40,13 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// None at present: a listener that fails is tried again.
 pub async fn serve(
     state: Arc<App>,
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     tls: Option<Arc<Tls>>,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
-    let connections = accept(&state, router, listener, tls, shutdown).await;
+    let connections = accept(&state, router, listeners.into(), tls, shutdown).await;
     state.draining.cancel();
     drain(&state, connections).await;
     sweeping.abort();
@@ -77,11 +61,12 @@ pub async fn serve(
 ///
 /// # Cancel safety
 /// Dropped, all its connections are closed at once.
-pub async fn serve_figures(state: Arc<App>, listener: TcpListener, tls: Option<Arc<Tls>>) {
-    let ended = state.draining.clone();
-    let is_private = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+pub async fn serve_figures(state: Arc<App>, listeners: impl Into<Listeners>, tls: Option<Arc<Tls>>) {
+    let (ended, listeners) = (state.draining.clone(), listeners.into());
+    let is_private =
+        listeners.addresses().is_ok_and(|all| all.iter().all(|address| address.ip().is_loopback()));
     let router = figure_routes(Arc::clone(&state), state.settings.tokens.is_some() || is_private);
-    let connections = accept(&state, router, listener, tls, async { ended.cancelled().await }).await;
+    let connections = accept(&state, router, listeners, tls, async { ended.cancelled().await }).await;
     drain(&state, connections).await;
 }
 
@@ -105,7 +90,7 @@ async fn drain(state: &App, mut connections: JoinSet<()>) {
 async fn accept(
     state: &Arc<App>,
     router: Router,
-    listener: TcpListener,
+    mut listeners: Listeners,
     tls: Option<Arc<Tls>>,
     shutdown: impl Future<Output = ()>,
 ) -> JoinSet<()> {
@@ -116,14 +101,14 @@ async fn accept(
         // With no room left, nobody is accepted: they wait in the system's queue, not in our memory.
         let next = async {
             let permit = Arc::clone(&room).acquire_owned().await;
-            (listener.accept().await, permit)
+            (listeners.accept().await, permit)
         };
         tokio::select! {
             biased;
             () = shutdown.as_mut() => return connections,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (accepted, permit) = next => match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let connection = serve_one(Arc::clone(state), router.clone(), tls.clone(), stream);
                     connections.spawn(async move {
                         connection.await;

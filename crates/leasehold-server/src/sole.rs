@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use leasehold::{Error, ErrorKind, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// The right to be the server of a file, for as long as it lives. The system takes it back when the process dies.
 #[derive(Debug)]
@@ -31,7 +33,8 @@ impl SoleServer {
     /// counting half of what happens.
     ///
     /// # Errors
-    /// `Unavailable` if another server has it, or if the file cannot be made; `InvalidArgument` for a link that leads
+    /// `Unavailable` if another server has it, or if the file cannot be made, is a link or belongs to another user;
+    /// `InvalidArgument` for a link that leads
     /// nowhere, and for a file with several names of its own (hard links), of which nobody could know that they are one.
     pub fn of(database: &Path, says: &str) -> Result<Self> {
         let real = real(database)?;
@@ -43,19 +46,17 @@ impl SoleServer {
         }
         let mut path = real.into_os_string();
         path.push(".server");
-        let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, "the lock file beside the database cannot be used")
-                .with_source(error)
-        };
         let path = PathBuf::from(path);
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
+        let failed = |error: std::io::Error| {
+            let message = format!("the lock file {path:?} beside the database cannot be used");
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        };
         let same = |file: &File| {
             let about = file.metadata().ok()?;
             Some((about.ino(), about.dev()) == inode(&path)?)
         };
         let (mut file, taken) = loop {
-            let file = options.open(&path).map_err(failed)?;
+            let file = open(&path).map_err(failed)?;
             let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
             // The server before may have removed it since it was opened; then there is another, or will be.
             if taken || same(&file).unwrap_or(false) {
@@ -72,6 +73,7 @@ impl SoleServer {
             );
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
+        refuse_stranger(&file, &path, database)?;
         let write = |file: &mut File| {
             file.set_len(0)?;
             file.rewind()?;
@@ -82,8 +84,50 @@ impl SoleServer {
     }
 }
 
+/// Opens the lock file so that nobody else can: whoever can read a file can lock it, and would keep every server from
+/// starting. A link is not followed: it may lead to a file that others lock, or that is not ours to write to.
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let file = options.custom_flags(no_link).open(path).map_err(|error| {
+        if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+            return std::io::Error::other("it is a symbolic link, which is not followed; remove it");
+        }
+        error
+    })?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(std::io::Error::other("it is not a regular file; remove it"));
+    }
+    if about.nlink() > 1 {
+        return Err(std::io::Error::other("it has several names (hard links); remove it"));
+    }
+    // An older version left it readable. Where that cannot be changed, it is another's, or its file system has no modes.
+    if about.mode() & 0o077 != 0 {
+        let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
+    }
+    Ok(file)
+}
+
+/// Refuses a lock file of a user who has nothing to do with the database. Its owner can lock it at any time. Those of the
+/// database and of its directory could stop a server anyway; and some file systems say that all files are theirs.
+fn refuse_stranger(file: &File, path: &Path, database: &Path) -> Result<()> {
+    let owner = |path: &Path| path.metadata().ok().map(|about| about.uid());
+    let Ok(stranger) = file.metadata().map(|about| about.uid()) else { return Ok(()) };
+    let known = [Some(geteuid().as_raw()), owner(database), path.parent().and_then(owner)];
+    if known.contains(&Some(stranger)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the lock file {path:?} beside the database belongs to another user ({stranger}), who could keep this server from \
+         starting; remove it, or run the server as that user"
+    );
+    Err(Error::new(ErrorKind::Unavailable, message))
+}
+
 fn inode(path: &Path) -> Option<(u64, u64)> {
-    let about = path.metadata().ok()?;
+    let about = path.symlink_metadata().ok()?;
     Some((about.ino(), about.dev()))
 }
 

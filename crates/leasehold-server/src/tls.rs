@@ -1,6 +1,6 @@
 //! Certificates, read again when told to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use leasehold::{Error, ErrorKind, Result};
@@ -40,42 +40,48 @@ impl Tls {
         Ok(())
     }
 
+    /// The file of its certificate.
+    pub(crate) fn path(&self) -> &Path {
+        &self.cert
+    }
+
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)).into()
     }
 }
 
-fn bad(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("the {what} cannot be used")).with_source(error)
+fn bad(what: &str, path: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("the {what} in {path:?} cannot be used"))
+        .with_source(error)
 }
 
-fn config(cert: &PathBuf, key: &PathBuf, client_ca: Option<&PathBuf>) -> Result<ServerConfig> {
-    let chain = |path: &PathBuf, what: &'static str| {
+fn config(cert: &Path, key_file: &Path, client_ca: Option<&PathBuf>) -> Result<ServerConfig> {
+    let chain = |path: &Path, what: &'static str| {
         CertificateDer::pem_file_iter(path)
             .and_then(|certs| certs.collect::<std::result::Result<Vec<_>, _>>())
-            .map_err(|error| bad(what, error))
+            .map_err(|error| bad(what, path, error))
     };
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("key", error))?;
+    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| bad("key", key_file, error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| bad("TLS provider", error))?;
+        .map_err(|error| bad("certificate", cert, error))?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for root in chain(path, "client CA")? {
-                roots.add(root).map_err(|error| bad("client CA", error))?;
+                roots.add(root).map_err(|error| bad("client CA", path, error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
-                .map_err(|error| bad("client CA", error))?;
+                .map_err(|error| bad("client CA", path, error))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder
         .with_single_cert(chain(cert, "certificate")?, key)
-        .map_err(|error| bad("certificate", error))?;
+        .map_err(|error| bad("certificate", cert, error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

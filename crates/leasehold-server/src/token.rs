@@ -136,6 +136,10 @@ impl Tokens {
         self.current().len()
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn reload(&self) -> Result<()> {
         let (entries, before) = (load(&self.path)?, self.current());
         let mut list: Vec<Arc<Token>> = Vec::with_capacity(entries.len());

@@ -59,6 +59,8 @@ impl Seen {
 /// The figures. Times are in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
+    /// With nothing secret.
+    store: String,
     clients: usize,
     seconds: f64,
     acquisitions: usize,
@@ -93,9 +95,16 @@ fn percentile(times: &mut [Duration], part: f64) -> f64 {
 }
 
 impl Summary {
-    pub(super) fn new(mut seen: Seen, resources: &[Resource], clients: usize, took: Duration) -> Self {
+    pub(super) fn new(
+        store: String,
+        mut seen: Seen,
+        resources: &[Resource],
+        clients: usize,
+        took: Duration,
+    ) -> Self {
         let acquisitions = seen.acquires.len();
         Summary {
+            store,
             clients,
             seconds: (took.as_secs_f64() * 1e2).round() / 1e2,
             acquisitions,
@@ -128,6 +137,7 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = [
+            ("store", self.store.clone()),
             ("clients", self.clients.to_string()),
             ("seconds", self.seconds.to_string()),
             ("acquisitions", self.acquisitions.to_string()),
@@ -162,7 +172,7 @@ mod tests {
         let violations = |gone, in_time| {
             let mut seen = Seen::default();
             seen.lost(gone, in_time);
-            let summary = Summary::new(seen, &[], 1, Duration::from_secs(1));
+            let summary = Summary::new("memory:".into(), seen, &[], 1, Duration::from_secs(1));
             (summary.leases_lost, summary.violations)
         };
         assert_eq!(violations(Gone::NotFound, true), (1, 1));

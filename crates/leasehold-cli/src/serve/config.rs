@@ -1,39 +1,88 @@
 //! The server's file: `flag = value` on lines of their own, `#` begins a comment. Flags and environment come first.
+//!
+//! A line that could be read in two ways is refused: taken as it stands, `namespace = prod # main` would be another
+//! namespace than `prod`, and two servers would share no lock.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use leasehold::Error;
 
 use super::Serve;
 
 /// What a file says, line by line.
-pub(super) struct File(Vec<(usize, String, String)>);
+pub(super) struct File {
+    path: PathBuf,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    number: usize,
+    key: String,
+    value: String,
+}
 
 pub(super) fn read(path: &Path) -> Result<File, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::invalid(format!("the config file {path:?} cannot be read")).with_source(error)
     })?;
-    let mut lines = Vec::new();
-    for (number, line) in text.lines().enumerate() {
+    let mut lines: Vec<Line> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         let (key, value) = line.split_once('=').ok_or_else(|| {
-            Error::invalid(format!("line {} of the config file is not `flag = value`", number + 1))
+            Error::invalid(format!("config file {path:?}, line {number}: this is not `flag = value`"))
         })?;
-        let value = value.trim().trim_matches('"').to_owned();
-        lines.push((number + 1, key.trim().replace('_', "-"), value));
+        let key = key.trim().replace('_', "-");
+        let value = plain(value.trim()).map_err(|why| bad(path, number, &key, why))?;
+        // Of `host` there may be several, as of the flag.
+        if let Some(before) = lines.iter().find(|line| line.key == key && key != "host") {
+            let why = format!("line {} has set it already; remove one of the two", before.number);
+            return Err(bad(path, number, &key, &why));
+        }
+        lines.push(Line { number, key, value });
     }
-    Ok(File(lines))
+    Ok(File { path: path.to_owned(), lines })
+}
+
+/// What is wrong with a line. Its value is not repeated: it may hold a password.
+fn bad(path: &Path, number: usize, key: &str, why: &str) -> Error {
+    Error::invalid(format!("config file {path:?}, line {number}, `{key}`: {why}"))
+}
+
+/// The value of a line, or why it could be read in two ways.
+fn plain(value: &str) -> Result<String, &'static str> {
+    const COMMENT: &str = "a comment needs a line of its own; write the value alone, or in double quotes if the # or \
+                           ; belongs to it";
+    if let Some(quoted) = value.strip_prefix('"') {
+        return match quoted.split_once('"') {
+            Some((inside, "")) => Ok(inside.to_owned()),
+            Some((_, rest)) if rest.trim_start().starts_with(['#', ';']) => Err(COMMENT),
+            _ => Err("a double quote belongs at the beginning and at the end of the value, and nowhere else"),
+        };
+    }
+    if value.is_empty() {
+        return Err("there is no value; write one, or remove the line");
+    }
+    if value.contains('#') || value.starts_with(';') || value.contains(" ;") || value.contains("\t;") {
+        return Err(COMMENT);
+    }
+    if value.contains('\'') {
+        return Err("write the value without single quotes, or in double quotes if they belong to it");
+    }
+    if value.contains('"') {
+        return Err("a double quote belongs at the beginning and at the end of the value, and nowhere else");
+    }
+    Ok(value.to_owned())
 }
 
 impl File {
     /// Fills in what neither a flag nor the environment has said.
     pub(super) fn apply(self, args: &mut Serve) -> Result<(), Error> {
         let hosts_are_said = !args.host.is_empty();
-        for (number, key, value) in self.0 {
-            let bad = |why: &str| Error::invalid(format!("line {number} of the config file: {why}"));
+        for Line { number, key, value } in self.lines {
+            let bad = |why: &str| bad(&self.path, number, &key, why);
             let switch = || match value.as_str() {
                 "true" => Ok(true),
                 "false" => Ok(false),

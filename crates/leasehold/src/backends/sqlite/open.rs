@@ -128,7 +128,7 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     may_write(beside, "the directory of the database cannot be written; its log has to be there")?;
     let about = path.metadata().map_err(|error| fault::system("the database cannot be looked at", error))?;
     if !about.is_file() {
-        return Err(Error::invalid("the path of the database is not a regular file"));
+        return Err(Error::invalid(format!("the path of the database, {path:?}, is not a regular file")));
     }
     refuse_second_name(&path, beside, &about)?;
     if std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o077 != 0 {

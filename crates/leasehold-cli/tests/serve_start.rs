@@ -1,0 +1,225 @@
+//! How the server starts: which addresses it takes, whom it tells of what, and what ends it meanwhile.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+
+mod support;
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use support::{Ended, Running, Served, ended, leasehold, redis, until};
+
+fn serve(arguments: &[&str], directory: &Path) -> Command {
+    let quiet = ["serve", "--log", "none", "--listen", "127.0.0.1:0"];
+    let mut command = leasehold(&[&quiet[..], arguments].concat());
+    command.current_dir(directory);
+    command
+}
+
+#[test]
+fn signals_while_the_server_connects_are_heeded() {
+    let dir = tempfile::tempdir().unwrap();
+    // Told to end, it does not wait for its store.
+    for signal in [Signal::TERM, Signal::INT] {
+        let store = redis();
+        let _away = store.away();
+        let server = Running::start(serve(&["--store", &store.url], dir.path()));
+        store.until_opened_by(&server);
+        server.signal(Signal::HUP);
+        server.signal(signal);
+        let outcome = server.ended();
+        assert_eq!((outcome.code(), outcome.out.as_str()), (0, ""), "{outcome:?}");
+    }
+    // Told to read its files again, it goes on, and does so.
+    let store = redis();
+    let away = store.away();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &store.url, "--accept-risks"];
+    let mut server = Running::start(leasehold(&serve));
+    store.until_opened_by(&server);
+    server.signal(Signal::HUP);
+    drop(away);
+    until("it serves", || server.has_ended() || server.printed().contains("export LEASEHOLD_URL="));
+    assert!(!server.has_ended(), "{}", server.said());
+    until("it has read them", || server.said().contains("op=reload"));
+}
+
+/// What the lock file beside the database is like.
+fn mode(path: &Path) -> u32 {
+    path.symlink_metadata().unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn others_cannot_open_the_lock_file_of_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = dir.path().join("served.db.server");
+    let start = || {
+        let mut command = Command::new("sh");
+        let serve = serve(&["--store", "sqlite:served.db"], dir.path());
+        command.args(["-c", "umask 022; exec \"$@\"", "sh"]).arg(serve.get_program()).args(serve.get_args());
+        Served::from(command.current_dir(dir.path()))
+    };
+    let served = start();
+    assert_eq!(mode(&lock), 0o600);
+    drop(served);
+    // As an older version has left it.
+    std::fs::set_permissions(&lock, PermissionsExt::from_mode(0o644)).unwrap();
+    let served = start();
+    assert_eq!(mode(&lock), 0o600);
+    served.signal(Signal::TERM);
+    assert!(served.ended().success());
+}
+
+#[test]
+fn a_lock_file_that_is_no_file_of_ours_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lock, other) = (dir.path().join("served.db.server"), dir.path().join("other"));
+    let refused = |says: &str| {
+        let outcome = ended(serve(&["--store", "sqlite:served.db", "--check"], dir.path()));
+        outcome.says(69, says);
+        assert!(outcome.err.contains("served.db.server"), "{outcome:?}");
+    };
+    // A link, also one that leads nowhere yet.
+    std::os::unix::fs::symlink(&other, &lock).unwrap();
+    refused("symbolic link");
+    assert!(!other.exists());
+    std::fs::write(&other, "precious").unwrap();
+    refused("symbolic link");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "precious");
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    refused("served.db.server");
+    std::fs::remove_dir(&lock).unwrap();
+    std::fs::write(&lock, "").unwrap();
+    if lock.metadata().unwrap().uid() != 0 {
+        testkit::not_tested("a server's lock file that belongs to another user: only root can make one");
+        return;
+    }
+    std::os::unix::fs::chown(&lock, Some(65534), None).unwrap();
+    refused("belongs to another user");
+    assert!(lock.exists());
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_is_named_without_its_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    let port = testkit::redis::free_port();
+    for (store, code, shown) in [
+        (format!("redis://me:hush@127.0.0.1:{port}/0"), 69, format!("redis://127.0.0.1:{port}/0")),
+        (
+            format!("postgres://me:hush@127.0.0.1:{port}/db?application_name=hush"),
+            69,
+            format!("postgres://127.0.0.1:{port}/db"),
+        ),
+        (format!("redis://:hush@127.0.0.1:{port}?nonsense=hush"), 64, format!("redis://127.0.0.1:{port}")),
+        ("sqlite:data".into(), 64, dir.path().join("data").canonicalize().unwrap().display().to_string()),
+    ] {
+        for check in [&[][..], &["--check"]] {
+            let mut command = serve(check, dir.path());
+            command.env("LEASEHOLD_STORE", &store);
+            let outcome = ended(command);
+            outcome.says(code, &shown);
+            assert!(!outcome.err.contains("hush"), "{outcome:?}");
+        }
+    }
+    // The same of the other commands.
+    let mut list = leasehold(&["list", "--url", "sqlite:data"]);
+    let listed: Ended = ended({
+        list.current_dir(dir.path());
+        list
+    });
+    listed.says(64, &dir.path().join("data").canonicalize().unwrap().display().to_string());
+}
+
+/// The store answers, but not what is asked about how it is set up.
+#[test]
+fn a_failed_look_at_the_store_does_not_stop_the_start() {
+    let redis = testkit::redis::Server::start();
+    let proxy = testkit::proxy::Proxy::before(([127, 0, 0, 1], redis.port()).into()).unwrap();
+    let url = redis.url().replace(&redis.port().to_string(), &proxy.address().port().to_string());
+    let dir = tempfile::tempdir().unwrap();
+    // It is opened, and what opens it once more is not answered.
+    let start = |arguments: &[&str]| {
+        let opening = proxy.hold_request(b"CONFIG");
+        let running = Running::start(serve(&[&["--store", &url], arguments].concat(), dir.path()));
+        until("it opens its store", || opening.is_caught());
+        (0..8).for_each(|_| proxy.lose_answers(b"INFO"));
+        opening.deliver();
+        running
+    };
+    let mut served = start(&[]);
+    until("it serves", || served.has_ended() || served.printed().contains("export LEASEHOLD_URL="));
+    let shown = support::Store::at(url.clone()).shown();
+    let words = format!("leasehold: {shown}: how it is set up could not be looked at");
+    assert!(served.said().contains(&words) && !served.has_ended(), "{}", served.said());
+    proxy.disarm();
+    let own = served
+        .printed()
+        .lines()
+        .find_map(|line| line.strip_prefix("export LEASEHOLD_URL=").map(str::to_owned));
+    let locks = leasehold::blocking::Locks::connect(&own.unwrap()).unwrap();
+    locks.mutex("x").lock().unwrap().release().unwrap();
+    // Whoever only asks whether all is in order is not told that it is.
+    let check = start(&["--check"]).ended();
+    assert!(
+        check.code() == 69 && check.err.contains("could not be looked at") && check.out.is_empty(),
+        "{check:?}"
+    );
+}
+
+/// A name with several addresses, in a file of hosts that only this process sees.
+#[test]
+fn a_server_listens_on_every_address_of_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = dir.path().join("hosts");
+    // The last is not an address of this machine (a block for documentation), as ::1 is not where IPv6 is off.
+    std::fs::write(&hosts, "127.0.0.2 several\n127.0.0.3 several\n127.0.0.3 several\n192.0.2.1 several\n")
+        .unwrap();
+    let script = format!("mount --bind {} /etc/hosts && exec \"$@\"", hosts.display());
+    let unshared = |command: &Command| {
+        let mut unshare = Command::new("unshare");
+        unshare
+            .args(["-r", "-m", "sh", "-c", &script, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        unshare.current_dir(dir.path());
+        unshare
+    };
+    if !unshared(&Command::new("true")).status().is_ok_and(|status| status.success()) {
+        testkit::not_tested(
+            "a name with several addresses: this system lets nobody have their own /etc/hosts",
+        );
+        return;
+    }
+    let serve = |listen: &str, more: &[&str]| {
+        let serve =
+            ["serve", "--log", "none", "--store", "memory:", "--insecure-no-auth", "--listen", listen];
+        unshared(&leasehold(&[&serve[..], more].concat()))
+    };
+    let mut command = serve("several:0", &["--metrics-listen", "several:0"]);
+    let served = Served::from(&mut command);
+    let port = |url: &str| url.rsplit(':').next().unwrap().trim_end_matches('/').parse::<u16>().unwrap();
+    let (own, figures) = (port(&served.url), port(served.told("dashboard")));
+    for (port, path) in [(own, "healthz"), (figures, "metrics")] {
+        for host in ["127.0.0.2", "127.0.0.3"] {
+            let url = format!("http://{host}:{port}/{path}");
+            let answer =
+                Command::new("curl").args(["-sS", "-o", "/dev/null", "-w", "%{http_code}", &url]).output();
+            assert_eq!(answer.unwrap().stdout, b"200", "{url}");
+        }
+        assert!(TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err());
+    }
+    let first = served.greeting.lines().next().unwrap();
+    let (one, other) = (format!("http://127.0.0.2:{own}"), format!("http://127.0.0.3:{own}"));
+    assert!(first.contains(&one) && first.contains(&other), "{first}");
+    // A place that is taken is an error, also if it is only one of them.
+    let taken = std::net::TcpListener::bind("127.0.0.3:0").unwrap();
+    let address = format!("several:{}", taken.local_addr().unwrap().port());
+    let refused = ended(serve(&address, &[]));
+    refused.says(69, &taken.local_addr().unwrap().to_string());
+    served.signal(Signal::TERM);
+    assert!(served.ended().success());
+}

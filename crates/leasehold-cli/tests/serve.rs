@@ -453,9 +453,15 @@ fn thousands_of_clients_at_once_are_all_let_in() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
+        // Each asks at once: a server closes connections on which nobody asks for long.
+        let come = async || {
+            let mut client = tokio::net::TcpStream::connect(&address).await?;
+            client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
+            Ok::<_, std::io::Error>(client)
+        };
         let connect = |clients: usize| {
-            let connecting = (0..clients).map(|_| tokio::net::TcpStream::connect(&address));
-            in_time("all of them are let in", futures_util::future::try_join_all(connecting))
+            let coming = (0..clients).map(|_| come());
+            in_time("all of them are let in", futures_util::future::try_join_all(coming))
         };
         // The system lets them in while the server does nothing.
         server.signal(Signal::STOP);
@@ -463,7 +469,6 @@ fn thousands_of_clients_at_once_are_all_let_in() {
         server.signal(Signal::CONT);
         clients.extend(connect(all - crowd).await.unwrap());
         let answered = clients.iter_mut().map(async |client| {
-            client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
             let mut answer = [0; 12];
             client.read_exact(&mut answer).await?;
             Ok::<_, std::io::Error>(answer)

@@ -4,7 +4,7 @@ use leasehold::backend::{Backend as _, Release};
 use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Locks};
 use testkit::redis::{Sentinels, Server, free_port};
-use testkit::until::{in_time, until_async};
+use testkit::until::{in_time, until, until_async};
 
 use crate::support::{HOUR, LONG, a_release_is_pushed, claim, granted, granted_at_last, name};
 
@@ -81,9 +81,22 @@ async fn a_cut_off_sentinel_does_not_hide_a_failover() {
     let store = Redis::connect(&group.url()).await.unwrap();
     granted(&store, &claim("before", HOUR)).await;
     assert_eq!(group.servers[0].cli(&["WAIT", "1", "30000"]), "1");
-    // It goes on naming the old primary, and hears of nobody: it is alone with a server that is gone.
+    // The others forget the first sentinel, and find each other and the replica again: nobody tells it anything.
     let old = group.servers[0].port();
     assert_eq!(group.sentinels[0].cli(&["SENTINEL", "REMOVE", "main"]), "OK");
+    for sentinel in &group.sentinels[1..] {
+        assert_eq!(sentinel.cli(&["SENTINEL", "RESET", "main"]), "1");
+    }
+    until("the other sentinels can agree on a failover", || {
+        group.sentinels[1..].iter().all(|sentinel| {
+            let known = |field: &str| {
+                let seen = sentinel.cli(&["SENTINEL", "MASTER", "main"]);
+                seen.lines().skip_while(|line| *line != field).nth(1).map(str::to_owned)
+            };
+            known("num-other-sentinels").as_deref() == Some("1")
+                && known("num-slaves").as_deref() == Some("1")
+        })
+    });
     group.servers[0].kill();
     let to = ["SENTINEL", "MONITOR", "main", "127.0.0.1", &old.to_string(), "2"];
     assert_eq!(group.sentinels[0].cli(&to), "OK");

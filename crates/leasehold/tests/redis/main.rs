@@ -4,6 +4,7 @@
 
 mod cluster;
 mod conformance;
+mod connecting;
 mod faults;
 mod kept;
 mod keys;
@@ -12,5 +13,7 @@ mod proxied;
 mod refusals;
 mod replicas;
 mod runtimes;
+mod sentinels;
+mod slots;
 mod support;
 mod sweeping;

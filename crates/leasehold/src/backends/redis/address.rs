@@ -9,7 +9,7 @@ use redis::{
 };
 
 use super::fault;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::finding::is_loopback;
 
 /// How long a connection may take to be made, with TLS and login.
@@ -38,8 +38,10 @@ pub(super) struct Address {
     pub(super) layout: Layout,
     /// The server, the sentinels, or some nodes of the cluster.
     pub(super) hosts: Vec<ConnectionAddr>,
-    /// User, password and database.
+    /// User and password.
     login: RedisConnectionInfo,
+    /// The number of the database. Selected by [`connect`](super::connect), which can tell why that fails.
+    pub(super) db: i64,
     /// User and password for the sentinels, if they want any.
     sentinel_login: RedisConnectionInfo,
     tls: bool,
@@ -106,11 +108,18 @@ impl Address {
             .map_err(|_| bad("the user, password or database of the Redis URL cannot be read"))?
             .redis_settings()
             .clone();
+        if login.username().is_some() && login.password().is_none() {
+            return Err(bad(
+                "the Redis URL names a user without a password, and Redis would take us for the user default; \
+                 add the password (any, if the user needs none), or leave the user out",
+            ));
+        }
         let mut address = Address {
             scheme,
             layout,
             hosts: Vec::new(),
-            login,
+            db: login.db(),
+            login: login.set_db(0),
             sentinel_login: RedisConnectionInfo::default(),
             tls: scheme == "rediss",
             certificates: TlsCertificates { client_tls: None, root_cert: None },
@@ -133,7 +142,7 @@ impl Address {
 
     /// What is after the question mark.
     fn options(&mut self, query: &str) -> Result<()> {
-        let (mut cert, mut key) = (None, None);
+        let (mut cacert, mut cert, mut key) = (None, None, None);
         let (mut replicas, mut confirm) = (None, CONFIRM);
         for (option, value) in query
             .split('&')
@@ -156,10 +165,15 @@ impl Address {
                 "wait_timeout_ms" => confirm = time()?,
                 "sentinel_user" => self.set_sentinel_user(&decode(value)?),
                 "sentinel_password" => self.set_sentinel_password(&decode(value)?),
-                "tls" => self.tls |= matches!(value, "1" | "true" | ""),
-                "cacert" => self.certificates.root_cert = Some(read(&decode(value)?)?),
-                "cert" => cert = Some(read(&decode(value)?)?),
-                "key" => key = Some(read(&decode(value)?)?),
+                "tls" => match value {
+                    "1" | "true" | "" => self.tls = true,
+                    "0" | "false" if !self.tls => {}
+                    "0" | "false" => return Err(bad("`tls=0` contradicts the rest of the Redis URL")),
+                    _ => return Err(bad("invalid value for `tls` in the Redis URL; say `tls=1` or `tls=0`")),
+                },
+                "cacert" => cacert = Some(decode(value)?),
+                "cert" => cert = Some(decode(value)?),
+                "key" => key = Some(decode(value)?),
                 _ => {
                     // A password with a question mark that was not encoded ends up here, and is not repeated.
                     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
@@ -173,12 +187,45 @@ impl Address {
             }
         }
         self.wait_replicas = replicas.filter(|replicas| *replicas > 0).map(|replicas| (replicas, confirm));
-        match (cert, key) {
-            (Some(client_cert), Some(client_key)) => {
-                self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
+        for (option, value) in [("cacert", &cacert), ("cert", &cert), ("key", &key)] {
+            if value.is_some() {
+                self.needs_tls(option)?;
             }
+        }
+        if let Some(file) = cacert {
+            self.set_root_certificate(read(&file)?);
+        }
+        match (cert, key) {
+            (Some(cert), Some(key)) => self.set_client_certificate(read(&cert)?, read(&key)?),
             (None, None) => {}
-            _ => return Err(bad("cert and key of a Redis URL belong together")),
+            _ => return Err(bad("`cert` and `key` of a Redis URL belong together")),
+        }
+        Ok(())
+    }
+
+    /// Refuses an option that asks for TLS where there is none: nobody may believe that the connection is encrypted.
+    fn needs_tls(&self, option: &str) -> Result<()> {
+        if self.tls {
+            return Ok(());
+        }
+        Err(bad(format!(
+            "`{option}` has no effect without TLS, which the Redis URL does not ask for; use rediss://, or add `tls=1`"
+        )))
+    }
+
+    /// Refuses what the URL and the builder together cannot mean. Nothing is sent before that.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.certificates.root_cert.is_some() {
+            self.needs_tls("root_certificate")?;
+        }
+        if self.certificates.client_tls.is_some() {
+            self.needs_tls("client_certificate")?;
+        }
+        if self.sentinel_login.username().is_some() && self.sentinel_login.password().is_none() {
+            return Err(bad(
+                "`sentinel_user` in the Redis URL needs `sentinel_password`: without it the sentinels would take us for \
+                 the user default",
+            ));
         }
         Ok(())
     }
@@ -253,43 +300,10 @@ impl Address {
         })
     }
 
-    /// A client of the present primary, as the first sentinel that answers says.
-    pub(super) async fn primary(&self, service: &str) -> Result<Client> {
-        let mut last = Error::new(ErrorKind::Unavailable, "no sentinel answers");
-        for sentinel in &self.hosts {
-            match tokio::time::timeout(self.connect_timeout, self.ask_sentinel(sentinel, service)).await {
-                Ok(Ok(Some((host, port)))) => return self.client(self.at(host, port)),
-                Ok(Ok(None)) => {
-                    last = Error::new(ErrorKind::Unavailable, "the sentinels know no service of this name");
-                }
-                Ok(Err(error)) => last = error,
-                Err(_) => last = Error::new(ErrorKind::Unavailable, "a sentinel did not answer in time"),
-            }
-        }
-        Err(last)
+    /// A client of one sentinel.
+    pub(super) fn sentinel(&self, addr: ConnectionAddr) -> Result<Client> {
+        self.client_as(addr, &self.sentinel_login)
     }
-
-    async fn ask_sentinel(&self, sentinel: &ConnectionAddr, service: &str) -> Result<Option<(String, u16)>> {
-        let ask = async {
-            let client = self.client_as(sentinel.clone(), &self.sentinel_login).map_err(Asked::Ours)?;
-            let mut connection = client.get_multiplexed_async_connection().await.map_err(Asked::Theirs)?;
-            redis::cmd("SENTINEL")
-                .arg("get-master-addr-by-name")
-                .arg(service)
-                .query_async::<Option<(String, u16)>>(&mut connection)
-                .await
-                .map_err(Asked::Theirs)
-        };
-        ask.await.map_err(|asked| match asked {
-            Asked::Ours(error) => error,
-            Asked::Theirs(fault) => fault::connecting(&fault),
-        })
-    }
-}
-
-enum Asked {
-    Ours(Error),
-    Theirs(redis::RedisError),
 }
 
 fn read(path: &str) -> Result<Vec<u8>> {
@@ -319,13 +333,14 @@ fn decode(text: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn urls_are_read_and_wrong_ones_refused_without_showing_them() {
         let address =
             Address::parse("redis://me:s%20cret@db.example:7000/3?response_timeout_ms=700&wait_replicas=2");
         let address = address.unwrap();
-        assert_eq!((address.login.db(), address.login.password()), (3, Some("s cret")));
+        assert_eq!((address.db, address.login.password()), (3, Some("s cret")));
         assert_eq!(address.hosts, [ConnectionAddr::Tcp("db.example".into(), 7000)]);
         assert_eq!(address.wait_replicas, Some((2, CONFIRM)));
         assert!(!format!("{address:?}").contains("cret") && !format!("{address:?}").contains("example"));
@@ -345,6 +360,11 @@ mod tests {
             "redis://h#secret",
             "redis://h?cert=/dev/null",
             "redis://h?response_timeout_ms=0",
+            "redis://secret@h",
+            "redis-sentinel://secret:@h/main",
+            "redis-cluster://h?tls=secret",
+            "rediss://h?tls=0",
+            "redis-cluster://h?tls=1&tls=0",
         ] {
             let error = Address::parse(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}");
@@ -353,7 +373,13 @@ mod tests {
         for (url, named) in [
             ("redis://h?colour=1", "unknown option colour "),
             ("redis://h?wait_replicas=two", "wait_replicas in the Redis URL"),
-            ("redis://h?cacert=/no/such.pem", "/no/such.pem"),
+            ("redis://h?cacert=/no/such.pem", "`cacert`"),
+            ("redis-sentinel://h/main?cert=/no/such.pem", "`cert`"),
+            ("redis-cluster://h?tls=0&key=/no/such.pem", "`key`"),
+            ("redis-cluster://h?tls=yes", "`tls`"),
+            ("redis-sentinel://h/main?tls=True", "`tls`"),
+            ("rediss://h?cacert=/no/such.pem", "/no/such.pem"),
+            ("redis-cluster://h?cacert=/no/such.pem&tls=1", "/no/such.pem"),
             ("redis://h:99999", "the port of a host"),
         ] {
             let error = Address::parse(url).unwrap_err();

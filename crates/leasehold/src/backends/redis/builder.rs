@@ -71,8 +71,9 @@ impl RedisBuilder {
     /// Dropped, nothing is left.
     ///
     /// # Errors
-    /// `Unsupported` for a Redis before 6.2; `AuthFailed` if it does not let us in; `Unavailable` if it cannot be
-    /// reached.
+    /// `InvalidArgument` for certificates without TLS, for a database that the server does not have, and for a node of a
+    /// cluster that is named as a single server, or the other way round; `Unsupported` for a Redis before 6.2;
+    /// `AuthFailed` if it does not let us in; `Unavailable` if it cannot be reached.
     pub async fn connect(self) -> Result<Redis> {
         Redis::open(Arc::new(self.address), None).await
     }

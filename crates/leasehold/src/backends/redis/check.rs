@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::address::Layout;
 use super::fault;
 use super::link::{Failure, Link};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,12 +24,13 @@ pub(super) struct Checked {
     pub(super) findings: Vec<Finding>,
 }
 
-/// Refuses a server that is too old, and looks at what its settings risk.
+/// Refuses a server that is too old, or a part of a cluster where one server was named, and looks at what its settings risk.
 pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
     let Some(info) = ask(link, &["INFO"]).await? else {
         let blind = Finding::risk(
-            "this Redis user may not call INFO",
-            "version, persistence and eviction policy could not be checked",
+            "this Redis user may not call INFO, or the command was renamed",
+            "version, persistence, eviction policy, and whether it is a replica or a node of a cluster could not be \
+             checked",
             "let it: ACL SETUSER … +info +config|get",
         );
         return Ok(Checked { findings: vec![blind], ..Checked::default() });
@@ -37,6 +39,9 @@ pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.map(str::trim).unwrap_or_default()
     };
+    if field("cluster_enabled") == "1" && link.address.layout != Layout::Cluster {
+        return Err(fault::one_of_a_cluster());
+    }
     let mut version = field("redis_version").split('.').map(|part| part.parse().unwrap_or(0));
     if (version.next().unwrap_or(0), version.next().unwrap_or(0)) < OLDEST {
         return Err(Error::new(ErrorKind::Unsupported, "this Redis is older than 6.2"));
@@ -156,9 +161,7 @@ async fn ask(link: &Arc<Link>, words: &[&str]) -> Result<Option<String>> {
             _ => Ok(None),
         },
         Ok(value) => redis::from_redis_value(value).map(Some).map_err(|_| fault::strange()),
-        Err(Failure::Said(fault)) if matches!(fault::code(&fault).as_deref(), Some("NOPERM" | "ERR")) => {
-            Ok(None)
-        }
+        Err(Failure::Said(fault)) if fault::is_not_allowed(&fault) => Ok(None),
         Err(failure) => Err(failure.into()),
     }
 }

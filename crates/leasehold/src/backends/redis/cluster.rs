@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{ConnectionAddr, Value};
+use redis::{ConnectionAddr, Pipeline, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -156,24 +156,47 @@ impl Nodes {
         all
     }
 
-    /// Asks who serves what; the first that answers is believed.
+    /// Asks who serves what. The first node that answers and finds the cluster in order is believed. One that does not
+    /// may be cut off from the others, and know nothing of what they have decided since: what it says is taken only if
+    /// nobody knows better and nothing is known yet.
     pub(super) async fn refresh(&self) -> Result<()> {
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
+        let mut doubtful = None;
         for node in self.to_ask() {
-            match self.link(&node)?.send(&cmd).await {
-                Ok(answer) => match read_slots(answer.value, &node) {
-                    Some(ranges) if !ranges.is_empty() => {
-                        self.slots.learn(ranges);
-                        return Ok(());
-                    }
-                    _ => last = Error::new(ErrorKind::Unavailable, "the cluster serves no slots"),
-                },
-                Err(failure) => last = failure.into(),
+            match self.ask(&node).await {
+                Ok((ranges, _)) if ranges.is_empty() => {
+                    last = Error::new(ErrorKind::Unavailable, "the cluster serves no slots");
+                }
+                Ok((ranges, true)) => {
+                    self.slots.learn(ranges);
+                    return Ok(());
+                }
+                Ok((ranges, false)) => {
+                    doubtful.get_or_insert(ranges);
+                }
+                Err(error) => last = error,
             }
         }
-        Err(last)
+        let ranges = doubtful.ok_or(last)?;
+        if self.slots.nodes().is_empty() {
+            self.slots.learn(ranges);
+        }
+        Ok(())
+    }
+
+    /// Which slots are served by whom, as one node says, and whether it finds the cluster in order.
+    async fn ask(&self, node: &str) -> Result<(Vec<(u16, u16, String)>, bool)> {
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        let mut answers = self.link(node)?.send_all(&questions, 2).await?.into_iter();
+        let slots = answers.next().ok_or_else(fault::strange)?.map_err(|fault| fault::error(&fault))?;
+        let in_order = match answers.next() {
+            Some(Ok(state)) => redis::from_redis_value::<String>(state.value)
+                .is_ok_and(|state| !state.contains("cluster_state:fail")),
+            // It may not be asked.
+            _ => true,
+        };
+        Ok((read_slots(slots.value, node).unwrap_or_default(), in_order))
     }
 
     /// As [`refresh`](Nodes::refresh), in a task, unless a route of this store has begun to ask a moment ago.

@@ -28,6 +28,52 @@ pub(super) fn connecting(fault: &RedisError) -> Error {
     told(fault, verdict)
 }
 
+/// Whether a server closed a new connection, or said something that Redis does not say to begin with.
+pub(super) fn hung_up(fault: &RedisError) -> bool {
+    let closed = fault.is_connection_dropped() && !fault.is_connection_refusal();
+    closed || fault.kind() == Reported::Parse
+}
+
+/// The error of a server that hung up on a new connection with these words.
+pub(super) fn refused(fault: &RedisError, words: &str) -> Error {
+    let what = if words.contains("max number of clients") {
+        "Redis has no connection left for us; raise `maxclients`, or use fewer clients"
+    } else {
+        "Redis hung up before it answered; look whether this port speaks TLS, and whether `maxclients` is reached"
+    };
+    told(fault, (ErrorKind::Unavailable, what))
+}
+
+/// The error of a database that cannot be selected.
+pub(super) fn selecting(fault: &RedisError) -> Error {
+    let detail = fault.detail().unwrap_or_default();
+    match code(fault).as_deref() {
+        Some("ERR") if detail.contains("cluster") => one_of_a_cluster(),
+        Some("ERR") => Error::invalid(
+            "this Redis refuses the database number of the URL; look at `databases` in its configuration",
+        ),
+        _ => connecting(fault),
+    }
+}
+
+/// The error of a node of a cluster that is addressed as a single server.
+pub(super) fn one_of_a_cluster() -> Error {
+    Error::invalid(
+        "this Redis is a node of a cluster and serves only a part of the names; use redis-cluster:// without a \
+         database number",
+    )
+}
+
+/// Whether the server has no such command for us: not allowed, renamed or switched off.
+pub(super) fn is_not_allowed(fault: &RedisError) -> bool {
+    matches!(code(fault).as_deref(), Some("NOPERM" | "ERR"))
+}
+
+/// Whether a replica says that it is one.
+pub(super) fn is_replica(fault: &RedisError) -> bool {
+    matches!(code(fault).as_deref(), Some("READONLY" | "MASTERDOWN"))
+}
+
 fn told(fault: &RedisError, (kind, what): (ErrorKind, &'static str)) -> Error {
     let error = Error::new(kind, what);
     // What the server says may quote keys; what the driver says of a connection does not.
@@ -54,7 +100,8 @@ pub(super) fn code(fault: &RedisError) -> Option<String> {
 pub(super) fn breaks_connection(fault: &RedisError) -> bool {
     // A server that does not answer may be half gone; a replica may have a primary elsewhere.
     matches!(fault.kind(), Reported::Io | Reported::Parse | Reported::AuthenticationFailed | Reported::Client)
-        || matches!(code(fault).as_deref(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"))
+        || is_replica(fault)
+        || code(fault).as_deref() == Some("NOAUTH")
 }
 
 /// Whether another node of a cluster may have taken over.
@@ -102,6 +149,10 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
             }
             "NOAUTH" | "WRONGPASS" => (AuthFailed, "Redis refused the user name or password"),
             "NOPERM" => (AuthFailed, "the Redis user lacks a permission; docs/redis.md lists what is needed"),
+            "ERR" if fault.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => (
+                InvalidArgument,
+                "this Redis is not a node of a cluster; use redis:// instead of redis-cluster://",
+            ),
             _ => (Internal, "Redis refused the call in a way that leasehold does not know"),
         },
     }
@@ -150,6 +201,7 @@ mod tests {
             ("ERR user_script:77: FOREIGN a lease that leasehold did not write script: f3", Internal),
             ("ERR Error running script (call to f_1): @user_script:9: OOM command not allowed", Unavailable),
             ("ERR Error running script (call to f_1): @user_script:9: READONLY You can't write", Unavailable),
+            ("ERR This instance has cluster support disabled", InvalidArgument),
             ("ERR something else", Internal),
         ] {
             let error = error(&said(text));

@@ -1,11 +1,12 @@
 //! One connection to one server, replaced when it breaks.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
+use redis::{Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 
 use super::address::{Address, Layout};
@@ -98,6 +99,8 @@ pub(super) struct Link {
     pub(super) address: Arc<Address>,
     /// One server; `None`: the primary that the sentinels name.
     server: Option<ConnectionAddr>,
+    /// The sentinel that is asked first.
+    turn: AtomicUsize,
     home: Handle,
     state: Mutex<State>,
     /// Whoever has it makes the connection.
@@ -111,6 +114,8 @@ pub(super) struct Link {
 #[derive(Default)]
 struct State {
     current: Option<MultiplexedConnection>,
+    /// Where the latest connection leads to.
+    at: Option<ConnectionAddr>,
     generation: u64,
     failed: Option<(Instant, Error)>,
     /// A connection of the caller's own is used until it breaks.
@@ -122,6 +127,7 @@ impl Link {
         Link {
             address,
             server,
+            turn: AtomicUsize::new(0),
             home,
             state: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
@@ -154,11 +160,15 @@ impl Link {
     }
 
     /// The next call makes a new connection, unless somebody has already.
-    fn broken(&self, generation: u64) {
+    fn broken(&self, generation: u64, fault: &RedisError) {
         let mut state = self.state();
         if state.generation == generation {
             state.current = None;
             state.generation += 1;
+            if fault::is_replica(fault) {
+                // The sentinel that named it may do so again.
+                self.turn.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -167,13 +177,25 @@ impl Link {
         self.server.as_ref().map(ToString::to_string)
     }
 
-    /// A client of the server this link leads to at present.
-    pub(super) async fn client(&self) -> Result<Client> {
-        match (&self.server, &self.address.layout) {
-            (Some(server), _) => self.address.client(server.clone()),
-            (None, Layout::Sentinel(service)) => self.address.primary(service).await,
-            (None, _) => Err(Error::new(ErrorKind::Internal, "there is no server to connect to")),
+    /// The host of the server, if there is one that does not change.
+    pub(super) fn host(&self) -> Option<&str> {
+        match self.server.as_ref()? {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
         }
+    }
+
+    /// A client of the server that this link leads to at present.
+    pub(super) async fn client(self: &Arc<Self>) -> Result<Client> {
+        if let Some(server) = &self.server {
+            return self.address.client(server.clone());
+        }
+        // Where the calls go: the sentinels may not agree.
+        if self.current().is_none() {
+            Box::pin(self.reconnect()).await?;
+        }
+        let at = self.state().at.clone();
+        self.address.client(at.ok_or_else(nowhere)?)
     }
 
     /// A new connection, unless somebody else makes one meanwhile.
@@ -194,8 +216,9 @@ impl Link {
             let made = link.connect().await;
             let mut state = link.state();
             match made {
-                Ok(connection) => {
+                Ok((at, connection)) => {
                     (state.current, state.failed, state.lent) = (Some(connection), None, false);
+                    state.at = Some(at);
                     state.generation += 1;
                 }
                 Err(error) => state.failed = Some((Instant::now(), error)),
@@ -213,36 +236,13 @@ impl Link {
             .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the connection to Redis broke at once")))
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection> {
-        let client = self.client().await?;
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.address.connect_timeout))
-            .set_response_timeout(Some(self.address.response_timeout.saturating_add(self.patience)));
-        let connecting = || client.get_multiplexed_async_connection_with_config(&config);
-        let connected = match connecting().await {
-            // The answer to the login broke off. Nothing else was asked yet, so a second try repeats nothing.
-            Err(fault) if fault.kind() == redis::ErrorKind::Parse => connecting().await,
-            connected => connected,
-        };
-        let mut connection = connected.map_err(|fault| fault::connecting(&fault))?;
-        // An answer from a replica could be out of date.
-        if self.address.layout != Layout::Cluster {
-            let role: std::result::Result<String, _> =
-                redis::cmd("INFO").arg("replication").query_async(&mut connection).await;
-            match role {
-                Ok(info) if info.contains("role:slave") => {
-                    return Err(Error::new(
-                        ErrorKind::Unavailable,
-                        "this Redis is a replica; connect to its primary, or through the sentinels",
-                    ));
-                }
-                Err(fault) if fault::code(&fault).as_deref() != Some("NOPERM") => {
-                    return Err(fault::connecting(&fault));
-                }
-                _ => {}
-            }
+    async fn connect(&self) -> Result<(ConnectionAddr, MultiplexedConnection)> {
+        let Link { address, server, turn, patience, .. } = self;
+        match (server, &address.layout) {
+            (Some(server), _) => Ok((server.clone(), address.connect(server, *patience).await?)),
+            (None, Layout::Sentinel(service)) => address.connect_to_primary(service, turn, *patience).await,
+            (None, _) => Err(nowhere()),
         }
-        Ok(connection)
     }
 
     /// Sends what `send` sends, and gives the connection up if that broke it.
@@ -265,7 +265,7 @@ impl Link {
     fn judged<T>(&self, generation: u64, answer: std::result::Result<T, RedisError>) -> Result<T, Failure> {
         answer.map_err(|fault| {
             if fault::breaks_connection(&fault) {
-                self.broken(generation);
+                self.broken(generation, &fault);
             }
             Failure::Said(fault)
         })
@@ -291,4 +291,8 @@ impl Link {
         let reply = |value| Reply::new(value, self, generation);
         Ok(values.into_iter().map(|value| value.extract_error().map(reply)).collect())
     }
+}
+
+fn nowhere() -> Error {
+    Error::new(ErrorKind::Internal, "there is no server to connect to")
 }

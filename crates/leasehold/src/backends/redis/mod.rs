@@ -7,6 +7,7 @@ mod builder;
 mod calls;
 mod check;
 mod cluster;
+mod connect;
 mod fault;
 mod keys;
 mod known;
@@ -196,6 +197,7 @@ impl Redis {
     }
 
     async fn open(address: Arc<Address>, connection: Option<MultiplexedConnection>) -> Result<Self> {
+        address.check()?;
         let runtime = Handle::current();
         let elsewhere = connection.is_none().then(|| PerRuntime::beside(&runtime));
         let slots = Arc::default();

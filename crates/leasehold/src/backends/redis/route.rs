@@ -19,6 +19,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// Between two tries while a slot is on its way from node to node.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
+/// So often a call is sent on at once: one node may be out of date, and the next may be giving the slot away. Nodes that
+/// send it on more often than that disagree, and are given time.
+const REDIRECTS: u32 = 2;
+
+/// The longest pause between two tries while nodes disagree. The pauses begin with [`TRY_AGAIN`] and double.
+const DISAGREEMENT: Duration = Duration::from_millis(160);
+
 /// The way to the server, or to the nodes of a cluster.
 pub(super) struct Route {
     address: Arc<Address>,
@@ -127,7 +134,7 @@ impl Route {
     pub(super) async fn call(&self, call: &Call) -> Result<Reply> {
         let link = self.link(call.key()).await?;
         let answer = link.send(&call.script.by_hash(call)).await;
-        self.settled(call, answer).await
+        self.settled(call, &link, answer).await
     }
 
     /// Calls that go out together and are answered each on its own.
@@ -158,33 +165,40 @@ impl Route {
             }
             for (i, answer) in group.into_iter().zip(sent) {
                 if !again.contains(&i) {
-                    answers[i] = Some(self.settled(&calls[i], answer).await);
+                    answers[i] = Some(self.settled(&calls[i], &link, answer).await);
                 }
             }
             if !again.is_empty() {
                 for (i, answer) in again.iter().zip(send_group(&link, calls, &again).await) {
-                    answers[*i] = Some(self.settled(&calls[*i], answer).await);
+                    answers[*i] = Some(self.settled(&calls[*i], &link, answer).await);
                 }
             }
         }
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(fault::strange()))).collect()
     }
 
-    /// The answer, if there is one.
-    async fn settled(&self, call: &Call, answer: Result<Reply, Failure>) -> Result<Reply> {
+    /// The answer, if there is one; this one came over this link.
+    async fn settled(&self, call: &Call, from: &Arc<Link>, answer: Result<Reply, Failure>) -> Result<Reply> {
         match answer {
             Ok(reply) => Ok(reply),
             // Rare and large: not a part of every call.
-            failure => Box::pin(self.follow(call, failure)).await,
+            failure => Box::pin(self.follow(call, from, failure)).await,
         }
     }
 
     /// Sends a call on as long as the answer says that nothing has happened yet: the script is not known there,
     /// the slot is elsewhere or on its way. Never after a connection broke: then it may have happened.
-    async fn follow(&self, call: &Call, mut answer: Result<Reply, Failure>) -> Result<Reply> {
+    async fn follow(
+        &self,
+        call: &Call,
+        from: &Arc<Link>,
+        mut answer: Result<Reply, Failure>,
+    ) -> Result<Reply> {
+        let mut from = Arc::clone(from);
         let mut text = false;
         let mut link = None;
         let mut asking = false;
+        let (mut redirects, mut pause) = (0, TRY_AGAIN);
         let started = Instant::now();
         for _ in 0.. {
             let fault = match answer {
@@ -196,34 +210,49 @@ impl Route {
                 }
             };
             let late = started.elapsed() >= self.address.response_timeout;
-            match self.step(&fault, late)? {
-                Step::Done => {
-                    if fault::asks_for_next(&fault) {
-                        self.look_for_next();
-                    }
-                    return Err(fault::error(&fault));
-                }
+            match self.step(&fault, &from, late)? {
+                Step::Done => return Err(self.given_up(&fault)),
                 Step::Load if text => return Err(fault::error(&fault)),
                 Step::Load => text = true,
-                Step::Go(to, ask) => (link, asking) = (Some(to), ask),
+                Step::Go(to, ask) => {
+                    redirects += 1;
+                    if redirects > REDIRECTS {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(DISAGREEMENT);
+                    }
+                    (link, asking) = (Some(to), ask);
+                }
                 Step::Pause => tokio::time::sleep(TRY_AGAIN).await,
                 Step::Refresh(nodes) => {
                     tokio::time::sleep(TRY_AGAIN).await;
                     nodes.refresh().await?;
-                    link = None;
+                    (link, asking) = (None, false);
                 }
             }
-            let to = match &link {
+            from = match &link {
                 Some(link) => Arc::clone(link),
                 None => self.link(call.key()).await?,
             };
             let cmd = if text { call.script.by_text(call) } else { call.script.by_hash(call) };
-            answer = if asking { ask(&to, cmd).await } else { to.send(&cmd).await };
+            answer = if asking { ask(&from, cmd).await } else { from.send(&cmd).await };
         }
         Err(fault::strange())
     }
 
-    fn step(&self, fault: &RedisError, late: bool) -> Result<Step> {
+    /// The error of a call that is not sent on any more.
+    fn given_up(&self, fault: &RedisError) -> Error {
+        let redirected = matches!(self.to, To::Cluster(_)) && fault.redirect_node().is_some();
+        if redirected || fault::asks_for_next(fault) {
+            self.look_for_next();
+        }
+        if redirected {
+            let disagree = "the nodes of the cluster do not agree who serves this name";
+            return Error::new(ErrorKind::Unavailable, disagree);
+        }
+        fault::error(fault)
+    }
+
+    fn step(&self, fault: &RedisError, from: &Link, late: bool) -> Result<Step> {
         let code = fault::code(fault).unwrap_or_default();
         if code == "NOSCRIPT" {
             return Ok(Step::Load);
@@ -235,10 +264,15 @@ impl Route {
         Ok(match code.as_str() {
             "MOVED" | "ASK" => {
                 let Some((node, slot)) = fault.redirect_node() else { return Ok(Step::Done) };
+                // A node without a host is where the answer came from, at another port.
+                let node = match (node.strip_prefix(':'), from.host()) {
+                    (Some(port), Some(host)) => format!("{host}:{port}"),
+                    _ => node.to_owned(),
+                };
                 if code == "MOVED" {
-                    nodes.slots.moved(slot, node);
+                    nodes.slots.moved(slot, &node);
                 }
-                Step::Go(nodes.link(node)?, code == "ASK")
+                Step::Go(nodes.link(&node)?, code == "ASK")
             }
             "TRYAGAIN" => Step::Pause,
             "READONLY" => Step::Refresh(Arc::clone(nodes)),

@@ -1,5 +1,7 @@
 //! How Redis calls those who wait: by messages on a channel that they subscribe to.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -34,7 +36,7 @@ impl Subscribe for Route {
     }
 }
 
-async fn subscribe(link: &Link, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {
+async fn subscribe(link: &Arc<Link>, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {
     let client = link.client().await?;
     let pubsub = client.get_async_pubsub().await.map_err(|fault| fault::connecting(&fault))?;
     let (mut sink, messages) = pubsub.split();

@@ -1,0 +1,182 @@
+//! How a connection is made: to one server, or to the primary that the sentinels name.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionAddr};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::address::{Address, Layout};
+use super::fault;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a sentinel, or the server that it named, may be silent before the next sentinel is asked beside it. Never
+/// more than a share of the whole limit, so that each of them gets its turn.
+const NEXT_SENTINEL: Duration = Duration::from_millis(500);
+
+/// How long to listen for the reason of a server that hung up. It speaks first, so this is a round trip or two.
+const LISTEN: Duration = Duration::from_millis(250);
+
+/// A step of the search for the primary, by which sentinel it came.
+enum Found {
+    /// What a sentinel says; nothing if it does not know the service.
+    Named(usize, Result<Option<(String, u16)>>),
+    /// A connection to what it named.
+    Connected(usize, ConnectionAddr, Result<MultiplexedConnection>),
+}
+
+impl Address {
+    /// A connection to one server, logged in, in the right database. A replica is refused. An answer may take so much
+    /// longer than usual.
+    pub(super) async fn connect(
+        &self,
+        server: &ConnectionAddr,
+        patience: Duration,
+    ) -> Result<MultiplexedConnection> {
+        let client = self.client(server.clone())?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.response_timeout.saturating_add(patience)));
+        let connecting = || client.get_multiplexed_async_connection_with_config(&config);
+        let connected = match connecting().await {
+            // The answer to the login broke off. Nothing else was asked yet, so a second try repeats nothing.
+            Err(fault) if fault.kind() == redis::ErrorKind::Parse => connecting().await,
+            connected => connected,
+        };
+        let mut connection = match connected {
+            Ok(connection) => connection,
+            Err(fault) if fault::hung_up(&fault) => {
+                return Err(fault::refused(&fault, &last_words(server).await));
+            }
+            Err(fault) => return Err(fault::connecting(&fault)),
+        };
+        if self.db != 0 {
+            let selected = redis::cmd("SELECT").arg(self.db).query_async::<()>(&mut connection).await;
+            selected.map_err(|fault| fault::selecting(&fault))?;
+        }
+        // An answer from a replica could be out of date.
+        if self.layout != Layout::Cluster {
+            let role: std::result::Result<String, _> =
+                redis::cmd("INFO").arg("replication").query_async(&mut connection).await;
+            match role {
+                Ok(info) if info.contains("role:slave") => {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "this Redis is a replica; connect to its primary, or through the sentinels",
+                    ));
+                }
+                // A server that does not answer this is used all the same: a replica refuses to write.
+                Err(fault) if !fault::is_not_allowed(&fault) => return Err(fault::connecting(&fault)),
+                _ => {}
+            }
+        }
+        Ok(connection)
+    }
+
+    /// A connection to the present primary, and where that is. Sentinels may be wrong: if what one names cannot be used,
+    /// the next is asked, and likewise beside one that is silent. `turn` is the sentinel to begin with: the one that was
+    /// right, or the next after an attempt that failed.
+    pub(super) async fn connect_to_primary(
+        &self,
+        service: &str,
+        turn: &AtomicUsize,
+        patience: Duration,
+    ) -> Result<(ConnectionAddr, MultiplexedConnection)> {
+        let count = self.hosts.len();
+        let first = turn.load(Ordering::Relaxed) % count.max(1);
+        let pause = NEXT_SENTINEL.min(self.connect_timeout / u32::try_from(count + 1).unwrap_or(u32::MAX));
+        let mut last = Error::new(ErrorKind::Unavailable, "no sentinel answers");
+        let mut named = Vec::new();
+        let search = async {
+            let mut left = (0..count).map(|i| (first + i) % count);
+            let mut under_way: FuturesUnordered<BoxFuture<'_, Found>> = FuturesUnordered::new();
+            under_way.extend(left.next().map(|sentinel| self.ask(sentinel, service).boxed()));
+            loop {
+                let found = tokio::select! {
+                    found = under_way.next() => found?,
+                    () = sleep(pause), if left.len() > 0 => {
+                        under_way.extend(left.next().map(|sentinel| self.ask(sentinel, service).boxed()));
+                        continue;
+                    }
+                };
+                let failed = match found {
+                    Found::Connected(sentinel, at, Ok(connection)) => {
+                        return Some((sentinel, at, connection));
+                    }
+                    Found::Named(sentinel, Ok(Some(at))) if !named.contains(&at) => {
+                        named.push(at.clone());
+                        let at = self.at(at.0, at.1);
+                        let connecting = async move {
+                            let connection = self.connect(&at, patience).await;
+                            Found::Connected(sentinel, at, connection)
+                        };
+                        under_way.push(connecting.boxed());
+                        continue;
+                    }
+                    // Another has named it, too: it is being tried, or has failed.
+                    Found::Named(_, Ok(Some(_))) => None,
+                    Found::Named(_, Ok(None)) => {
+                        let unknown = "the sentinels know no service of this name";
+                        Some(Error::new(ErrorKind::Unavailable, unknown))
+                    }
+                    Found::Named(_, Err(error)) | Found::Connected(_, _, Err(error)) => Some(error),
+                };
+                // What no retry mends is worth more than what another sentinel says.
+                if let Some(error) = failed
+                    && last.is_retryable()
+                {
+                    last = error;
+                }
+                under_way.extend(left.next().map(|sentinel| self.ask(sentinel, service).boxed()));
+            }
+        };
+        let outcome = timeout(self.connect_timeout, search).await;
+        if let Ok(Some((sentinel, at, connection))) = outcome {
+            turn.store(sentinel, Ordering::Relaxed);
+            return Ok((at, connection));
+        }
+        turn.store(first + 1, Ordering::Relaxed);
+        let silent = match named.as_slice() {
+            [] => "no sentinel answered in time",
+            _ => "the primary that the sentinels name did not answer in time",
+        };
+        let is_late = outcome.is_err() && last.is_retryable();
+        Err(if is_late { Error::new(ErrorKind::Unavailable, silent) } else { last })
+    }
+
+    async fn ask(&self, sentinel: usize, service: &str) -> Found {
+        let answer = async {
+            let client = self.sentinel(self.hosts[sentinel].clone())?;
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(self.connect_timeout))
+                .set_response_timeout(Some(self.connect_timeout));
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("get-master-addr-by-name").arg(service);
+            let answer = async {
+                let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+                question.query_async::<Option<(String, u16)>>(&mut connection).await
+            };
+            answer.await.map_err(|fault| fault::connecting(&fault))
+        };
+        Found::Named(sentinel, answer.await)
+    }
+}
+
+/// What a server says before it hangs up. The driver does not show it: it waits for the answers to its own questions.
+/// Empty if nothing is said, or if it would be said only after a TLS handshake.
+async fn last_words(server: &ConnectionAddr) -> String {
+    let ConnectionAddr::Tcp(host, port) = server else { return String::new() };
+    let mut words = Vec::new();
+    let listen = async {
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        stream.take(128).read_to_end(&mut words).await
+    };
+    let _ = timeout(LISTEN, listen).await;
+    String::from_utf8_lossy(&words).into_owned()
+}

@@ -63,7 +63,7 @@ fn sentinel(primary: &Server, password: Option<&str>) -> Server {
     for _ in 0..TRIES {
         let (dir, port) = (or_panic(Dir::new()), free_port());
         let mut config = format!(
-            "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 500\n\
+            "port {port}\nsentinel monitor main 127.0.0.1 {} 2\nsentinel down-after-milliseconds main 3000\n\
              sentinel failover-timeout main 3000\n",
             primary.port
         );

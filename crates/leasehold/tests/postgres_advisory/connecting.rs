@@ -107,3 +107,24 @@ async fn both_names_of_the_scheme_and_the_socket_work() {
         locks.mutex("x").lock().await.unwrap().release().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn an_address_alone_and_a_socket_work_with_every_sslmode() {
+    let server = Postgres::builder().tls().start();
+    let (port, right) = (server.port(), server.authority());
+    let socket = server.socket().display().to_string().replace('/', "%2F");
+    for tls in [
+        "disable".to_owned(),
+        "prefer".to_owned(),
+        "require".to_owned(),
+        format!("verify-ca&sslrootcert={}", right.display()),
+    ] {
+        for url in [
+            format!("postgres+advisory://postgres@/postgres?hostaddr=127.0.0.1&port={port}&sslmode={tls}"),
+            format!("postgres+advisory://postgres@{socket}:{port}/postgres?sslmode={tls}"),
+        ] {
+            let locks = Locks::connect(&url).await.unwrap_or_else(|error| panic!("{url}: {error:?}"));
+            locks.mutex("x").lock().await.unwrap().release().await.unwrap();
+        }
+    }
+}

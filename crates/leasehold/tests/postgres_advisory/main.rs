@@ -14,5 +14,6 @@ mod poolers;
 mod processes;
 mod runtimes;
 mod scope;
+mod slow;
 mod support;
 mod waiting;

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod exclusive;
+mod hosts;
 mod many_names;
 mod model;
 mod network;

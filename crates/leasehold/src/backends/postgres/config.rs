@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::ready;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use crate::error::{Error, ErrorKind, Result};
 
 use super::fault;
 use super::line::WithoutIo;
-use super::reach::{self, Reached, Target};
+use super::reach::{self, LastReached, Reached, Target, Way};
 use super::tls::{self, Tls, TlsFiles};
 use super::tls_stream::Connector;
 
-/// How long it may take to connect, all in all: the time a request may take unless the user says otherwise.
+/// How long it may take to connect to one address, all in all: the time a request may take unless the user says
+/// otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection on which nothing was heard for so long is probed by TCP, so often at this distance, and given
@@ -50,12 +52,11 @@ const DRIVERS: &[&str] = &[
     "port",
     "sslnegotiation",
     "target_session_attrs",
-    "tcp_user_timeout",
     "user",
 ];
 
-/// Options about TLS, which the driver leaves to us.
-const TLS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert"];
+/// Options that we read: those about TLS, which the driver leaves to us, and one of which it has another unit.
+const OURS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert", "tcp_user_timeout"];
 
 /// Where a PostgreSQL server is, and how to connect to it: from a URL, or from the driver's own settings.
 ///
@@ -64,22 +65,23 @@ const TLS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert"];
 ///
 /// | option | says |
 /// |---|---|
-/// | `sslmode` | `disable`: no TLS. `prefer` (the default): TLS if the server has it, but it is **not** checked who it is. `require`: TLS or nothing; who it is is checked only if `sslrootcert` is given. `verify-ca`: its certificate must come from a trusted authority. `verify-full`: and be for the host of the URL. Over a network use `verify-full` |
-/// | `sslrootcert` | a PEM file of the authorities to trust; `system`, and the default of the `verify-` modes: those of the machine |
+/// | `sslmode` | `disable`: no TLS. `prefer` (the default): TLS if the server has it, but it is **not** checked who it is. `require`: TLS or nothing; who it is is checked only if `sslrootcert` is given. `verify-ca`: its certificate must come from an authority in `sslrootcert`. `verify-full`: it must come from a trusted authority and be for the host of the URL. Over a network use `verify-full`. On a Unix socket there is no TLS |
+/// | `sslrootcert` | a PEM file of the authorities to trust; `system`, and the default of `verify-full`: those of the machine. These vouch for anybody's name, so only `verify-full` accepts them |
 /// | `sslcert`, `sslkey` | PEM files of a certificate and its key, to show who the client is |
-/// | `connect_timeout` | seconds to connect, with TLS, login and the session's settings; 5 |
+/// | `connect_timeout` | seconds to connect to one address of one host, with TLS, login and the session's settings; 5. Then the next address is tried. Connections begin with the address that was reached last |
 /// | `keepalives_idle`, `keepalives_interval`, `keepalives_retries` | TCP probes; 5 s, 3 s, 3: a machine that vanished is noticed within 15 s |
-/// | `tcp_user_timeout` | seconds that what was sent may stay without a sign that it arrived; 10 |
+/// | `tcp_user_timeout` | milliseconds that what was sent may stay without a sign that it arrived; 10000. 0: what the system has |
 /// | `application_name` | what `pg_stat_activity` shows; `leasehold` |
 /// | `target_session_attrs` | `read-write` if there are several hosts: the primary is looked for |
 /// | `user`, `password`, `dbname`, `host`, `hostaddr`, `port`, `options`, `channel_binding`, `load_balance_hosts`, `sslnegotiation` | as in libpq |
 #[derive(Clone)]
 pub struct Address {
     config: Config,
-    tls: Connector,
+    pub(super) tls: Connector,
     timeout: Duration,
     /// Shared by the connections, and by clones.
     without_io: WithoutIo,
+    last: LastReached,
 }
 
 impl Address {
@@ -95,7 +97,13 @@ impl Address {
     /// the time to connect.
     pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
         let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        Address { config, tls: Connector::new(tls), timeout, without_io: WithoutIo::default() }
+        Address {
+            config,
+            tls: Connector::new(tls),
+            timeout,
+            without_io: WithoutIo::default(),
+            last: LastReached::default(),
+        }
     }
 
     /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a
@@ -110,8 +118,10 @@ impl Address {
         if scheme != "postgres" && scheme != "postgresql" {
             return Err(Error::invalid("a PostgreSQL URL begins with postgres:// or postgresql://"));
         }
-        // As the driver does it: whatever is before the first @ is a user and a password.
-        let credentials = rest.find('@').map_or(0, |at| at + 1);
+        // Whatever is before the first @ is a user and a password, as the driver has it, unless that @ is in the value of
+        // an option.
+        let at = rest.find('@').filter(|at| !ends_in_an_option(&rest[..*at], own));
+        let credentials = at.map_or(0, |at| at + 1);
         let query = rest[credentials..].find('?').map(|at| credentials + at);
         let (base, query) = query.map_or((rest, ""), |at| (&rest[..at], &rest[at + 1..]));
 
@@ -119,8 +129,9 @@ impl Address {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| unknown_option(own))?;
             if DRIVERS.contains(&key) {
-                theirs.push(pair);
-            } else if TLS.contains(&key) || own.contains(&key) {
+                // The driver would take a bare @ for the end of a password.
+                theirs.push(pair.replace('@', "%40"));
+            } else if OURS.contains(&key) || own.contains(&key) {
                 ours.insert(key.to_owned(), decode(value)?);
             } else {
                 return Err(unknown_option(own));
@@ -136,8 +147,11 @@ impl Address {
         if !given("application_name") {
             config.application_name(APPLICATION_NAME);
         }
-        if !given("tcp_user_timeout") {
-            config.tcp_user_timeout(TCP_USER_TIMEOUT);
+        match own.number("tcp_user_timeout", 0, u64::from(u32::MAX))? {
+            None => _ = config.tcp_user_timeout(TCP_USER_TIMEOUT),
+            // As in libpq: what the system has.
+            Some(0) => {}
+            Some(millis) => _ = config.tcp_user_timeout(Duration::from_millis(millis)),
         }
         if !given("keepalives_idle") {
             config.keepalives_idle(KEEPALIVE.0);
@@ -177,24 +191,27 @@ impl Address {
 
     /// A new connection, whose home is the runtime this is called on.
     pub(crate) async fn connect(&self) -> Result<Reached> {
-        self.in_time(reach::connect(&self.config, &self.tls, &self.without_io)).await
+        self.open(|reached| ready(Ok(reached))).await
     }
 
-    /// How long it may take to connect.
+    /// A new connection that was made `ready` for use. Each address of each host has the whole time limit for that, from
+    /// the first byte to the last answer; if it fails or does not answer, the next address is tried.
+    pub(crate) async fn open<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let Address { config, tls, without_io, last, timeout } = self;
+        Way { config, tls, without_io, last, limit: *timeout }.connect(ready).await
+    }
+
+    /// How long it may take to connect to one address.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Opens something within the time there is to connect, from the first byte to the last answer that it needs before
-    /// it can be used.
+    /// Asks what is needed before a connection can be used, within the time that one address may take.
     pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
-        let late = |_| {
-            Error::new(
-                ErrorKind::Unavailable,
-                "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
-            )
-        };
-        tokio::time::timeout(self.timeout, opening).await.map_err(late)?
+        reach::in_time(self.timeout, opening).await
     }
 
     /// Asks the server to cancel what a connection is doing. Whether it did, nobody says.
@@ -273,9 +290,16 @@ impl OwnOptions {
     }
 }
 
+/// Whether this beginning of a URL ends within the value of an option: the last thing in it that looks like one is known.
+fn ends_in_an_option(beginning: &str, own: &[&str]) -> bool {
+    let Some((_, query)) = beginning.split_once('?') else { return false };
+    let last = query.rsplit('&').next().and_then(|pair| pair.split_once('='));
+    last.is_some_and(|(key, _)| DRIVERS.contains(&key) || OURS.contains(&key) || own.contains(&key))
+}
+
 /// The option itself is not repeated: a password with a `?` in it would be taken for one.
 fn unknown_option(own: &[&str]) -> Error {
-    let known: Vec<&str> = own.iter().chain(TLS).chain(DRIVERS).copied().collect();
+    let known: Vec<&str> = own.iter().chain(OURS).chain(DRIVERS).copied().collect();
     Error::invalid(format!("the URL has an option that is not known here; known are {}", known.join(", ")))
 }
 
@@ -330,10 +354,36 @@ mod tests {
         assert_eq!(config.get_keepalives_interval(), Some(KEEPALIVE.1));
         assert_eq!(config.get_keepalives_retries(), Some(KEEPALIVE.2));
         assert_eq!(config.get_ssl_mode(), SslMode::Prefer);
-        let config = parse("postgres://h?keepalives_idle=60&tcp_user_timeout=7&application_name=x").unwrap();
+        let config =
+            parse("postgres://h?keepalives_idle=60&tcp_user_timeout=7000&application_name=x").unwrap();
         assert_eq!(config.get_application_name(), Some("x"));
         assert_eq!(config.get_tcp_user_timeout(), Some(&Duration::from_secs(7)));
         assert_eq!(config.get_keepalives_idle(), Duration::from_secs(60));
+        assert_eq!(parse("postgres://h?tcp_user_timeout=0").unwrap().get_tcp_user_timeout(), None);
+    }
+
+    #[test]
+    fn an_at_sign_in_an_option_makes_nothing_a_user() {
+        for url in ["postgres://h/db?application_name=me@x", "postgres://h?dbname=db&application_name=me@x"] {
+            let config = parse(url).unwrap();
+            assert_eq!((config.get_user(), config.get_dbname()), (None, Some("db")), "{url}");
+            assert_eq!(config.get_hosts(), [Host::Tcp("h".into())]);
+            assert_eq!(config.get_application_name(), Some("me@x"));
+        }
+        let config = parse("postgres://u:a/b?c@h/db?application_name=me@x").unwrap();
+        assert_eq!((config.get_user(), config.get_password()), (Some("u"), Some(&b"a/b?c"[..])));
+        assert_eq!(config.get_application_name(), Some("me@x"));
+        let (_, mut own) = Address::parse_with("postgres://h/db?schema=a@b", &["schema"]).unwrap();
+        assert_eq!(own.take("schema").as_deref(), Some("a@b"));
+    }
+
+    #[test]
+    fn public_authorities_are_trusted_only_for_a_name() {
+        for mode in ["verify-ca", "verify-ca&sslrootcert=system", "require&sslrootcert=system"] {
+            let error = parse(&format!("postgres://h/db?sslmode={mode}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{mode}");
+            assert!(error.message().contains("sslmode=verify-full"), "{error}");
+        }
     }
 
     #[test]

@@ -82,9 +82,9 @@ impl Driver {
 
     /// The task at home, until the connection is over. Dropped, it closes the connection.
     pub(crate) async fn run(self: Arc<Self>) {
-        let closing = Closing(self);
+        let _closing = Closing::new(&self);
         let mut timer = pin!(tokio::time::sleep(VACANT));
-        std::future::poll_fn(|cx| closing.0.poll_at_home(timer.as_mut(), cx)).await;
+        std::future::poll_fn(|cx| self.poll_at_home(timer.as_mut(), cx)).await;
     }
 
     fn poll_at_home(&self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
@@ -229,12 +229,26 @@ impl Driver {
     }
 }
 
-/// The task at home; without it nobody would notice the end of the connection.
-struct Closing(Arc<Driver>);
+/// Closes the connection when it is dropped. The task at home has one: without that task nobody would notice the end
+/// of the connection. Whoever sets a connection up has one too, in case that is given up.
+pub(crate) struct Closing(Option<Arc<Driver>>);
+
+impl Closing {
+    pub(crate) fn new(driver: &Arc<Driver>) -> Self {
+        Closing(Some(Arc::clone(driver)))
+    }
+
+    /// Leaves the connection open.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.close();
+        if let Some(driver) = &self.0 {
+            driver.close();
+        }
     }
 }
 

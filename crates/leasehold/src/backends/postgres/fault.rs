@@ -99,12 +99,18 @@ fn without_words(fault: Fault) -> Error {
 
 /// What a code of the server means for the caller.
 fn judge(code: &str) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable};
+    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable, Unsupported};
     match code {
         "28P01" => (AuthFailed, "the PostgreSQL server refused user or password"),
         "42501" => (
             AuthFailed,
             "the PostgreSQL user lacks a privilege that is needed here; docs/postgres-advisory.md and docs/postgres.md list them",
+        ),
+        // A statement that was prepared in another session, or by somebody else in this one.
+        "26000" | "42P05" => (
+            Unsupported,
+            "a pooler stands before the PostgreSQL server and mixes up sessions; set its pool_mode to session, connect \
+             to the server's own port, or use the store postgres:// with pooler=transaction",
         ),
         "3D000" => {
             (InvalidArgument, "the PostgreSQL server has no such database; look at the end of the URL")
@@ -174,6 +180,7 @@ mod tests {
             ("40001", Busy),
             ("40P01", Busy),
             ("57014", NetworkTimeout),
+            ("26000", Unsupported),
             ("42P01", Internal),
             ("22012", Internal),
             ("XX000", Internal),

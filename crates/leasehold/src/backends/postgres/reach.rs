@@ -4,13 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
 use tokio_postgres::{CancelToken, Client, Config, SimpleQueryMessage};
 
@@ -41,90 +41,172 @@ pub(crate) struct Target {
     host: String,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// Connects to the first host that lets us in and is of the kind that is asked for. The socket's home is the runtime
-/// this is called on.
-pub(crate) async fn connect(config: &Config, tls: &Connector, without_io: &WithoutIo) -> Result<Reached> {
-    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
-    let count = hosts.len().max(addresses.len());
-    if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
-        return Err(Error::invalid("the URL must have a host, and as many hostaddr as hosts if it has any"));
+/// The address that was reached last. The next connection begins there, so that a silent host before it costs its time
+/// limit once, and not every time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastReached(Arc<Mutex<Option<(usize, Place)>>>);
+
+impl LastReached {
+    fn lock(&self) -> MutexGuard<'_, Option<(usize, Place)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    if ports.len() > 1 && ports.len() != count {
-        return Err(Error::invalid("the URL must have one port, or as many as hosts"));
-    }
-    let mut failed = None;
-    for index in 0..count {
-        let port = ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
-        let targets = match (hosts.get(index), addresses.get(index)) {
-            (Some(Host::Tcp(host)), Some(ip)) => vec![(SocketAddr::new(*ip, port), host.clone())],
-            (_, Some(ip)) => vec![(SocketAddr::new(*ip, port), String::new())],
-            (Some(Host::Tcp(host)), None) => match tokio::net::lookup_host((host.as_str(), port)).await {
-                Ok(found) => found.map(|address| (address, host.clone())).collect(),
-                Err(error) => {
-                    failed = Some(fault::unreachable(error));
-                    continue;
-                }
-            },
-            (Some(Host::Unix(directory)), None) => {
-                let place = Place::Unix(directory.join(format!(".s.PGSQL.{port}")));
-                match connect_to(Target { place, host: String::new() }, config, tls, without_io).await {
-                    Ok(reached) => return Ok(reached),
-                    Err(error) => failed = Some(error),
-                }
-                continue;
-            }
-            (None, None) => continue,
-        };
-        for (address, host) in targets {
-            match connect_to(Target { place: Place::Tcp(address), host }, config, tls, without_io).await {
-                Ok(reached) => return Ok(reached),
-                Err(error) => failed = Some(error),
-            }
-        }
-    }
-    Err(failed.unwrap_or_else(|| {
-        fault::unreachable(io::Error::new(io::ErrorKind::NotFound, "the host has no address"))
-    }))
 }
 
-async fn connect_to(
-    target: Target,
-    config: &Config,
-    tls: &Connector,
-    without_io: &WithoutIo,
-) -> Result<Reached> {
-    let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
-    let line = Line::new(socket, without_io.clone()).map_err(fault::unreachable)?;
-    let (client, mut connection) = config
-        .connect_raw(LineStream(Arc::clone(&line)), handshake::<LineStream>(tls, &target)?)
-        .await
-        .map_err(fault::connecting)?;
-    let wanted = config.get_target_session_attrs();
-    if wanted != TargetSessionAttrs::Any {
-        let asked = client.simple_query("SHOW transaction_read_only");
-        let answer = tokio::select! {
-            biased;
-            answer = asked => answer.map_err(fault::connecting)?,
-            _ = &mut connection => return Err(fault::unreachable(io::ErrorKind::UnexpectedEof.into())),
-        };
-        let read_only = answer.iter().any(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0) == Some("on"),
-            _ => false,
-        });
-        if read_only != (wanted == TargetSessionAttrs::ReadOnly) {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "none of the PostgreSQL servers is the one that is looked for (target_session_attrs); is there a primary?",
+/// What it takes to connect.
+pub(crate) struct Way<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) tls: &'a Connector,
+    pub(crate) without_io: &'a WithoutIo,
+    pub(crate) last: &'a LastReached,
+    /// How long one address may take, from the first byte until `ready` is done.
+    pub(crate) limit: Duration,
+}
+
+impl Way<'_> {
+    /// Connects to the first address that lets us in, is of the kind that is asked for, and is made `ready`. The
+    /// socket's home is the runtime this is called on.
+    pub(crate) async fn connect<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let config = self.config;
+        let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+        let count = hosts.len().max(addresses.len());
+        if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
+            return Err(Error::invalid(
+                "the URL must have a host, and as many hostaddr as hosts if it has any",
             ));
         }
+        if ports.len() > 1 && ports.len() != count {
+            return Err(Error::invalid("the URL must have one port, or as many as hosts"));
+        }
+        let last = self.last.lock().clone();
+        // Among hosts that are not asked whether they are the primary, the first one that answers is meant.
+        let any_order = count == 1 || config.get_target_session_attrs() != TargetSessionAttrs::Any;
+        let first = last.as_ref().filter(|_| any_order).map_or(0, |(index, _)| *index);
+        let mut failed = None;
+        for index in (0..count).map(|index| (first + index) % count) {
+            let port = ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
+            let mut targets = match (hosts.get(index), addresses.get(index)) {
+                (Some(Host::Tcp(host)), Some(ip)) => vec![Target::tcp(SocketAddr::new(*ip, port), host)],
+                (_, Some(ip)) => vec![Target::tcp(SocketAddr::new(*ip, port), &ip.to_string())],
+                (Some(Host::Tcp(host)), None) => {
+                    let found =
+                        tokio::time::timeout(self.limit, tokio::net::lookup_host((host.as_str(), port)));
+                    match found.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                        Ok(found) => found.map(|address| Target::tcp(address, host)).collect(),
+                        Err(error) => {
+                            failed = Some(fault::unreachable(error));
+                            continue;
+                        }
+                    }
+                }
+                (Some(Host::Unix(directory)), None) => {
+                    let place = Place::Unix(directory.join(format!(".s.PGSQL.{port}")));
+                    vec![Target { place, host: String::new() }]
+                }
+                (None, None) => continue,
+            };
+            if let Some((_, last)) = &last {
+                targets.sort_by_key(|target| target.place != *last);
+            }
+            match self.first_of(targets, index, &ready).await {
+                // What was found there is no fault that the next one could make up for.
+                Err(error) if error.kind() != ErrorKind::Unsupported => failed = Some(error),
+                answer => return answer,
+            }
+        }
+        Err(failed.unwrap_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "the URL names no host of a PostgreSQL server")
+        }))
     }
-    Ok(Reached { client, connection, line, target })
+
+    /// The first address of one host that lets us in; each has the whole limit.
+    async fn first_of<T, F>(
+        &self,
+        targets: Vec<Target>,
+        index: usize,
+        ready: &impl Fn(Reached) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let none = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        let mut failed = fault::unreachable(none);
+        for target in targets {
+            let place = target.place.clone();
+            let connecting = async { ready(self.connect_to(target).await?).await };
+            match in_time(self.limit, connecting).await {
+                Ok(reached) => {
+                    *self.last.lock() = Some((index, place));
+                    return Ok(reached);
+                }
+                Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn connect_to(&self, target: Target) -> Result<Reached> {
+        let Way { tls, without_io, .. } = *self;
+        // On a Unix socket there is no TLS, whatever `sslmode` says, as in libpq.
+        let plain = matches!(target.place, Place::Unix(_)).then(|| {
+            let mut plain = self.config.clone();
+            plain.ssl_mode(SslMode::Disable).ssl_negotiation(SslNegotiation::Postgres);
+            plain
+        });
+        let config = plain.as_ref().unwrap_or(self.config);
+        let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
+        let line = Line::new(socket, without_io.clone()).map_err(fault::unreachable)?;
+        let (client, mut connection) = config
+            .connect_raw(LineStream(Arc::clone(&line)), handshake::<LineStream>(tls, &target)?)
+            .await
+            .map_err(fault::connecting)?;
+        let wanted = config.get_target_session_attrs();
+        if wanted != TargetSessionAttrs::Any {
+            let asked = client.simple_query("SHOW transaction_read_only");
+            let answer = tokio::select! {
+                biased;
+                answer = asked => answer.map_err(fault::connecting)?,
+                _ = &mut connection => return Err(fault::unreachable(io::ErrorKind::UnexpectedEof.into())),
+            };
+            let read_only = answer.iter().any(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0) == Some("on"),
+                _ => false,
+            });
+            if read_only != (wanted == TargetSessionAttrs::ReadOnly) {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "none of the PostgreSQL servers is the one that is looked for (target_session_attrs); is there a primary?",
+                ));
+            }
+        }
+        Ok(Reached { client, connection, line, target })
+    }
+}
+
+impl Target {
+    fn tcp(address: SocketAddr, host: &str) -> Self {
+        Target { place: Place::Tcp(address), host: host.to_owned() }
+    }
+}
+
+/// Does something within a time limit, whose end says that the server is too slow.
+pub(crate) async fn in_time<T>(limit: Duration, opening: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
+        )
+    };
+    tokio::time::timeout(limit, opening).await.map_err(late)?
 }
 
 fn handshake<S>(tls: &Connector, target: &Target) -> Result<Handshake>
@@ -139,26 +221,15 @@ where
 
 /// A socket, with the settings that let a dead server be noticed.
 async fn open(place: &Place, config: &Config) -> io::Result<Socket> {
-    let connecting = async {
-        match place {
-            Place::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                notice_silence(&stream, config)?;
-                Ok(Socket::Tcp(stream.into_std()?))
-            }
-            Place::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?.into_std()?)),
+    match place {
+        Place::Tcp(address) => {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            notice_silence(&stream, config)?;
+            Ok(Socket::Tcp(stream.into_std()?))
         }
-    };
-    match config.get_connect_timeout() {
-        None => connecting.await,
-        Some(limit) => within(*limit, connecting).await,
+        Place::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?.into_std()?)),
     }
-}
-
-async fn within<T>(limit: Duration, connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it took too long to connect");
-    tokio::time::timeout(limit, connecting).await.map_err(late)?
 }
 
 fn notice_silence(stream: &TcpStream, config: &Config) -> io::Result<()> {
@@ -252,6 +323,27 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_silent_address_of_a_name_is_passed_over() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = testkit::postgres::Postgres::start();
+        let config = "postgres://postgres@localhost/postgres".parse().unwrap();
+        let way = Way {
+            config: &config,
+            tls: &Address::parse("postgres://h").unwrap().tls,
+            without_io: &WithoutIo::default(),
+            last: &LastReached::default(),
+            limit: Duration::from_secs(2),
+        };
+        let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
+        let targets =
+            [silent.local_addr().unwrap(), address].map(|address| Target::tcp(address, "localhost"));
+        let connected = way.first_of(targets.into(), 0, &|reached| std::future::ready(Ok(reached)));
+        let reached = testkit::until::in_time("the second answers", connected).await.unwrap();
+        assert_eq!(reached.target.place, Place::Tcp(address));
+        assert_eq!(*way.last.lock(), Some((0, Place::Tcp(address))));
+    }
+
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn the_system_looks_for_a_silent_server_as_the_settings_say() {
@@ -262,7 +354,7 @@ mod tests {
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(5));
         assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), seconds(3));
         assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 3);
-        let stream = opened("tcp_user_timeout=7&keepalives_idle=60").await;
+        let stream = opened("tcp_user_timeout=7000&keepalives_idle=60").await;
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 7_000);
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), seconds(60));
         assert!(!sockopt::socket_keepalive(&opened("keepalives=0").await).unwrap());

@@ -26,6 +26,9 @@ pub(super) enum Tls {
     VerifyFull,
 }
 
+/// What `sslrootcert` says for the machine's own authorities.
+const SYSTEM: &str = "system";
+
 /// The files that a URL names.
 #[derive(Default)]
 pub(super) struct TlsFiles {
@@ -39,6 +42,17 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
     if matches!(mode, Tls::Disable | Tls::Prefer) && files.root.is_some() {
         return Err(Error::invalid(
             "sslrootcert checks nothing with this sslmode; say sslmode=verify-full, or leave it out",
+        ));
+    }
+    let public = match mode {
+        Tls::Disable | Tls::Prefer | Tls::VerifyFull => false,
+        Tls::Require => files.root.as_deref() == Some(SYSTEM),
+        Tls::VerifyCa => files.root.as_deref().is_none_or(|root| root == SYSTEM),
+    };
+    if public {
+        return Err(Error::invalid(
+            "the machine's own authorities vouch for servers of anybody, so without a look at the name they prove nothing; \
+             say `sslmode=verify-full`, or name a PEM file of your own authority with `sslrootcert`",
         ));
     }
     let provider = Arc::new(ring::default_provider());
@@ -77,7 +91,7 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
 fn roots(file: Option<&str>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match file {
-        Some(file) if file != "system" => {
+        Some(file) if file != SYSTEM => {
             for certificate in certificates(file, "sslrootcert")? {
                 roots.add(certificate).map_err(|error| {
                     Error::invalid("sslrootcert holds something that is no certificate of an authority")

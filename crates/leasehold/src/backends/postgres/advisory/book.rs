@@ -38,6 +38,8 @@ pub(super) struct Waiter {
     pub(super) mode: Mode,
     pub(super) owner: Arc<str>,
     pub(super) since: Moment,
+    /// The server's process that waits for it, once there is one.
+    pub(super) pid: Option<i32>,
 }
 
 #[derive(Debug)]

@@ -95,29 +95,26 @@ impl Store {
                 info.queue_length += 1;
                 if info.waiters.len() < WAITERS_SHOWN {
                     let waited = Duration::try_from_secs_f64(waited.unwrap_or_default()).unwrap_or_default();
-                    info.waiters.push(WaiterInfo {
-                        id: nobody()?,
-                        owner: stranger(pid, &program),
-                        mode,
-                        waited,
+                    let own = self.waiter(key, pid);
+                    info.waiters.push(match own {
+                        Some(own) => own,
+                        None => WaiterInfo { id: nobody()?, owner: stranger(pid, &program), mode, waited },
                     });
                 }
             }
         }
-        // Those of this client are known better.
-        let now = self.now();
-        let book = self.book();
-        let own = book.waiting.iter().filter(|(_, waiter)| waiter.key == key);
-        for ((id, waiter), shown) in own.zip(info.waiters.iter_mut()) {
-            *shown = WaiterInfo {
-                id: *id,
-                owner: Arc::clone(&waiter.owner),
-                mode: waiter.mode,
-                waited: now.since(waiter.since),
-            };
-        }
         info.holders.sort_by_key(|holder| holder.grant.fence);
         Ok(info)
+    }
+
+    /// A waiter of this client, which is known better, by the server's process that waits.
+    fn waiter(&self, key: AdvisoryKey, pid: i32) -> Option<WaiterInfo> {
+        let now = self.now();
+        let book = self.book();
+        let mut all = book.waiting.iter();
+        let (id, own) = all.find(|(_, waiter)| waiter.key == key && waiter.pid == Some(pid))?;
+        let waited = now.since(own.since);
+        Some(WaiterInfo { id: *id, owner: Arc::clone(&own.owner), mode: own.mode, waited })
     }
 
     fn holder(&self, key: AdvisoryKey, pid: i32, mode: Mode, program: &str) -> Result<HolderInfo> {

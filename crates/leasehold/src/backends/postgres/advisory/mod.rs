@@ -1,6 +1,7 @@
 //! `postgres+advisory://` — PostgreSQL's session locks, which the server frees when a connection ends.
 
 mod book;
+mod calls;
 mod finish;
 mod inspect;
 mod key;
@@ -165,7 +166,7 @@ impl AdvisoryBuilder {
         if pooled {
             open::check_session_mode(&pool, first.session()).await?;
         }
-        let fenced = self.fences && open::prepare_fences(first.session(), &self.schema).await?;
+        let fenced = self.fences && open::prepare_fences(&pool, first.session(), &self.schema).await?;
         drop(first);
         let store = Store {
             schema: self.schema.clone(),
@@ -174,6 +175,7 @@ impl AdvisoryBuilder {
             clock: Arc::new(SystemClock),
             pool,
             book: Default::default(),
+            swept: Default::default(),
         };
         Ok(Advisory { store: Arc::new(store) })
     }
@@ -276,6 +278,10 @@ impl Advisory {
                 ),
             );
         }
+        found.push(Finding::ok(
+            "locks suit migrations: CREATE INDEX CONCURRENTLY under one waits for less than a second for those who wait \
+             for it (on postgres:// not at all)",
+        ));
         found.push(if pool.pooled {
             Finding::note("there may be a pooler in session mode before the server").because(
                 "in any other mode locks would be lost without a word; it was tried that it is not in one",
@@ -330,6 +336,6 @@ impl Backend for Advisory {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        Arc::clone(&self.store).sweep().await
+        self.run(Arc::clone(&self.store).sweep()).await
     }
 }

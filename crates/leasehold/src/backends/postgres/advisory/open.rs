@@ -1,7 +1,5 @@
 //! Opening the store: is there a pooler in the way, and are there tables for the fences?
 
-use std::sync::Arc;
-
 use tokio_postgres::types::Type;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -24,26 +22,28 @@ pub(super) async fn check_session_mode(pool: &Pool, first: &Session) -> Result<(
         return Err(Error::invalid("the URL's option connections must be at least 2"));
     };
     for _ in 0..PROBES {
-        let secret = LeaseId::random();
-        mark(first, secret.expose()).await?;
-        // Sent together, one after the other.
-        let (begun, shared) = tokio::join!(
-            second.ask(|client| client.batch_execute("BEGIN")),
-            is_marked(&second, secret.expose())
-        );
-        begun?;
-        // If they share one session, the first would wait for the second here.
-        let moved = match shared {
-            Ok(false) => is_marked(first, secret.expose()).await.map(|same| !same),
-            Ok(true) | Err(_) => Ok(false),
-        };
-        let ended = second.ask(|client| client.batch_execute("ROLLBACK")).await;
-        if shared? || moved? {
-            return Err(in_transaction_mode());
-        }
-        ended?;
+        pool.address.in_time(probe(first, &second)).await?;
     }
     Ok(())
+}
+
+async fn probe(first: &Session, second: &Session) -> Result<()> {
+    let secret = LeaseId::random();
+    mark(first, secret.expose()).await?;
+    // Sent together, one after the other.
+    let (begun, shared) =
+        tokio::join!(second.ask(|client| client.batch_execute("BEGIN")), is_marked(second, secret.expose()));
+    begun?;
+    // If they share one session, the first would wait for the second here.
+    let moved = match shared {
+        Ok(false) => is_marked(first, secret.expose()).await.map(|same| !same),
+        Ok(true) | Err(_) => Ok(false),
+    };
+    let ended = second.ask(|client| client.batch_execute("ROLLBACK")).await;
+    if shared? || moved? {
+        return Err(in_transaction_mode());
+    }
+    ended
 }
 
 /// Leaves a mark on the session that is there now.
@@ -59,11 +59,11 @@ async fn is_marked(session: &Session, secret: &str) -> Result<bool> {
 }
 
 /// Makes the tables of fences unless they are there. Whether they can be used; if not, leases have no fences.
-pub(super) async fn prepare_fences(session: &Arc<Session>, schema: &str) -> Result<bool> {
+pub(super) async fn prepare_fences(pool: &Pool, session: &Session, schema: &str) -> Result<bool> {
     let tables = TABLES.map(|table| format!("{}.{table}", quoted(schema)));
     // Twice: somebody else may be making it at the same moment.
     for last in [false, true] {
-        match is_ready(session, &tables).await {
+        match pool.address.in_time(is_ready(session, &tables)).await {
             Ok((true, usable)) => {
                 if !usable {
                     tracing::warn!(
@@ -76,14 +76,14 @@ pub(super) async fn prepare_fences(session: &Arc<Session>, schema: &str) -> Resu
             Err(error) => return forbidden(error),
         }
         let script = body(include_str!("sql/fences.sql")).replace("%SCHEMA%", &quoted(schema));
-        match session.ask(|client| client.batch_execute(&script)).await {
+        match pool.address.in_time(session.ask(|client| client.batch_execute(&script))).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AuthFailed => return forbidden(error),
             Err(error) if last => return Err(error),
             Err(_) => {}
         }
     }
-    Ok(is_ready(session, &tables).await?.1)
+    Ok(pool.address.in_time(is_ready(session, &tables)).await?.1)
 }
 
 async fn is_ready(session: &Session, tables: &[String]) -> Result<(bool, bool)> {

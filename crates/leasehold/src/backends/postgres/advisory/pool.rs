@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -15,6 +16,10 @@ use super::session::Session;
 
 /// Sessions that nobody needs are kept for the next waiter: so many, for so long.
 const IDLE: (usize, Duration) = (4, Duration::from_secs(30));
+
+/// Shared sessions on which nothing is answered for a while, before attempts queue up behind each other there: a few, so
+/// that what is wrong with one call or one table does not use up all connections.
+const STUCK_SESSIONS: usize = 3;
 
 /// A waiter whose witness could not be opened tries again after this long: a few times within the time to connect.
 const NO_WITNESS: Duration = Duration::from_millis(500);
@@ -60,35 +65,60 @@ impl Pool {
 
     /// A session for what does not block, other than those named.
     pub(super) async fn shared(&self, not: &[Arc<Session>]) -> Result<Loan> {
-        if let Some(loan) = self.find_shared(not) {
+        if let Some(loan) = self.find_shared(not, STUCK_SESSIONS) {
             return Ok(loan);
         }
         let _opening = self.opening.lock().await;
-        if let Some(loan) = self.find_shared(not) {
+        if let Some(loan) = self.find_shared(not, STUCK_SESSIONS) {
             return Ok(loan);
         }
         let session = match self.take_idle() {
-            Some(session) => session,
-            None => self.open().await?.ok_or_else(|| {
+            Some(session) => Some(session),
+            None => self.open().await?,
+        };
+        let Some(session) = session else {
+            // Better one that is stuck than none.
+            return self.find_shared(not, 1).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Busy,
                     "this client has as many connections to PostgreSQL as it may; raise the URL's option connections",
                 )
-            })?,
+            });
         };
         self.inside().shared.push((Arc::clone(&session), 1));
         Ok(self.loan(session))
     }
 
-    fn find_shared(&self, not: &[Arc<Session>]) -> Option<Loan> {
+    /// A shared session that is there. One on which nothing is answered for a while is passed over, unless there are so
+    /// many of them that another would hardly fare better.
+    fn find_shared(&self, not: &[Arc<Session>], stuck: usize) -> Option<Loan> {
         let mut inside = self.inside();
         inside.shared.retain(|(session, _)| !session.is_over());
         let free = |session: &Arc<Session>| !not.iter().any(|other| Arc::ptr_eq(other, session));
-        let (session, users) = inside.shared.iter_mut().find(|(session, _)| free(session))?;
+        let mut at_work = 0;
+        let index = inside.shared.iter().position(|(session, _)| {
+            free(session) && {
+                at_work += usize::from(session.is_stuck());
+                !session.is_stuck() || at_work >= stuck
+            }
+        })?;
+        let (session, users) = &mut inside.shared[index];
         *users += 1;
         let session = Arc::clone(session);
         drop(inside);
         Some(self.loan(session))
+    }
+
+    /// A session to ask about another one. Boxed, because a session that is opened for this may itself have to ask.
+    pub(super) fn other_than<'a>(&'a self, session: &'a Arc<Session>) -> BoxFuture<'a, Result<Loan>> {
+        Box::pin(async move {
+            match self.own().await? {
+                Some(loan) => Ok(loan),
+                None => self.find_shared(std::slice::from_ref(session), usize::MAX).ok_or_else(|| {
+                    Error::new(ErrorKind::Busy, "there is no other connection to PostgreSQL to ask on")
+                }),
+            }
+        })
     }
 
     /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask. That is so on a
@@ -130,10 +160,13 @@ impl Pool {
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
         let (address, keepalive, pooled) = (self.address.clone(), self.keepalive, self.pooled);
-        // Until it is there, nothing looks after it but this limit.
-        let opened = self
-            .home
-            .spawn(async move { address.in_time(Session::open(&address, keepalive, pooled, room)).await });
+        let (me, room) = (Weak::clone(&self.me), Arc::new(room));
+        // Until it is there, nothing looks after it but the limit of each address.
+        let opened = self.home.spawn(async move {
+            let open =
+                |reached| Session::open(reached, keepalive, Weak::clone(&me), pooled, Arc::clone(&room));
+            address.open(open).await
+        });
         let gone = |_| Error::new(ErrorKind::Unavailable, "the runtime of this store is gone");
         opened.await.map_err(gone)?.map(Some)
     }
@@ -153,6 +186,12 @@ impl Pool {
             inside.shared.remove(index);
         }
         if session.is_over() || inside.idle.len() >= IDLE.0 {
+            return;
+        }
+        if session.is_at_work() {
+            // Given up before its answer: whoever comes next would wait for it, too.
+            drop(inside);
+            session.kill();
             return;
         }
         inside.idle.push((Arc::clone(session), Instant::now()));

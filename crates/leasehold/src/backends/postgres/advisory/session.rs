@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::backend::Mode;
@@ -16,12 +16,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
 use super::super::config::Address;
-use super::super::driver::Driver;
+use super::super::driver::{Closing, Driver};
 use super::super::reach::{Reached, Target};
 use super::super::{fault, pooler};
 use super::TELLING;
+use super::calls::Calls;
 use super::key::AdvisoryKey;
-use super::sql::{Ask, Sql, body};
+use super::pool::Pool;
+use super::sql::{Ask, STATEMENT_TIMEOUT, Sql, body};
+
+/// If the server has answered none of a session's calls for so long, others go elsewhere.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// If no other session can be asked about one, it is tried again after this long.
+const ELSEWHERE: Duration = Duration::from_millis(200);
 
 /// A session. Dropped, it is closed, and the server frees what it held.
 pub(super) struct Session {
@@ -30,6 +38,10 @@ pub(super) struct Session {
     target: Target,
     /// The server's process, which must be the same for every statement.
     pid: i32,
+    /// When that process began.
+    began: Option<i64>,
+    pool: Weak<Pool>,
+    calls: Calls,
     /// A statement waits in the server's queue: nothing else can be asked meanwhile.
     waiting: AtomicBool,
     statements: [OnceLock<Statement>; Sql::PREPARED],
@@ -42,19 +54,23 @@ pub(super) struct Session {
     /// Where its I/O is done.
     home: Handle,
     /// Its place among the sessions there may be.
-    _room: OwnedSemaphorePermit,
+    _room: Arc<OwnedSemaphorePermit>,
 }
 
 impl Session {
-    /// A new one. Its home is the runtime this is called on. `pooled`: there may be a pooler in session mode between.
+    /// A new one, on a connection that was just made. Its home is the runtime this is called on. `pooled`: there may be
+    /// a pooler in session mode between.
     pub(super) async fn open(
-        address: &Address,
+        reached: Reached,
         keepalive: Duration,
+        pool: Weak<Pool>,
         pooled: bool,
-        room: OwnedSemaphorePermit,
+        room: Arc<OwnedSemaphorePermit>,
     ) -> Result<Arc<Self>> {
-        let Reached { client, connection, line, target } = address.connect().await?;
+        let Reached { client, connection, line, target } = reached;
         let driver = Driver::new(connection, line);
+        // Given up before the server has answered, it does not stay behind.
+        let closing = Closing::new(&driver);
         let (tell, session) = tokio::sync::oneshot::channel::<Weak<Session>>();
         let (silent, ended) = (Cancel::new(), Cancel::new());
         let driving = drive(Arc::clone(&driver), session, keepalive, silent.clone());
@@ -65,10 +81,15 @@ impl Session {
                 ended.cancel();
             }
         });
-        let row = client
-            .query_typed_one(&body(include_str!("sql/session.sql")), &[])
-            .await
-            .map_err(fault::statement)?;
+        let settings = body(include_str!("sql/session.sql")).replace("%TIMEOUT%", STATEMENT_TIMEOUT);
+        let gone_client = body(include_str!("sql/gone_client.sql"));
+        // Sent together. The second may be refused; if the connection broke, the next call will tell.
+        let (row, _) = tokio::join!(
+                biased;
+            client.query_typed_one(&settings, &[]),
+            client.query_typed(&gone_client, &[])
+        );
+        let row = row.map_err(fault::statement)?;
         if row.try_get(2).map_err(fault::statement)? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -76,6 +97,7 @@ impl Session {
             ));
         }
         let pid = row.try_get(1).map_err(fault::statement)?;
+        let began = row.try_get(3).map_err(fault::statement)?;
         if !pooled && !pooler::is_direct(&client, pid).await {
             return Err(behind_a_pooler());
         }
@@ -84,6 +106,9 @@ impl Session {
             driver,
             target,
             pid,
+            began,
+            pool,
+            calls: Calls::new(),
             waiting: AtomicBool::new(false),
             statements: Default::default(),
             doomed: Cancel::new(),
@@ -93,6 +118,7 @@ impl Session {
             _room: room,
         });
         let _ = tell.send(Arc::downgrade(&session));
+        closing.keep();
         Ok(session)
     }
 
@@ -150,7 +176,31 @@ impl Session {
     where
         F: Future<Output = std::result::Result<T, fault::Fault>>,
     {
-        self.driver.call(question(&self.client)).await.map_err(fault::statement)
+        let call = self.calls.begin();
+        let answer = self.driver.call(question(&self.client)).await;
+        call.answered();
+        answer.map_err(fault::statement)
+    }
+
+    /// Whether calls are under way and the server has answered none for a while: others had better go elsewhere.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.calls.unanswered_for().is_some_and(|time| time > STUCK)
+    }
+
+    /// Whether the server may still be at work on a call.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.calls.unanswered_for().is_some()
+    }
+
+    /// Whether the server is at work for another session, asked on this one; `None` if it no longer has that session.
+    async fn sees_at_work(&self, other: &Session) -> Result<Option<bool>> {
+        let sql = body(include_str!("sql/is_there.sql"));
+        let (pid, began) = (other.pid, other.began);
+        let asked = async |client: &Client| {
+            let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&began, Type::INT8)];
+            client.query_typed_opt(&sql, &params).await?.map(|row| row.try_get(0)).transpose()
+        };
+        self.ask(asked).await
     }
 
     /// The rows of a statement of ours.
@@ -176,10 +226,31 @@ impl Session {
     /// Waits in the server's queue.
     pub(super) async fn wait(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<Option<Fence>> {
         self.waiting.store(true, Ordering::Relaxed);
-        let typed: Vec<_> = parameters(&key).into_iter().zip(sql.types(key).iter().cloned()).collect();
-        let row = self.ask(|client| client.query_typed_one(sql.wait(key, mode), &typed)).await;
+        let (wait, key_of) = (sql.wait(key, mode), parameters(&key));
+        let row = self
+            .ask(async |client| {
+                let waited = self.statement(client, sql, key, Ask::Waited).await?;
+                // Sent together, one after the other. The first look has nothing to find: it is there to be planned
+                // before the wait, and not between two holders.
+                let (set, planned, granted, row) = tokio::join!(
+                    biased;
+                    client.batch_execute("SET statement_timeout = 0; SET leasehold.granted = ''"),
+                    client.query_opt(waited, &key_of),
+                    client.batch_execute(&wait),
+                    client.query_opt(waited, &key_of)
+                );
+                set.and(planned).and(granted).and(row)
+            })
+            .await;
         self.waiting.store(false, Ordering::Relaxed);
-        self.granted(sql, &row?)
+        match row? {
+            Some(row) => self.granted(sql, &row),
+            // It was granted, and the next statement knows nothing of it.
+            None => {
+                self.give_up();
+                Err(in_transaction_mode())
+            }
+        }
     }
 
     fn granted(&self, sql: &Sql, row: &Row) -> Result<Option<Fence>> {
@@ -305,15 +376,62 @@ async fn keep_alive(
         if session.waiting.load(Ordering::Relaxed) {
             continue;
         }
-        let end = match tokio::time::timeout(every, session.ask(|client| client.batch_execute(""))).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(_)) => End::Told,
-            Err(_) => End::Silent,
-        };
-        if !session.waiting.load(Ordering::Relaxed) {
+        if let Some(end) = sign_of_life(&session, every).await
+            && !session.waiting.load(Ordering::Relaxed)
+        {
             return (session, end);
         }
     }
+}
+
+/// Asks for one sign of life, which has this long. `None` if it came.
+///
+/// It stands behind the calls that are under way on the session, and one of these may take its time although the server is
+/// well: its commit waits for a standby, or for a disk. So while there is a call, another session is asked whether the
+/// server is at work on it, and so has the session and its locks. If that is not answered in time either, the server is
+/// silent.
+async fn sign_of_life(session: &Arc<Session>, limit: Duration) -> Option<End> {
+    let sent = session.calls.last();
+    let mut sign = std::pin::pin!(session.driver.call(session.client.batch_execute("")));
+    let mut pause = limit / 5;
+    loop {
+        let asked_elsewhere = async {
+            tokio::time::sleep(pause).await;
+            if session.is_at_work() { is_served(session).await } else { std::future::pending().await }
+        };
+        tokio::select! {
+            biased;
+            answer = &mut sign => {
+                session.calls.settle(sent);
+                return answer.is_err().then_some(End::Told);
+            }
+            served = tokio::time::timeout(pause + limit / 5 * 4, asked_elsewhere) => match served {
+                Ok(true) => pause = limit,
+                Ok(false) => return Some(End::Told),
+                Err(_) => return Some(End::Silent),
+            },
+        }
+    }
+}
+
+/// Whether the server is at work for a session, as soon as another one can tell. Between two calls it is not for a
+/// moment, and so it is asked twice.
+async fn is_served(session: &Arc<Session>) -> bool {
+    let mut idle = 0;
+    while idle < 2 {
+        if let Some(pool) = session.pool.upgrade()
+            && let Ok(other) = pool.other_than(session).await
+        {
+            match other.session().sees_at_work(session).await {
+                Ok(Some(true)) => return true,
+                Ok(Some(false)) => idle += 1,
+                Ok(None) => return false,
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(ELSEWHERE).await;
+    }
+    false
 }
 
 /// The error of a pooler that nobody has vouched for.

@@ -9,6 +9,9 @@ use super::key::AdvisoryKey;
 /// The tables of the fences: the one that is safe, and the one that is quick.
 pub(super) const TABLES: [&str; 2] = ["advisory_fences", "advisory_fences_live"];
 
+/// What a statement on a session of ours may take, unless it waits in the queue: less than a request has by default.
+pub(super) const STATEMENT_TIMEOUT: &str = "4500ms";
+
 /// How far ahead of the clock fences are reserved, 256 000 of them a second: one commit of a key in so many seconds
 /// waits for the disk. After a crash, fences are ahead of the clock by as much.
 const AHEAD: u64 = 10 * 256_000;
@@ -19,7 +22,8 @@ struct Space {
     types: &'static [Type],
     /// Each for Exclusive, then for Shared.
     attempt: [String; 2],
-    wait: [String; 2],
+    /// The row of an attempt, for one that has waited.
+    waited: String,
     unlock: [String; 2],
     downgrade: String,
 }
@@ -32,6 +36,8 @@ pub(super) enum Ask {
     Attempt(Mode),
     /// Whether the session had it.
     Unlock(Mode),
+    /// The row of an attempt, after a wait that was granted; otherwise no row, or one that says no.
+    Waited,
     /// Takes it shared as well, which a session that has it exclusively is granted at once.
     Downgrade,
 }
@@ -77,7 +83,7 @@ impl Sql {
     }
 
     /// Prepared statements that a session can have.
-    pub(super) const PREPARED: usize = 10;
+    pub(super) const PREPARED: usize = 12;
 
     /// Where a session keeps a prepared statement.
     pub(super) fn slot(&self, key: AdvisoryKey, ask: Ask) -> usize {
@@ -90,6 +96,7 @@ impl Sql {
                 Ask::Attempt(mode) => index(mode),
                 Ask::Unlock(mode) => 2 + index(mode),
                 Ask::Downgrade => 4,
+                Ask::Waited => 5,
             }
     }
 
@@ -100,12 +107,20 @@ impl Sql {
             Ask::Attempt(mode) => &space.attempt[index(mode)],
             Ask::Unlock(mode) => &space.unlock[index(mode)],
             Ask::Downgrade => &space.downgrade,
+            Ask::Waited => &space.waited,
         }
     }
 
-    /// The row of an attempt, when it is granted.
-    pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> &str {
-        &self.space(key).wait[index(mode)]
+    /// Waits in the server's queue. The session's statements have no limit before, and theirs after it.
+    pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> String {
+        let shared = if mode == Mode::Shared { "_shared" } else { "" };
+        let key = match key {
+            AdvisoryKey::Bigint(key) => format!("'{key}'::bigint"),
+            AdvisoryKey::Pair(high, low) => format!("'{high}'::int, '{low}'::int"),
+        };
+        body(include_str!("sql/wait.sql"))
+            .replace("%LOCK%", &format!("pg_advisory_lock{shared}({key})"))
+            .replace("%TIMEOUT%", STATEMENT_TIMEOUT)
     }
 }
 
@@ -119,11 +134,9 @@ impl Space {
         fenced: bool,
     ) -> Self {
         let call = |function: &str| format!("{function}({parameters})");
-        // Granted by this answer.
-        let fenced_by = |function: &str, granted: &str, as_text: &str| {
+        let fenced_by = |lock: &str| {
             body(include_str!("sql/fenced.sql"))
-                .replace("%LOCK%", &format!("{}{as_text}", call(function)))
-                .replace("%GRANTED%", granted)
+                .replace("%LOCK%", lock)
                 .replace("%SPACE%", &space.to_string())
                 .replace("%KEY%", key)
                 .replace("%CLOCK%", include_str!("sql/clock.sql").trim())
@@ -132,24 +145,17 @@ impl Space {
         };
         let attempt = |function: &str| {
             if fenced {
-                fenced_by(function, "answer", "")
+                fenced_by(&call(function))
             } else {
                 format!("SELECT {}, pg_backend_pid()", call(function))
             }
         };
-        let wait = |function: &str| {
-            if fenced {
-                // What these answer is no boolean.
-                fenced_by(function, "answer IS NOT NULL", "::text")
-            } else {
-                format!("SELECT {}::text IS NOT NULL, pg_backend_pid()", call(function))
-            }
-        };
+        let waited = "coalesce(current_setting('leasehold.granted', true) = 'yes', false)";
         let select = |function: &str| format!("SELECT {}", call(function));
         Space {
             types,
             attempt: [attempt("pg_try_advisory_lock"), attempt("pg_try_advisory_lock_shared")],
-            wait: [wait("pg_advisory_lock"), wait("pg_advisory_lock_shared")],
+            waited: if fenced { fenced_by(waited) } else { format!("SELECT {waited}, pg_backend_pid()") },
             unlock: [select("pg_advisory_unlock"), select("pg_advisory_unlock_shared")],
             downgrade: select("pg_advisory_lock_shared"),
         }

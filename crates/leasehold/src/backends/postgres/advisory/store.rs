@@ -14,14 +14,18 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::reporter;
 
+use super::super::fault;
 use super::book::{Book, Known, Lease};
 use super::key::AdvisoryKey;
 use super::pool::{Loan, Pool};
-use super::sql::{Sql, TABLES};
+use super::sql::{Sql, TABLES, body};
 
 /// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
 /// server's queue, and would lose its place there.
 const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
+
+/// A sweep looks at so many counters at a time, for so long: less than a request has.
+const SWEEP: (i64, Duration) = (2_000, Duration::from_secs(3));
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -32,6 +36,8 @@ pub(super) struct Store {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) pool: Arc<Pool>,
     pub(super) book: Mutex<Book>,
+    /// Of each of [`TABLES`].
+    pub(super) swept: [Seen; TABLES.len()],
 }
 
 impl Store {
@@ -214,26 +220,77 @@ impl Store {
         }
     }
 
+    /// Forgets old counters, on a session of its own and in parts: nothing that is held or asked for waits for it.
     pub(super) async fn sweep(self: Arc<Self>) -> Result<Swept> {
         let mut swept = Swept::default();
         if self.sql.fenced {
-            let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
-            let params: [(&(dyn ToSql + Sync), Type); 1] = [(&after, Type::INT8)];
-            let loan = self.pool.shared(&[]).await?;
-            // One after the other, and the quick one first, as a grant does: nobody waits for each other in a circle.
-            for table in TABLES.iter().rev() {
-                let sql = include_str!("sql/forget.sql")
-                    .replace("%SCHEMA%", &self.sql.schema)
-                    .replace("%TABLE%", table)
-                    .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
-                let gone = loan.session().ask(|client| client.query_typed(&sql, &params)).await?;
-                swept.counters = gone.len() as u64;
+            let Some(loan) = self.pool.own().await? else {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "this client has no connection to PostgreSQL left to sweep on; raise the URL's option `connections`",
+                ));
+            };
+            let began = self.now();
+            // The quick one first, as a grant does: nobody waits for each other in a circle.
+            for (table, seen) in TABLES.iter().zip(&self.swept).rev() {
+                swept.counters = self.forget(&loan, table, seen, began).await?;
             }
         }
         let mut book = self.book();
         book.drop_all_lost(self.now());
         (swept.held, swept.waiting) = (book.leases().count() as u64, book.waiting.len() as u64);
         Ok(swept)
+    }
+
+    /// Forgets old counters of one table, from the last key that was seen on; how many. If there is no time for all of
+    /// them, the next sweep goes on from there.
+    async fn forget(&self, loan: &Loan, table: &str, seen: &Seen, began: Moment) -> Result<u64> {
+        let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
+        let sql = body(include_str!("sql/forget.sql"))
+            .replace("%SCHEMA%", &self.sql.schema)
+            .replace("%TABLE%", table)
+            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+        let mut forgotten = 0;
+        loop {
+            let (space, key) = seen.last();
+            let params: [(&(dyn ToSql + Sync), Type); 4] =
+                [(&after, Type::INT8), (&space, Type::INT2), (&key, Type::INT8), (&SWEEP.0, Type::INT8)];
+            let row = loan.session().ask(|client| client.query_typed_opt(&sql, &params)).await?;
+            let part = row.map(|row| -> Result<(i64, i64, (i16, i64)), tokio_postgres::Error> {
+                Ok((row.try_get(0)?, row.try_get(1)?, (row.try_get(2)?, row.try_get(3)?)))
+            });
+            let (looked_at, gone, last) =
+                part.transpose().map_err(fault::statement)?.unwrap_or((0, 0, Seen::NONE));
+            forgotten += u64::try_from(gone).unwrap_or_default();
+            let is_over = looked_at < SWEEP.0;
+            seen.note(if is_over { Seen::NONE } else { last });
+            if is_over || self.now().since(began) >= SWEEP.1 {
+                return Ok(forgotten);
+            }
+        }
+    }
+}
+
+/// How far sweeps have come in a table.
+#[derive(Debug)]
+pub(super) struct Seen(Mutex<(i16, i64)>);
+
+impl Seen {
+    /// Before all keys.
+    const NONE: (i16, i64) = (0, i64::MIN);
+
+    fn last(&self) -> (i16, i64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, last: (i16, i64)) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen(Mutex::new(Seen::NONE))
     }
 }
 

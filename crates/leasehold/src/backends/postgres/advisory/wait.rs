@@ -91,6 +91,9 @@ impl Store {
             }
         };
         let session = Arc::clone(loan.session());
+        if let Some(waiter) = self.book().waiting.get_mut(&claim.id) {
+            waiter.pid = Some(session.pid());
+        }
         // From here on, whatever happens to this task, the session does not go back with a lock on it.
         let mut hand = HandOver { loan: Some(loan), fence: Fence::UNFENCED };
         let granted = {
@@ -153,6 +156,7 @@ impl Store {
             mode: claim.mode,
             owner: Arc::clone(&claim.owner),
             since: self.now(),
+            pid: None,
         };
         self.book().waiting.insert(claim.id, waiter);
         Noted { store: self, claim }

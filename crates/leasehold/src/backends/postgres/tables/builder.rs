@@ -133,9 +133,15 @@ impl PostgresBuilder {
         let (mut bell, mut first) = (None, None);
         if let Some(address) = &self.address {
             let link = Link::open(address).await?;
-            let found = self.check(link.client()).await?;
+            let ready = async {
+                let found = self.check(link.client()).await?;
+                if found.direct {
+                    link.set_up().await?;
+                }
+                Ok(found)
+            };
+            let found = address.in_time(ready).await?;
             if found.direct {
-                link.set_up().await?;
                 let store = Arc::new(address.clone());
                 bell = Some(Wakes::new(subscribe::PREFIX, store, Handle::current()));
             } else {

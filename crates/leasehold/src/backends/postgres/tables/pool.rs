@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::lanes::{Call, Lanes, Permit};
 use super::verbs::{Param, Statements, Verb};
-use crate::backends::postgres::driver::Driver;
+use crate::backends::postgres::driver::{Closing, Driver};
 use crate::backends::postgres::findings::Settings;
 use crate::backends::postgres::reach::Reached;
 use crate::backends::postgres::{Address, fault};
@@ -102,22 +102,30 @@ impl Session {
 impl Link {
     /// A new one, whose I/O is done by a task of this runtime, or by the call under way, until it is dropped.
     pub(super) async fn open(address: &Address) -> Result<Self> {
-        let Reached { client, connection, line, .. } = address.connect().await?;
+        address.connect().await.map(Link::new)
+    }
+
+    fn new(reached: Reached) -> Self {
+        let Reached { client, connection, line, .. } = reached;
         let driver = Driver::new(connection, line);
         tokio::spawn(Arc::clone(&driver).run());
-        Ok(Link { client, driver })
+        Link { client, driver }
     }
 
     /// A new one that is ready for calls.
     async fn own(address: Box<Address>, direct: bool) -> Result<Self> {
-        let open = async {
-            let link = Link::open(&address).await?;
-            if direct {
-                link.set_up().await?;
-            }
-            Ok(link)
-        };
-        address.in_time(open).await
+        address
+            .open(|reached| async move {
+                let link = Link::new(reached);
+                if direct {
+                    // Given up without an answer, it does not stay behind.
+                    let closing = Closing::new(&link.driver);
+                    link.set_up().await?;
+                    closing.keep();
+                }
+                Ok(link)
+            })
+            .await
     }
 
     /// For what is asked when the store is opened, at its home.

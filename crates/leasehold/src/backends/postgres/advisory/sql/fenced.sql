@@ -1,7 +1,6 @@
--- Takes the lock and, only if it was granted, the next fence: in one round trip. The row is not touched before the
--- lock is granted, so a waiter blocks nobody; a crash between the two frees the lock, and at most skips a number.
--- %LOCK% is the function with its key, %GRANTED% whether its answer is a yes, %KEY% the key as one number, %SPACE%
--- its space, %SCHEMA% the quoted schema, %AHEAD% how far fences are reserved.
+-- Takes the lock and, only if it was granted, the next fence: in one round trip. A crash between the two frees the lock,
+-- and at most skips a number. %LOCK% is the function with its key, or whether a wait before has got it; %KEY% the key as
+-- one number, %SPACE% its space, %SCHEMA% the quoted schema, %AHEAD% how far fences are reserved.
 --
 -- `kept` may be older than the lock, which is taken later: then more is reserved than need be. And where `live` has
 -- no row nobody can have given out a fence meanwhile, so `kept` is right when it decides.
@@ -11,7 +10,7 @@ WITH kept AS MATERIALIZED (
     SELECT %LOCK% AS answer
 ), given AS (
     INSERT INTO %SCHEMA%.advisory_fences_live AS live (space, key, fence, clock)
-    SELECT %SPACE%, %KEY%, greatest(kept.fence + 1, %CLOCK%), %CLOCK% FROM asked, kept WHERE %GRANTED%
+    SELECT %SPACE%, %KEY%, greatest(kept.fence + 1, %CLOCK%), %CLOCK% FROM asked, kept WHERE answer
     ON CONFLICT (space, key) DO UPDATE SET fence = greatest(live.fence + 1, excluded.clock)
     RETURNING fence
 ), reserved AS (

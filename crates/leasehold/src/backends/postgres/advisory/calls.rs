@@ -1,0 +1,111 @@
+//! Which calls on a session the server has not answered yet, and for how long it has answered none.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The calls of one session. The server answers them in the order in which they were sent.
+pub(super) struct Calls(Mutex<Inside>);
+
+struct Inside {
+    sent: u64,
+    answered: u64,
+    /// The last one that nobody awaits any more; the server may still be at work on it.
+    abandoned: u64,
+    awaited: usize,
+    /// When the last answer came, or the first call after it was sent.
+    since: Instant,
+}
+
+impl Inside {
+    fn is_open(&self) -> bool {
+        self.awaited > 0 || self.abandoned > self.answered
+    }
+
+    fn settle(&mut self, number: u64) {
+        self.answered = self.answered.max(number);
+        self.since = Instant::now();
+    }
+}
+
+impl Calls {
+    pub(super) fn new() -> Self {
+        let (sent, answered, abandoned, awaited) = (0, 0, 0, 0);
+        Calls(Mutex::new(Inside { sent, answered, abandoned, awaited, since: Instant::now() }))
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call is about to be sent.
+    pub(super) fn begin(&self) -> Call<'_> {
+        let mut inside = self.inside();
+        if !inside.is_open() {
+            inside.since = Instant::now();
+        }
+        inside.sent += 1;
+        inside.awaited += 1;
+        Call { calls: self, number: inside.sent }
+    }
+
+    /// The number of the last call.
+    pub(super) fn last(&self) -> u64 {
+        self.inside().sent
+    }
+
+    /// All calls up to this one are answered.
+    pub(super) fn settle(&self, number: u64) {
+        self.inside().settle(number);
+    }
+
+    /// For how long the server has answered none of those that are under way; `None` if none is.
+    pub(super) fn unanswered_for(&self) -> Option<Duration> {
+        let inside = self.inside();
+        inside.is_open().then(|| inside.since.elapsed())
+    }
+}
+
+/// One call. Dropped without an answer, it is still under way at the server.
+pub(super) struct Call<'a> {
+    calls: &'a Calls,
+    number: u64,
+}
+
+impl Call<'_> {
+    pub(super) fn answered(self) {
+        self.calls.settle(self.number);
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut inside = self.calls.inside();
+        inside.awaited -= 1;
+        inside.abandoned = inside.abandoned.max(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abandoned_call_is_under_way_until_a_later_one_is_answered() {
+        let calls = Calls::new();
+        assert_eq!(calls.unanswered_for(), None);
+        calls.begin().answered();
+        assert_eq!(calls.unanswered_for(), None);
+        drop(calls.begin());
+        assert!(calls.unanswered_for().is_some());
+        let (first, second) = (calls.begin(), calls.begin());
+        first.answered();
+        assert!(calls.unanswered_for().is_some());
+        second.answered();
+        assert_eq!(calls.unanswered_for(), None);
+        drop(calls.begin());
+        calls.settle(calls.last());
+        assert_eq!(calls.unanswered_for(), None);
+    }
+}

@@ -109,6 +109,10 @@ fn rows(names: &[view::Name]) -> String {
                 holder.fence.to_string(),
             ]);
         }
+        if name.more_holders() > 0 {
+            let more = format!("and {} more", name.more_holders());
+            lines.push(["", &more, "", "", "", "", ""].map(String::from));
+        }
         if name.holders.is_empty() {
             let none = || String::from("-");
             lines.push([shown, none(), none(), waiting, none(), none(), none()]);
@@ -147,6 +151,9 @@ fn describe(name: &view::Name, store: &str) -> String {
         if let Some(metadata) = &holder.metadata {
             let _ = writeln!(out, "    {}", table::plain(metadata));
         }
+    }
+    if name.more_holders() > 0 {
+        let _ = writeln!(out, "  and {} more: {} hold it", name.more_holders(), name.holder_count);
     }
     for (number, waiter) in name.waiters.iter().enumerate() {
         let waited = duration::show(std::time::Duration::from_millis(waiter.waited_ms as u64));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use leasehold::backend::HolderInfo;
+use leasehold::backend::{HolderInfo, NameInfo};
 use leasehold::{Fence, Locks};
 
 use crate::args::Output;
@@ -21,7 +21,8 @@ passed; the holder learns of it at its next renewal, and `leasehold run` then
 asks its command to end. With --now it is free at once, while the old holder may
 still be at work: only its fence tells what it protects to refuse it.
 
-Without --yes it asks, and then revokes the holders it has shown and no others.
+Without --yes it asks, and then revokes the holders it has seen and no others: of
+more than a hundred, the oldest hundred.
 
 Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot;
 75 others hold it by now, or nobody does, and nothing was revoked.
@@ -48,17 +49,21 @@ pub(crate) struct Revoke {
 pub(crate) async fn run(args: Revoke) -> Result<ExitCode, Failure> {
     let otherwise = "and in no other way; `leasehold show` says which one that is";
     let opened = store::open_ttl(&args.store, None, otherwise).await?;
-    let leases = if args.yes {
-        opened.locks.revoke(&args.name, args.now).await?.leases
+    let (leases, others) = if args.yes {
+        (opened.locks.revoke(&args.name, args.now).await?.leases, 0)
     } else {
-        let seen = opened.locks.inspect(&args.name).await?.holders;
+        let seen = opened.locks.inspect(&args.name).await?;
         ask(&args, &seen)?;
-        revoke_only(&args, &opened.locks, &seen).await?
+        let others = seen.holder_count.saturating_sub(seen.holders.len() as u64);
+        (revoke_only(&args, &opened.locks, &seen.holders).await?, others)
     };
     answer(&match args.output {
         Output::Json => view::json(&serde_json::json!({ "name": args.name, "leases": leases }))?,
         Output::Table => match (leases, args.now) {
             (0, _) => "nobody held it\n".to_owned(),
+            (count, _) if others > 0 => {
+                format!("{count} revoked, and {others} others hold it; --yes revokes all\n")
+            }
             (count, true) => format!("{count} revoked; it is free\n"),
             (count, false) => format!("{count} revoked; it is free when the ttl has passed\n"),
         },
@@ -81,16 +86,19 @@ async fn revoke_only(args: &Revoke, locks: &Locks, seen: &[HolderInfo]) -> Resul
     Ok(leases)
 }
 
-fn ask(args: &Revoke, seen: &[HolderInfo]) -> Result<(), Failure> {
+fn ask(args: &Revoke, seen: &NameInfo) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Failure::Usage("there is nobody to ask: say --yes to revoke without a question".into()));
     }
-    let held = match seen {
+    let held = match seen.holders.as_slice() {
         [] => "held by nobody".to_owned(),
         [one] => format!("held by {}", table::plain(&one.owner)),
-        [first, others @ ..] => format!("held by {} and {} more", table::plain(&first.owner), others.len()),
+        [first, ..] => format!("held by {} and {} more", table::plain(&first.owner), seen.holder_count - 1),
     };
+    let shown = seen.holders.len();
+    let held =
+        if seen.holder_count > shown as u64 { format!("{held}: the oldest {shown} of them") } else { held };
     let _ = write!(std::io::stderr(), "Revoke {:?}, {held}? [y/N] ", args.name);
     let mut line = String::new();
     stdin.lock().read_line(&mut line)?;

@@ -14,6 +14,7 @@ pub(crate) struct Name {
     pub(crate) last_fence: Fence,
     pub(crate) version: u64,
     pub(crate) holders: Vec<Holder>,
+    pub(crate) holder_count: u64,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) queue_length: u64,
 }
@@ -63,9 +64,17 @@ impl From<&NameInfo> for Name {
             last_fence: info.last_fence,
             version: info.version,
             holders: info.holders.iter().map(Holder::from).collect(),
+            holder_count: info.holder_count,
             waiters: info.waiters.iter().map(Waiter::from).collect(),
             queue_length: info.queue_length,
         }
+    }
+}
+
+impl Name {
+    /// How many hold it and are not shown.
+    pub(crate) fn more_holders(&self) -> u64 {
+        self.holder_count.saturating_sub(self.holders.len() as u64)
     }
 }
 

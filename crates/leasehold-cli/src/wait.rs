@@ -158,10 +158,12 @@ struct Change {
     waiting: Option<u64>,
 }
 
-/// What is remembered of a name: its holders by fence, and how many wait.
+/// What is remembered of a name: its holders by fence, the oldest if there are many, and how many wait.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     holders: BTreeMap<leasehold::Fence, (String, bool)>,
+    /// The last fence, if there are more holders than are shown: one with a lower fence was there already.
+    hidden_to: leasehold::Fence,
     waiting: u64,
 }
 
@@ -178,9 +180,11 @@ pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
         let mut now: BTreeMap<String, Seen> = BTreeMap::new();
         for info in names {
             let name = view::Name::from(&info);
+            let hidden_to =
+                if name.more_holders() > 0 { name.last_fence } else { leasehold::Fence::UNFENCED };
             let holders =
                 name.holders.into_iter().map(|holder| (holder.fence, (holder.owner, holder.revoked)));
-            now.insert(name.name, Seen { holders: holders.collect(), waiting: name.queue_length });
+            now.insert(name.name, Seen { holders: holders.collect(), hidden_to, waiting: name.queue_length });
         }
         for change in changes(&before, &now, view::now_ms()) {
             answer(&match args.output {
@@ -214,6 +218,7 @@ fn changes(before: &BTreeMap<String, Seen>, now: &BTreeMap<String, Seen>, at_ms:
             .for_each(|gone| add("free", Some(gone), None));
         for holder in &new.holders {
             match old.holders.get(holder.0) {
+                None if *holder.0 <= old.hidden_to => {}
                 None => add("held", Some(holder), None),
                 Some((_, false)) if holder.1.1 => add("revoked", Some(holder), None),
                 Some(_) => {}
@@ -246,7 +251,8 @@ mod tests {
         let holders = holders
             .iter()
             .map(|&(fence, revoked)| (leasehold::Fence::new(fence), ("me".to_owned(), revoked)));
-        BTreeMap::from([("x".to_owned(), Seen { holders: holders.collect(), waiting })])
+        let hidden_to = leasehold::Fence::UNFENCED;
+        BTreeMap::from([("x".to_owned(), Seen { holders: holders.collect(), hidden_to, waiting })])
     }
 
     #[test]
@@ -267,5 +273,12 @@ mod tests {
         assert_eq!(told(&seen(&[(1, false)], 0), &seen(&[(1, true)], 0)), [("revoked", Some(1))]);
         assert_eq!(told(&seen(&[(1, true)], 1), &nothing), [("free", Some(1)), ("waiting", None)]);
         assert_eq!(told(&seen(&[(1, true)], 1), &seen(&[(1, true)], 1)), []);
+        // One that was there, but not among the oldest, comes into view; another is new.
+        let mut before = seen(&[(1, false), (2, false)], 0);
+        before.values_mut().for_each(|name| name.hidden_to = leasehold::Fence::new(3));
+        assert_eq!(
+            told(&before, &seen(&[(2, false), (3, false), (4, false)], 0)),
+            [("free", Some(1)), ("held", Some(4))]
+        );
     }
 }

@@ -304,3 +304,26 @@ fn revoke_spares_a_holder_who_came_after_the_question() {
         assert_eq!(call(&store, &["renew", "--lease", "lease.json"]).code(), 0);
     }
 }
+
+#[test]
+fn many_holders_are_cut_and_counted() {
+    let store = sqlite();
+    let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
+    let pool = locks.semaphore("pool", 200);
+    let mut permits: Vec<_> = (0..103).map(|_| pool.acquire().unwrap()).collect();
+    let shown = json(&store, &["show", "pool"]);
+    assert_eq!(shown["holder_count"], 103);
+    assert_eq!(shown["holders"].as_array().unwrap().len(), 100);
+    let shown = call(&store, &["show", "pool"]).out;
+    assert!(shown.ends_with("  and 3 more: 103 hold it\n"), "{shown}");
+    let listed = call(&store, &["list"]).out;
+    assert_eq!((listed.lines().count(), listed.matches("and 3 more").count()), (102, 1), "{listed}");
+    // One that asks means those it has seen.
+    let mut terminal = Terminal::start(&store.leasehold(&["revoke", "pool", "--now"]), 200);
+    terminal.sees("and 102 more: the oldest 100 of them? [y/N] ");
+    terminal.type_in("y\n");
+    terminal.sees("100 revoked, and 3 others hold it; --yes revokes all");
+    assert_eq!(store.inspect("pool").holder_count, 3);
+    permits.drain(..100).for_each(drop);
+    assert!(permits.iter().all(|permit| permit.check().is_ok()));
+}

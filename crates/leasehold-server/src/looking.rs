@@ -125,6 +125,7 @@ fn shown(app: &App, info: &NameInfo) -> wire::Lock {
         version: info.version,
         last_fencing_token: info.last_fence.get(),
         holders: info.holders.iter().map(|one| holder(app, one)).collect(),
+        holder_count: info.holder_count,
         waiters: info.waiters.iter().map(|one| waiter(app, one)).collect(),
         queue_length: info.queue_length,
     }

@@ -190,12 +190,12 @@ impl Backend for OwnStore {
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let (now, mut page) = (now(), Page::default());
         match query {
-            Query::Name(name) => page.items.push(self.table.load(name.stored()).state.view(name, now)),
+            Query::Name(name) => page.items.push(self.table.load(name.stored()).state.view(name, now, None)),
             Query::LeaseId(id) => {
                 for stored in self.table.names("", None) {
                     let Row { state, .. } = self.table.load(&stored);
                     if state.knows(id, now) {
-                        page.items.push(state.view(&Name::from_stored(&stored)?, now));
+                        page.items.push(state.view(&Name::from_stored(&stored)?, now, Some(id)));
                     }
                 }
             }
@@ -210,7 +210,7 @@ impl Backend for OwnStore {
                         page.next = last;
                         break;
                     }
-                    page.items.push(state.view(&Name::from_stored(&stored)?, now));
+                    page.items.push(state.view(&Name::from_stored(&stored)?, now, None));
                     last = Some(stored);
                 }
             }

@@ -387,7 +387,8 @@ pub struct Revoked {
 pub enum Query {
     /// One name: always one item, also for a name nobody ever used.
     Name(Name),
-    /// The name on which this id holds a lease or waits: one item or none.
+    /// The name on which this id holds a lease or waits: one item or none. A lease of this id is always among its
+    /// holders, however many there are.
     LeaseId(LeaseId),
     /// All names in use (held or waited for) whose stored form begins with this, in order of that form.
     Prefix {
@@ -430,8 +431,11 @@ pub struct NameInfo {
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fence: Fence,
-    /// Who holds it, oldest grant first.
+    /// Who holds it, oldest grant first: the oldest hundred. The lease that [`Query::LeaseId`] asks for takes the last
+    /// place if it is younger.
     pub holders: Vec<HolderInfo>,
+    /// How many hold it.
+    pub holder_count: u64,
     /// Who waits, in order; stores may show only the first hundred.
     pub waiters: Vec<WaiterInfo>,
     /// How many wait.
@@ -446,6 +450,7 @@ impl NameInfo {
             version: 0,
             last_fence: Fence::UNFENCED,
             holders: Vec::new(),
+            holder_count: 0,
             waiters: Vec::new(),
             queue_length: 0,
         }

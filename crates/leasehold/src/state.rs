@@ -28,6 +28,9 @@ pub const WAKE_LIMIT: usize = 128;
 /// How many waiters an inspection shows.
 pub const WAITERS_SHOWN: usize = 100;
 
+/// How many holders an inspection shows.
+pub const HOLDERS_SHOWN: usize = 100;
+
 /// Those behind the front look at the queue no more often than this when a place before them may
 /// have lapsed: a crowd of dead waiters must not make the living look once for each.
 const LAPSE_LOOK: u64 = 250_000;
@@ -225,6 +228,14 @@ impl Inside {
     }
 }
 
+/// Leaves those that are shown: the first of all, and in the last place the one that was asked for if it is none of them.
+pub(crate) fn cut_holders<T>(all: &mut Vec<T>, is_asked: impl Fn(&T) -> bool) {
+    if let Some(hidden) = all.iter().skip(HOLDERS_SHOWN).position(is_asked) {
+        all.swap(HOLDERS_SHOWN - 1, HOLDERS_SHOWN + hidden);
+    }
+    all.truncate(HOLDERS_SHOWN);
+}
+
 /// What settling removed, as far as the verb's answer depends on it.
 #[derive(Default)]
 struct Settled {
@@ -267,11 +278,13 @@ impl State {
         answer
     }
 
-    /// What there is to see at `now`, without changing anything.
-    pub fn view(&self, name: &Name, now: Now) -> NameInfo {
+    /// What there is to see at `now`, without changing anything. The lease of the id that was asked for is always shown.
+    pub fn view(&self, name: &Name, now: Now, asked: Option<&LeaseId>) -> NameInfo {
         let live = self.leases.iter().filter(|(_, lease)| is_live(lease.expires, now.expiry));
         let mut leases: Vec<_> = live.collect();
         leases.sort_unstable_by_key(|(_, lease)| lease.granted);
+        let holder_count = leases.len() as u64;
+        cut_holders(&mut leases, |(id, _)| asked == Some(*id));
         let holders = leases
             .into_iter()
             .map(|(id, lease)| HolderInfo {
@@ -297,6 +310,7 @@ impl State {
             version: self.version,
             last_fence: self.fence,
             holders,
+            holder_count,
             waiters,
             queue_length: live().count() as u64,
         }

@@ -100,6 +100,9 @@ struct Seen {
     version: u64,
     last_fence: Fence,
     holders: Vec<HolderSeen>,
+    holder_count: u64,
+    /// The holders shown to one who asks by each of these ids, where not all are shown.
+    asked: Vec<Vec<Id>>,
     waiters: Vec<WaiterSeen>,
     queue_length: u64,
     /// Those of the ids asked about that hold a lease or wait.
@@ -177,8 +180,10 @@ impl Tested for State {
     }
 
     fn see(&self, now: Now, probes: &[LeaseId]) -> Seen {
-        let view = self.view(&name(), now);
+        let view = self.view(&name(), now, None);
         assert_eq!(view.last_fence, self.last_fence());
+        let asked = |id| self.view(&name(), now, Some(id)).holders.into_iter().map(|h| Id(h.id)).collect();
+        let cut = view.holder_count as usize > view.holders.len();
         Seen {
             version: view.version,
             last_fence: view.last_fence,
@@ -193,6 +198,8 @@ impl Tested for State {
                     revoked: h.revoked,
                 })
                 .collect(),
+            holder_count: view.holder_count,
+            asked: probes.iter().filter(|_| cut).map(asked).collect(),
             waiters: view
                 .waiters
                 .into_iter()
@@ -385,7 +392,7 @@ fn differ(what: &str, tested: &dyn fmt::Debug, spec: &dyn fmt::Debug) -> String 
 fn count(reached: &mut Reached, after: &Seen, woken: &[LeaseId], spec: &Spec) {
     let called = spec.tickets.iter().filter(|t| t.woken).count();
     let mode = after.holders.first().map(|h| h.grant.mode);
-    let permits = Mode::Permit { limit: after.holders.len() as u32 };
+    let permits = Mode::Permit { limit: after.holder_count as u32 };
     add(reached, "steps", 1);
     add(reached, "woken", woken.len() as u64);
     add(reached, "several woken at once", u64::from(woken.len() > 1));
@@ -393,6 +400,7 @@ fn count(reached: &mut Reached, after: &Seen, woken: &[LeaseId], spec: &Spec) {
     add(reached, "128 woken and more wait", u64::from(called == 128 && spec.tickets.len() > 128));
     add(reached, "a queue of more than 128", u64::from(after.queue_length > 128));
     add(reached, "ten readers at once", u64::from(mode == Some(Mode::Shared) && after.holders.len() >= 10));
+    add(reached, "more than 100 holders", u64::from(after.holder_count > 100));
     add(reached, "all permits taken", u64::from(mode == Some(permits)));
     add(reached, "at rest", u64::from(after.at_rest));
 }
@@ -407,6 +415,7 @@ const LEAST: &[(&str, u64)] = &[
     ("all permits taken", 3000),
     ("at rest", 500),
     ("dozens woken at once", 2),
+    ("more than 100 holders", 500),
     ("release 1: superseded", 200),
     ("release 2: done", 2000),
     ("release 2: other fence", 100),
@@ -542,6 +551,8 @@ const FAULTS: &[(Planted, Option<&str>)] = &[
     (Planted::RaisedFenceIsForgotten, Some("is not above")),
     (Planted::FencesRiseWithoutBound, None),
     (Planted::RevokeMeetsAnybody, None),
+    (Planted::AskingByIdIsCutToo, None),
+    (Planted::OnlyTheShownAreCounted, None),
 ];
 
 /// The first failure in some steps of each profile.

@@ -109,7 +109,14 @@ impl<'a> Standing<'a> {
 
 /// Whether the store still has this very lease, marked as revoked. If it cannot say so, it may be another's.
 async fn stands(guard: &Guard, locks: &Locks) -> bool {
-    let looked = tokio::time::timeout(ANSWER, locks.inspect(guard.name().as_str())).await;
-    let Ok(Ok(info)) = looked else { return false };
+    // By its id, since it may be one of very many.
+    let look = async {
+        if locks.info().find_by_id {
+            locks.find(guard.lease_id()).await
+        } else {
+            locks.inspect(guard.name().as_str()).await.map(Some)
+        }
+    };
+    let Ok(Ok(Some(info))) = tokio::time::timeout(ANSWER, look).await else { return false };
     info.holders.iter().any(|holder| holder.revoked && holder.grant.fence == guard.fence())
 }

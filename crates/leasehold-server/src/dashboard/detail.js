@@ -50,13 +50,13 @@ function item(when, look, who, more) {
 }
 
 const HAPPENED = { granted: "Granted", released: "Released", revoked: "Revoked", renewal_refused: "Renewal refused", release_refused: "Release refused" };
-function happened(event, held, ended) {
+function happened(event, held, ended, all) {
   const who = event.owner_id ? shown(event.owner_id) : null, parts = [];
   if (event.fencing_token) parts.push("fence " + event.fencing_token);
   if (event.waited_ms) parts.push("waited " + span(event.waited_ms));
   if (event.reason) parts.push(event.reason.replace("_", " "));
-  // Expiry is silent: nobody calls the server for it.
-  if (event.what === "granted" && !held.has(event.lease_digest) && !ended.has(event.lease_digest)) parts.push("ended without a release");
+  // Expiry is silent: nobody calls the server for it. It is told where all holders are known.
+  if (all && event.what === "granted" && !held.has(event.lease_digest) && !ended.has(event.lease_digest)) parts.push("ended without a release");
   return item(clock(event.at_ms), "", (HAPPENED[event.what] || event.what) + (who ? (event.what === "granted" ? " to " : ", ") + who : ""), parts.join(" · "));
 }
 
@@ -68,7 +68,7 @@ function fill(lock, events, heard) {
   at("detail-error").textContent = "";
   at("revoke").disabled = !lock.held || !canRevoke;
   // Drawn anew only when something other than time has passed, so that text can be selected and read out in peace.
-  const shape = JSON.stringify([lock.holders.map((h) => [h.lease_digest, h.renewals, h.revoked, h.mode, h.fencing_token]), lock.waiters.map((w) => w.lease_digest), lock.queue_length, lock.version, events]);
+  const shape = JSON.stringify([lock.holders.map((h) => [h.lease_digest, h.renewals, h.revoked, h.mode, h.fencing_token]), lock.holder_count, lock.waiters.map((w) => w.lease_digest), lock.queue_length, lock.version, events]);
   if (shape === drawn) {
     for (const [digest, left] of timers) wind(left, lock.holders.find((h) => h.lease_digest === digest), heard);
     at("detail-body").querySelectorAll(".queued .at:last-child").forEach((cell, i) => put(cell, span(lock.waiters[i].waited_ms)));
@@ -77,9 +77,9 @@ function fill(lock, events, heard) {
   drawn = shape;
   timers = [];
   const parts = [facts([["Last fence", lock.last_fencing_token, "mono"], ["Version", lock.version]])];
-  parts.push(title("Holders", lock.holders.length || ""), ...lock.holders.slice(0, 50).map((h) => holderCard(h, heard)));
+  parts.push(title("Holders", lock.holder_count > 50 ? "50 of " + lock.holder_count : lock.holder_count || ""), ...lock.holders.slice(0, 50).map((h) => holderCard(h, heard)));
   if (!lock.holders.length) parts.push(make("p", "soft", "Nobody holds it."));
-  if (lock.holders.length > 50) parts.push(make("p", "soft", "and " + (lock.holders.length - 50) + " more"));
+  if (lock.holder_count > 50) parts.push(make("p", "soft", "and " + (lock.holder_count - 50) + " more"));
   const queue = make("ol", "list queued");
   lock.waiters.slice(0, 50).forEach((w, i) => {
     const line = item(i + 1, "n", shown(w.owner_id), w.mode === "exclusive" ? "" : w.mode);
@@ -91,7 +91,7 @@ function fill(lock, events, heard) {
   else if (lock.queue_length > queue.children.length) parts.push(make("p", "soft", "and " + (lock.queue_length - queue.children.length) + " more"));
   const past = make("ol", "list past"), held = new Set(lock.holders.map((h) => h.lease_digest));
   const ended = new Set(events.filter((e) => e.what !== "granted").map((e) => e.lease_digest));
-  past.append(...events.map((e) => happened(e, held, ended)));
+  past.append(...events.map((e) => happened(e, held, ended, lock.holder_count === lock.holders.length)));
   parts.push(title("Recent history", "through this server"), past);
   if (!events.length) parts.push(make("p", "soft", "Nothing since this server began."));
   at("detail-body").replaceChildren(...parts);
@@ -108,7 +108,8 @@ at("revoke").addEventListener("click", () => {
   if (!opened) return;
   meant = { name: open, fences: new Set(opened.holders.map((h) => h.fencing_token)) };
   at("confirm-name").textContent = shown(open);
-  at("confirm-who").textContent = "Held by " + shown(opened.holders[0].owner_id) + (opened.holders.length > 1 ? " and " + (opened.holders.length - 1) + " more" : "")
+  at("confirm-who").textContent = "Held by " + shown(opened.holders[0].owner_id) + (opened.holder_count > 1 ? " and " + (opened.holder_count - 1) + " more" : "")
+    + (opened.holder_count > opened.holders.length ? ". The oldest " + opened.holders.length + " of " + opened.holder_count + " will be revoked" : "")
     + (opened.queue_length ? ". " + plural(opened.queue_length, "waits", "wait") + " for it." : ". Nobody waits for it.");
   at("confirm-error").textContent = "";
   at("revoke-soft").checked = true;

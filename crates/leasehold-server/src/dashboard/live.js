@@ -76,7 +76,7 @@ function say(seen, held) {
   }
   at("note").hidden = !more;
   if (more) {
-    const rest = held - seen.locks.reduce((sum, lock) => sum + lock.holders.length, 0);
+    const rest = held - seen.locks.reduce((sum, lock) => sum + lock.holder_count, 0);
     put(at("note"), seen.prefix ? "The first " + ROWS + " names that begin so are shown. There are more: go on typing."
       : "The first " + ROWS + " names are shown; " + (rest > 0 ? rest.toLocaleString() + " more leases" : "others") + " are not. Search finds a name by its beginning.");
   }

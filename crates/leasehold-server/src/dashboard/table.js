@@ -35,8 +35,8 @@ function tick(timer, now, stale) {
 function modeOf(lock) {
   const first = lock.holders[0] || lock.waiters[0];
   if (!first) return "";
-  if (first.mode === "permit") return lock.holders.length + " of " + first.limit + " permits";
-  return first.mode === "shared" && lock.holders.length > 1 ? "shared × " + lock.holders.length : first.mode;
+  if (first.mode === "permit") return lock.holder_count + " of " + first.limit + " permits";
+  return first.mode === "shared" && lock.holder_count > 1 ? "shared × " + lock.holder_count : first.mode;
 }
 
 // A text that is too long for its place loses its middle: names and owners often differ at their ends only.
@@ -72,7 +72,7 @@ function addRow(name) {
 function fillRow(made, lock, heard) {
   // The one that ends last: until then the lock is in use.
   const last = lock.holders.reduce((a, b) => (!a || (b.expires_in_ms ?? Infinity) > (a.expires_in_ms ?? Infinity) ? b : a), null);
-  fit(made.owner, lock.holders.length ? shown(lock.holders[0].owner_id) + (lock.holders.length > 1 ? " + " + (lock.holders.length - 1) + " more" : "") : "nobody");
+  fit(made.owner, lock.holders.length ? shown(lock.holders[0].owner_id) + (lock.holder_count > 1 ? " + " + (lock.holder_count - 1) + " more" : "") : "nobody");
   made.owner.title = lock.holders.map((h) => shown(h.owner_id)).slice(0, 20).join("\n");
   const revoked = lock.holders.some((h) => h.revoked);
   const mode = modeOf(lock);

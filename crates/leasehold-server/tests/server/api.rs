@@ -159,6 +159,35 @@ async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
 }
 
 #[tokio::test]
+async fn a_look_is_bounded_however_many_hold_it() {
+    let server = Server::start().await;
+    let note = "n".repeat(4096);
+    let mut last = String::new();
+    for number in 0..300 {
+        let claim = json!({"owner_id": format!("w{number}"), "ttl_ms": 600_000, "mode": "permit", "limit": 300,
+            "metadata": note});
+        let lease = server.verb("pool", "acquire", claim).await;
+        assert_eq!(lease.status, 200, "{}", lease.text);
+        last = lease.body["lease_id"].as_str().unwrap().to_owned();
+    }
+    let shown = |lock: &Value| -> Vec<String> {
+        let holders = lock["holders"].as_array().unwrap().iter();
+        holders.map(|holder| holder["owner_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let oldest: Vec<String> = (0..100).map(|number| format!("w{number}")).collect();
+    for path in ["/v1/locks/pool", "/v1/locks?prefix=pool"] {
+        let seen = server.get(path).await;
+        assert!(seen.text.len() < 500_000, "{path}: {} bytes", seen.text.len());
+        let lock = if path.contains('?') { &seen.body["locks"][0] } else { &seen.body };
+        assert_eq!((&lock["holder_count"], shown(lock)), (&json!(300), oldest.clone()));
+    }
+    let found = server.post("/v1/leases/lookup", &json!({ "lease_id": last }).to_string()).await;
+    assert!(found.text.len() < 500_000, "{} bytes", found.text.len());
+    assert_eq!((&found.body["state"], &found.body["lock"]["holder_count"]), (&json!("held"), &json!(300)));
+    assert_eq!(shown(&found.body["lock"])[99], "w299");
+}
+
+#[tokio::test]
 async fn locks_are_listed_in_pages() {
     let nodes = testkit::redis::servers(3);
     let quorum = nodes.iter().map(testkit::redis::Server::url).collect::<Vec<_>>().join(",");

@@ -238,7 +238,7 @@ fn lock() -> BoxedStrategy<Value> {
     let some = |one: BoxedStrategy<Value>| prop::collection::vec(one, 0..3).prop_map(Value::from);
     let mut fields = vec![must("holders", some(object(holder))), must("waiters", some(object(waiter)))];
     fields.extend([must("lock_name", text()), must("held", flag()), must("owner_id", or_null(text()))]);
-    for name in ["fencing_token", "version", "last_fencing_token", "queue_length"] {
+    for name in ["fencing_token", "version", "last_fencing_token", "holder_count", "queue_length"] {
         fields.push(must(name, number()));
     }
     fields.push(must("lease_expiry_ms", or_null(number())));

@@ -151,11 +151,11 @@ impl Store {
     }
 
     /// What is there of a name: leases, places, and whether anything else is that should have gone.
-    pub(crate) fn left(&mut self, world: &World, name: &Name) -> (usize, u64, bool) {
+    pub(crate) fn left(&mut self, world: &World, name: &Name) -> (u64, u64, bool) {
         let (_, _) = self.apply(world, name, Op::Sweep);
         let Some(entry) = self.names.get(name) else { return (0, 0, false) };
-        let seen = entry.state.view(name, now(world));
-        (seen.holders.len(), seen.queue_length, !entry.state.is_at_rest())
+        let seen = entry.state.view(name, now(world), None);
+        (seen.holder_count, seen.queue_length, !entry.state.is_at_rest())
     }
 }
 

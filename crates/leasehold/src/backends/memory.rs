@@ -17,6 +17,7 @@ use crate::backends::waiting::{Slot, Waiting};
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::span;
 use crate::state::{Answer, Now, Op, State};
@@ -141,11 +142,16 @@ impl Memory {
 
     /// What there is to see of a name, if it is still what was looked for: it was found a moment ago,
     /// and may have changed hands since.
-    fn view(&self, name: &Name, wanted: impl Fn(&State, Now) -> bool) -> Option<NameInfo> {
+    fn view(
+        &self,
+        name: &Name,
+        asked: Option<&LeaseId>,
+        wanted: impl Fn(&State, Now) -> bool,
+    ) -> Option<NameInfo> {
         let shard = self.shard(name);
         let (now, _) = self.read_clock();
         let state = &shard.names.get(name.stored())?.state;
-        wanted(state, now).then(|| state.view(name, now))
+        wanted(state, now).then(|| state.view(name, now, asked))
     }
 }
 
@@ -210,7 +216,7 @@ impl Backend for Memory {
         let mut page = Page::default();
         match query {
             Query::Name(name) => {
-                let seen = self.view(name, |_, _| true);
+                let seen = self.view(name, None, |_, _| true);
                 page.items.push(seen.unwrap_or_else(|| NameInfo::unused(name.clone())));
             }
             Query::LeaseId(id) => {
@@ -220,7 +226,7 @@ impl Backend for Memory {
                         found.push(Arc::clone(stored));
                     }
                 });
-                let seen = |name: &Name| self.view(name, |state, now| state.knows(id, now));
+                let seen = |name: &Name| self.view(name, Some(id), |state, now| state.knows(id, now));
                 page.items = names(found)?.iter().filter_map(seen).collect();
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
@@ -235,7 +241,7 @@ impl Backend for Memory {
                 let more = found.len() > *limit;
                 found.truncate(*limit);
                 page.next = found.last().filter(|_| more).map(|stored| stored.to_string());
-                let seen = |name: &Name| self.view(name, State::is_in_use);
+                let seen = |name: &Name| self.view(name, None, State::is_in_use);
                 page.items = names(found)?.iter().filter_map(seen).collect();
             }
         }

@@ -202,7 +202,7 @@ pub struct Waiter {
 
 /// A lock and who holds and wants it. The flat fields are those of the oldest holder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1})))]
 pub struct Lock {
     /// What is locked.
     pub lock_name: String,
@@ -218,8 +218,12 @@ pub struct Lock {
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fencing_token: u64,
-    /// All who hold it, oldest grant first.
+    /// Who holds it, oldest grant first; at most a hundred. A lookup always shows the lease it asks for.
     pub holders: Vec<Holder>,
+    /// How many hold it. May be missing where an older server answers.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
+    pub holder_count: u64,
     /// Who waits, in order; at most a hundred.
     pub waiters: Vec<Waiter>,
     /// How many wait.
@@ -228,7 +232,7 @@ pub struct Lock {
 
 /// 200 to a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "bGVhc2Vob2xkL25pZ2h0bHk"})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "bGVhc2Vob2xkL25pZ2h0bHk"})))]
 pub struct Listed {
     /// Names in use, in order.
     pub locks: Vec<Lock>,
@@ -242,7 +246,7 @@ pub struct Listed {
 
 /// 200 to a lookup.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"found": true, "state": "held", "lock": {"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"found": true, "state": "held", "lock": {"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}})))]
 pub struct Found {
     /// Whether the id holds a lease or waits.
     pub found: bool,

@@ -497,6 +497,11 @@ impl Backend for Broken {
             other => other.clone(),
         };
         let mut page = self.inner.inspect(&query).await?;
+        if self.bug == Bug::FindsByIdOnlyTheOldest {
+            for item in &mut page.items {
+                *item = self.view(&item.name).await;
+            }
+        }
         if self.bug == Bug::InspectLooksTwice {
             for item in &mut page.items {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -528,6 +533,10 @@ impl Broken {
             Bug::InspectShowsItBackwards => {
                 info.holders.reverse();
                 info.waiters.reverse();
+            }
+            Bug::OnlyTheShownAreCounted => info.holder_count = info.holders.len() as u64,
+            Bug::OneHolderTooManyIsShown if info.holders.len() == 100 => {
+                info.holders.push(info.holders[0].clone());
             }
             Bug::VersionStandsStill => info.version = info.version.min(1),
             Bug::FencesRepeat => {

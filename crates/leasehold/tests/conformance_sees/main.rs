@@ -158,7 +158,11 @@ bugs! {
     StraysLeaveSomething: a_name_nobody_ever_used_is_one_unused_item;
     InspectLooksTwice: what_is_found_is_in_use_whatever_goes_on_beside;
     InspectHidesMetadata: inspecting_shows_the_holder_as_it_is;
-    InspectShowsItBackwards: inspecting_shows_the_queue_in_order, holders_are_shown_oldest_first;
+    InspectShowsItBackwards: inspecting_shows_the_queue_in_order, holders_are_shown_oldest_first,
+        of_many_holders_the_oldest_hundred_are_shown_and_all_counted;
+    OnlyTheShownAreCounted: of_many_holders_the_oldest_hundred_are_shown_and_all_counted;
+    OneHolderTooManyIsShown: of_many_holders_the_oldest_hundred_are_shown_and_all_counted;
+    FindsByIdOnlyTheOldest: of_many_holders_the_oldest_hundred_are_shown_and_all_counted;
     LookingRenews: looking_changes_nothing;
     FindsNothingById: inspecting_by_id_finds_leases_and_places_and_nothing_else,
         a_plain_lease_is_renewed_and_released_by_its_id, a_lease_is_looked_up_by_its_id;

@@ -63,6 +63,20 @@ async fn local_waiters_are_served_in_order() {
 }
 
 #[tokio::test]
+async fn of_many_readers_the_oldest_hundred_are_shown() {
+    let temp = TempDir::fast();
+    let locks = open(&temp.locks());
+    let mut readers = Vec::new();
+    for _ in 0..103 {
+        readers.push(locks.rwlock("x").read().await.unwrap());
+    }
+    let seen = locks.inspect("x").await.unwrap();
+    assert_eq!((seen.holders.len(), seen.holder_count), (100, 103));
+    let shown: Vec<_> = seen.holders.iter().map(|holder| holder.id).collect();
+    assert_eq!(shown, readers[..100].iter().map(|reader| reader.lease_id()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn readers_enter_together_and_a_writer_waits_for_all_of_them() {
     let temp = TempDir::fast();
     let locks = open(&temp.locks());

@@ -40,6 +40,8 @@ pub(crate) enum Planted {
     RaisedFenceIsForgotten,
     FencesRiseWithoutBound,
     RevokeMeetsAnybody,
+    AskingByIdIsCutToo,
+    OnlyTheShownAreCounted,
 }
 
 // What is kept.
@@ -620,6 +622,18 @@ impl Spec {
         let live = |end: u64| if late { end >= now } else { end > now };
         let holders: Vec<&Lease> = self.leases.iter().filter(|l| live(l.expires)).collect();
         let waiters: Vec<&Ticket> = self.tickets.iter().filter(|t| live(t.lapses)).collect();
+        // "Holders are listed in the order of their grants, the oldest 100. The lease of an id that was asked for takes the
+        // last place if it is younger."
+        let shown: Vec<Id> = holders.iter().map(|l| Id(l.id)).take(SHOWN).collect();
+        let asked = |id: &LeaseId| {
+            let mut shown = shown.clone();
+            let hidden = holders[SHOWN..].iter().any(|l| l.id == *id);
+            if hidden && !self.wrong(Planted::AskingByIdIsCutToo) {
+                shown[SHOWN - 1] = Id(*id);
+            }
+            shown
+        };
+        let counted = if self.wrong(Planted::OnlyTheShownAreCounted) { shown.len() } else { holders.len() };
         let knows = |id: &LeaseId| holders.iter().any(|l| l.id == *id) || waiters.iter().any(|t| t.id == *id);
         Seen {
             version: self.version,
@@ -627,8 +641,11 @@ impl Spec {
             queue_length: waiters.len() as u64,
             known: probes.iter().filter(|id| knows(id)).copied().map(Id).collect(),
             at_rest: self.leases.is_empty() && self.tickets.is_empty() && self.spent.is_empty(),
+            holder_count: counted as u64,
+            asked: probes.iter().filter(|_| holders.len() > SHOWN).map(asked).collect(),
             holders: holders
                 .iter()
+                .take(SHOWN)
                 .map(|l| HolderSeen {
                     id: Id(l.id),
                     owner: l.owner.clone(),

@@ -73,7 +73,7 @@ impl Watch {
         must(after.last_fence >= before.last_fence, || "the last fence fell".into())?;
         self.refused_ids_stay_out(verb, said, after)?;
         if let (Verb::Acquire(claim), Said::Granted(grant)) = (verb, said) {
-            if before.holders.iter().any(|h| h.id == Id(claim.id)) {
+            if holds(before, Id(claim.id)) {
                 let end = now.expiry.saturating_add(grant.left.map_or(0, micros));
                 must(self.ends.get(&claim.id) == Some(&end), || "a repeat re-armed the lease".into())?;
             } else {
@@ -176,8 +176,17 @@ impl Watch {
     }
 }
 
+/// Whether the id, which was asked about, has a lease.
+fn holds(seen: &Seen, id: Id) -> bool {
+    seen.holders.iter().map(|h| h.id).chain(seen.asked.iter().flatten().copied()).any(|held| held == id)
+}
+
+/// Those that are not shown have the mode of the others.
 fn modes_held(seen: &Seen) -> impl Iterator<Item = Mode> {
-    seen.holders.iter().map(|h| h.grant.mode)
+    let hidden = seen.holder_count as usize - seen.holders.len();
+    let last = seen.holders.last().map(|h| h.grant.mode);
+    let hidden = std::iter::repeat_n(last, hidden).flatten();
+    seen.holders.iter().map(|h| h.grant.mode).chain(hidden)
 }
 
 /// No two live leases conflict.

@@ -5,6 +5,7 @@
 mod cluster;
 mod conformance;
 mod contention;
+mod crowd;
 mod fences;
 mod history;
 mod listing;

@@ -94,8 +94,12 @@ pub(crate) async fn same_rows(
         let (a, b, c, d, e, f, g, h, i, j, k, l) = ask.query_async(raw).await.unwrap();
         ((a, b, c, d, e, f), (g, h, i, j, k, l))
     };
+    let mut ask = redis::pipe();
+    ask.cmd("ZRANGE").arg(format!("{KEY}:grants")).arg(0).arg(-1).arg("WITHSCORES");
+    ask.cmd("PTTL").arg(format!("{KEY}:grants"));
+    let (grants, granted_for): (Index, i64) = ask.query_async(raw).await.unwrap();
     // -2: there is none.
-    let lasting = [times.1, times.2, times.3, times.4, times.5];
+    let lasting = [times.1, times.2, times.3, times.4, times.5, granted_for];
     prop_assert!(times.0 != -1 && lasting.iter().all(|time| *time != -1 && *time <= times.0), "{:?}", times);
     let mut counts = [0, 0, 0];
     let (mut alone, mut alone_row) = (String::new(), String::new());
@@ -153,6 +157,7 @@ pub(crate) async fn same_rows(
                 } else {
                     prop_assert_eq!(kept(&id).lease(), expected);
                     prop_assert_eq!(leases.get(&id), Some(&l.expires));
+                    prop_assert_eq!(grants.get(&id), Some(&l.granted.get()));
                     held += 1;
                 }
             }
@@ -186,6 +191,7 @@ pub(crate) async fn same_rows(
         ids.into_iter().map(|(_, id)| id).collect::<Vec<_>>()
     };
     prop_assert_eq!((alone, leases.len(), spent.len()), (exclusive, held, spents));
+    prop_assert_eq!(grants.len(), held);
     prop_assert_eq!(places.len(), waiting.len());
     prop_assert_eq!(order(queue.into_iter().map(|(id, at)| (at, id)).collect()), order(waiting.clone()));
     prop_assert_eq!(counts, [held, waiting.len(), spents]);

@@ -44,7 +44,7 @@ async fn all_keys_of_awkward_names_are_in_one_slot_of_the_cluster_and_are_names_
     // The name with a line break is printed on two lines; it was served all the same.
     assert!(per_name.len() >= awkward.len() - 1, "{per_name:?}");
     for (base, places) in &per_name {
-        assert_eq!(places.len(), 6, "{base}: {places:?}");
+        assert_eq!(places.len(), 7, "{base}: {places:?}");
         assert!(places.iter().all(|place| *place == places[0]), "{base}: {places:?}");
     }
     let all = Query::Prefix { stored: "/".into(), limit: 100, cursor: None };

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::state::HOLDERS_SHOWN;
 
 use super::MAX_PERMITS;
 use super::dir::Dir;
@@ -349,7 +350,9 @@ impl Store {
             (info.last_fence, info.version) = (meta.last_fence()?, meta.version());
             if let Some(kind) = meta.kind_in_use()? {
                 info.holders = holders(&meta, kind)?;
-                info.holders.sort_unstable_by_key(|holder| holder.grant.fence);
+                info.holders.sort_by_key(|holder| holder.grant.fence);
+                info.holder_count = info.holders.len() as u64;
+                info.holders.truncate(HOLDERS_SHOWN);
             }
         }
         (info.waiters, info.queue_length) = self.local().waiters(name, self.clock.now());

@@ -177,6 +177,8 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
         name: Name::new(&lock.lock_name)?,
         version: lock.version,
         last_fence: Fence::new(lock.last_fencing_token),
+        // A server that does not say how many there are shows all of them.
+        holder_count: lock.holder_count.max(lock.holders.len() as u64),
         holders: lock.holders.into_iter().map(holder).collect::<Result<_>>()?,
         waiters: lock.waiters.into_iter().map(waiter).collect::<Result<_>>()?,
         queue_length: lock.queue_length,

@@ -252,6 +252,7 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     }
     holders.sort_by_key(|(granted, _)| *granted);
     info.holders = holders.into_iter().map(|(_, holder)| holder).collect();
+    info.holder_count = answer.count()?;
     let mut rows = answer.list()?;
     while !rows.items.as_slice().is_empty() {
         let (id, row) = (LeaseId::parse(&rows.text()?)?, rows.bytes()?);

@@ -43,7 +43,7 @@ pub(super) fn stored(key: &str) -> Option<String> {
 }
 
 /// What the keys of a name end with, in the order of the scripts.
-pub(super) const SUFFIXES: [&str; 6] = ["", ":rows", ":leases", ":queue", ":places", ":spent"];
+pub(super) const SUFFIXES: [&str; 7] = ["", ":rows", ":leases", ":queue", ":places", ":spent", ":grants"];
 
 /// The key that leads from an id to its name.
 pub(super) fn finder(id: &LeaseId) -> String {

@@ -160,6 +160,7 @@ impl Turn<'_> {
 
     fn inspect(&mut self, query: &Query) -> Result<Result<Page>, Fault> {
         let now = self.now.expiry.cast_signed();
+        let asked = if let Query::LeaseId(id) = query { Some(id) } else { None };
         let (names, next) = match query {
             Query::Name(name) => (vec![Arc::clone(name.stored_arc())], None),
             Query::LeaseId(id) => {
@@ -185,7 +186,7 @@ impl Turn<'_> {
                 Ok(name) => name,
                 Err(error) => return Ok(Err(error)),
             };
-            items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now));
+            items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now, asked));
         }
         Ok(Ok(Page::new(items, next)))
     }

@@ -12,11 +12,14 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
+use super::exclusion::permit;
+
 check_list! { Raw:
     a_name_nobody_ever_used_is_one_unused_item => "J7";
     inspecting_shows_the_holder_as_it_is => "10", Ttl;
     inspecting_shows_the_queue_in_order => "1 J4", Fifo, Ttl;
     holders_are_shown_oldest_first => "10", Shared, Ttl;
+    of_many_holders_the_oldest_hundred_are_shown_and_all_counted => "10", Shared, Ttl;
     looking_changes_nothing => "3", Ttl;
     inspecting_by_id_finds_leases_and_places_and_nothing_else => "10", FindById;
     inspecting_by_prefix_pages_through_the_names_in_use_in_order => "10 I11", Ttl;
@@ -117,6 +120,46 @@ async fn holders_are_shown_oldest_first(t: Trial) -> Shown {
     let shown: Vec<LeaseId> = t.b.view(&name).await?.holders.iter().map(|holder| holder.id).collect();
     let right = [0, 1, 3, 4].map(|reader: usize| t.shown(readers[reader].id));
     ensure!(shown == right, "the holders are not shown in the order of their grants");
+    Ok(())
+}
+
+async fn of_many_holders_the_oldest_hundred_are_shown_and_all_counted(t: Trial) -> Shown {
+    const ALL: usize = 105;
+    let name = t.name();
+    let mode = if t.info.max_permits < ALL as u32 { Mode::Shared } else { permit(ALL as u32) };
+    let claims: Vec<Claim> = (0..ALL).map(|_| t.claim(&name, mode)).collect();
+    for claim in &claims {
+        granted(t.a.try_acquire(claim).await)?;
+    }
+    // Who renews goes on being old, and who ends makes room.
+    held(t.a.keep(&claims[1]).await)?;
+    done(t.a.end(&claims[0]).await)?;
+    let ids = |info: &NameInfo| info.holders.iter().map(|holder| holder.id).collect::<Vec<_>>();
+    let oldest: Vec<LeaseId> = claims[1..101].iter().map(|claim| t.shown(claim.id)).collect();
+    // A quorum has no queue, and nodes that lag behind or have missed some.
+    let exact = t.info.fifo;
+    if !exact {
+        t.until(&name, "the nodes agree", |info| ids(info) == oldest).await?;
+    }
+    let counts = |count: u64| count == 104 || !exact && (100..105).contains(&count);
+    let info = t.b.view(&name).await?;
+    ensure!(counts(info.holder_count), "104 hold it, and {} are counted", info.holder_count);
+    ensure!(info.holders.len() == 100, "{} holders are shown, not a hundred", info.holders.len());
+    ensure!(ids(&info) == oldest, "other holders are shown than the oldest, in the order of their grants");
+    for place in if t.info.find_by_id { vec![1, 100, 101, 104] } else { Vec::new() } {
+        let asked = claims[place].id;
+        let found = t.b.inspect(&Query::LeaseId(asked)).await?.items;
+        ensure!(found.len() == 1, "lease {place} of {ALL} is found {} times", found.len());
+        // To one who asks by the id, it is shown.
+        let (mut right, found) = (oldest.clone(), &found[0]);
+        right[(place - 1).min(99)] = asked;
+        ensure!(ids(found).contains(&asked), "lease {place} of {ALL} is asked for, and not shown");
+        ensure!(found.holders.len() <= 100, "{} holders are shown, not a hundred", found.holders.len());
+        if exact {
+            ensure!(ids(found) == right, "other holders are shown when lease {place} of {ALL} is asked for");
+            ensure!(found.holder_count == 104, "104 hold it, and {} are counted", found.holder_count);
+        }
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::fan::{Call, Enough, Fan};
 use super::{Nodes, lowest_of_majority};
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, Mode, Query, Release, Released, Renewal, Renewed, SPENT_FOR,
+    Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, SPENT_FOR,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -326,13 +326,11 @@ impl Nodes {
         if self.release_on(node, release).await.is_none() {
             return;
         }
-        let name = claim.name.clone();
-        let look: Call<_> =
-            self.call(node, |backend| async move { backend.inspect(&Query::Name(name)).await });
+        let query = self.about(node, &claim.name, claim.id);
+        let look: Call<_> = self.call(node, |backend| async move { backend.inspect(&query).await });
         let Ok(page) = look.await.1 else { return };
-        let holders = page.items.into_iter().flat_map(|info| info.holders);
-        let id = self.shown_by(node, claim.id);
-        for holder in holders.filter(|holder| holder.id == id && holder.grant.renewals == 0) {
+        let found = self.lease_in(node, page, &claim.name, claim.id);
+        if let Some(holder) = found.filter(|holder| holder.grant.renewals == 0) {
             self.release_on(node, give_back(claim, holder.grant.fence)).await;
         }
     }

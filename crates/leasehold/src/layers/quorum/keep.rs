@@ -6,9 +6,8 @@ use futures_util::stream::StreamExt as _;
 
 use super::fan::{Enough, Fan};
 use super::{Nodes, most_common, no_answer};
-use crate::backend::{Gone, Grant, Query, Release, Released, Renewal, Renewed};
+use crate::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
 use crate::error::{Error, Result};
-use crate::name::Name;
 
 /// A renewal count that no lease has: a shortening that names it does nothing.
 const NEVER: u64 = u64::MAX;
@@ -116,14 +115,13 @@ impl Nodes {
     async fn counts_to_shorten(&self, lease: &Renewal, count: u64) -> Vec<u64> {
         let mut counts = vec![NEVER; self.members.len()];
         let mut highest = None;
-        let mut fan = self.fan_all(|_, backend| {
-            let name = lease.name.clone();
-            async move { backend.inspect(&Query::Name(name)).await }
+        let mut fan = self.fan_all(|node, backend| {
+            let query = self.about(node, &lease.name, lease.id);
+            async move { backend.inspect(&query).await }
         });
         fan.gather(&self.members, self.node_timeout.min(lease.ttl), |node, page, pending| {
-            let holders = page.into_iter().flat_map(|page| page.items).flat_map(|info| info.holders);
-            let id = self.shown_by(node, lease.id);
-            for holder in holders.filter(|holder| holder.id == id) {
+            let found = page.ok().and_then(|page| self.lease_in(node, page, &lease.name, lease.id));
+            if let Some(holder) = found {
                 counts[node] = holder.grant.renewals;
                 highest = highest.max(Some(holder.grant.renewals));
             }
@@ -188,15 +186,6 @@ impl Nodes {
                 }
             }
         });
-    }
-
-    /// Whether some id holds the name on a majority of all nodes.
-    pub(super) async fn is_held(&self, name: &Name) -> bool {
-        // If too few can be asked, somebody may.
-        let Ok(seen) = self.look(name).await else { return true };
-        let pages = seen.iter().map(|(_, page)| page);
-        let ids: Vec<_> = pages.flat_map(|page| &page.items).flat_map(|info| &info.holders).collect();
-        ids.iter().any(|one| ids.iter().filter(|other| other.id == one.id).count() >= self.majority)
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::{Nodes, SCAN_TIMEOUT};
 use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query};
 use crate::error::{Error, Result};
+use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::state::cut_holders;
 
 async fn inspect(backend: Arc<dyn Backend>, query: Query) -> Result<Page> {
     backend.inspect(&query).await
@@ -17,6 +19,23 @@ impl Nodes {
         let query = Query::Name(name.clone());
         let pages = self.ask(self.node_timeout, |_, backend| inspect(backend, query.clone())).await?;
         Ok(self.in_step(pages))
+    }
+
+    /// What to ask a node about one lease. A look at the name shows only the oldest holders, and so is for nodes that
+    /// cannot find a lease by its id.
+    pub(super) fn about(&self, node: usize, name: &Name, id: LeaseId) -> Query {
+        if self.members[node].backend.info().find_by_id {
+            Query::LeaseId(id)
+        } else {
+            Query::Name(name.clone())
+        }
+    }
+
+    /// The lease, as a node shows it in its answer to that.
+    pub(super) fn lease_in(&self, node: usize, page: Page, name: &Name, id: LeaseId) -> Option<HolderInfo> {
+        let ids = [id, self.shown_by(node, id)];
+        let of_name = page.items.into_iter().filter(|info| info.name == *name);
+        of_name.flat_map(|info| info.holders).find(|holder| ids.contains(&holder.id))
     }
 
     /// Each node gets its own query, and time to look at everything.
@@ -44,7 +63,7 @@ impl Nodes {
                 let pages = self.look(name).await?;
                 let unknown = self.members.len() - pages.len();
                 let views = pages.into_iter().flat_map(|(_, page)| page.items).collect();
-                Ok(Page::new(vec![self.one_view(name.clone(), views, unknown)], None))
+                Ok(Page::new(vec![self.one_view(name.clone(), views, unknown, None)], None))
             }
             Query::LeaseId(id) => {
                 let mut pages = self.scan(|_| query.clone()).await?;
@@ -55,7 +74,8 @@ impl Nodes {
                     info.holders.iter_mut().filter(|one| one.id == digest).for_each(|one| one.id = *id);
                 }
                 let views = by_name(pages.into_iter().flat_map(|(_, page)| page.items));
-                let views = views.into_iter().map(|(name, views)| self.one_view(name, views, unknown));
+                let one = |(name, views)| self.one_view(name, views, unknown, Some(*id));
+                let views = views.into_iter().map(one);
                 let items = views.filter(|info| info.holders.iter().any(|holder| holder.id == *id)).collect();
                 Ok(Page::new(items, None))
             }
@@ -89,7 +109,7 @@ impl Nodes {
         let mut views: Vec<NameInfo> = by_name(items)
             .into_iter()
             .filter(|(name, _)| bound.as_ref().is_none_or(|bound| name.stored() <= bound.as_str()))
-            .map(|(name, views)| self.one_view(name, views, unknown))
+            .map(|(name, views)| self.one_view(name, views, unknown, None))
             .filter(|info| !info.holders.is_empty())
             .collect();
         if views.len() > limit {
@@ -109,37 +129,77 @@ impl Nodes {
         Ok(Page { items: views, next, age: pages.iter().filter_map(|(_, page)| page.age).max() })
     }
 
-    /// The nodes' views of one name as one. `unknown` nodes have not been seen.
-    fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize) -> NameInfo {
+    /// The nodes' views of one name as one, with the lease that was asked for. `unknown` nodes have not been seen.
+    fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize, asked: Option<LeaseId>) -> NameInfo {
         let mut info = NameInfo::unused(name);
         // What a minority has beyond this comes from claims that were given back.
         let surely = self.majority.saturating_sub(unknown).max(1);
         info.version = ranked(views.iter().map(|view| view.version), surely);
         info.last_fence = ranked(views.iter().map(|view| view.last_fence), surely);
-        // In the order of the node that shows most.
-        let mut in_order: Vec<&NameInfo> = views.iter().collect();
-        in_order.sort_by_key(|view| std::cmp::Reverse(view.holders.len()));
         let mut seen: Vec<Vec<&HolderInfo>> = Vec::new();
-        for holder in in_order.iter().flat_map(|view| &view.holders) {
+        for holder in views.iter().flat_map(|view| &view.holders) {
             match seen.iter_mut().find(|same| same[0].id == holder.id) {
                 Some(same) => same.push(holder),
                 None => seen.push(vec![holder]),
             }
         }
-        for same in seen.into_iter().filter(|same| same.len() + unknown >= self.majority) {
+        let nodes = |one: &HolderInfo| views.iter().filter(|view| may_have(view, one, asked)).count();
+        seen.retain(|same| nodes(same[0]) + unknown >= self.majority);
+        // In the order of the grants. Two leases have a node in common, and that knows which is older.
+        let place = |view: &NameInfo, one: &HolderInfo| {
+            let shown = view.holders.iter().position(|holder| holder.id == one.id);
+            shown.or_else(|| may_have(view, one, asked).then_some(usize::MAX))
+        };
+        let is_older = |one: &HolderInfo, than: &HolderInfo| {
+            views.iter().any(|view| place(view, one).zip(place(view, than)).is_some_and(|(a, b)| a < b))
+        };
+        let mut in_order: Vec<Vec<&HolderInfo>> = Vec::new();
+        for same in seen {
+            let before = in_order.iter().rposition(|other| is_older(other[0], same[0]));
+            in_order.insert(before.map_or(0, |before| before + 1), same);
+        }
+        for same in in_order {
             let mut holder = same[0].clone();
             let grants: Vec<_> = same.iter().map(|holder| holder.grant.clone()).collect();
-            let left = holder.grant.left;
+            let (left, mode) = (holder.grant.left, holder.grant.mode);
             holder.grant = self.merge(&grants);
             if same.len() < self.majority {
-                holder.grant.left = left;
+                (holder.grant.left, holder.grant.mode) = (left, mode);
             }
             let revoked = same.iter().filter(|holder| holder.revoked).count();
             holder.revoked = revoked > self.members.len() - self.majority;
             info.holders.push(holder);
         }
+        info.holder_count = info.holders.len() as u64;
+        if views.iter().any(is_cut) {
+            let most = ranked(views.iter().map(|view| view.holder_count), surely);
+            info.holder_count = info.holder_count.max(most);
+        }
+        cut_holders(&mut info.holders, |holder| asked == Some(holder.id));
         info
     }
+
+    /// Whether some id may hold the name on a majority of all nodes.
+    pub(super) async fn is_held(&self, name: &Name) -> bool {
+        // If too few can be asked, somebody may.
+        let Ok(seen) = self.look(name).await else { return true };
+        let views: Vec<_> = seen.iter().flat_map(|(_, page)| &page.items).collect();
+        let mut holders = views.iter().flat_map(|view| &view.holders);
+        holders.any(|one| views.iter().filter(|view| may_have(view, one, None)).count() >= self.majority)
+    }
+}
+
+/// Whether a node has this lease, or may have it unseen: a node hides only leases that are younger than those it shows,
+/// and never the one that was asked for.
+fn may_have(view: &NameInfo, one: &HolderInfo, asked: Option<LeaseId>) -> bool {
+    let mut others = view.holders.iter().filter(|holder| asked != Some(holder.id));
+    view.holders.iter().any(|holder| holder.id == one.id)
+        || is_cut(view) && asked != Some(one.id) && others.all(|holder| holder.grant.fence <= one.grant.fence)
+}
+
+/// Whether there are more holders than are shown.
+fn is_cut(view: &NameInfo) -> bool {
+    view.holder_count > view.holders.len() as u64
 }
 
 /// The highest that so many reach.

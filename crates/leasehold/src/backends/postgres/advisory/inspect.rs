@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::state::WAITERS_SHOWN;
+use crate::state::{HOLDERS_SHOWN, WAITERS_SHOWN};
 
 use super::super::fault;
 use super::key::AdvisoryKey;
@@ -104,6 +104,8 @@ impl Store {
             }
         }
         info.holders.sort_by_key(|holder| holder.grant.fence);
+        info.holder_count = info.holders.len() as u64;
+        info.holders.truncate(HOLDERS_SHOWN);
         Ok(info)
     }
 

@@ -219,6 +219,7 @@ pub(super) fn seen(rows: &[Row]) -> Result<Vec<NameInfo>> {
         } else {
             let metadata = get::<Option<&str>>(row, 7)?.map(text::read).transpose()?.map(Into::into);
             let grant = grant(row, 8, now)?;
+            item.holder_count = number(row, 15)?;
             item.holders.push(HolderInfo { id, owner, metadata, grant, revoked: get(row, 14)? });
         }
     }

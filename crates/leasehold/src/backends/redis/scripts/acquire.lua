@@ -84,6 +84,7 @@ repeat
       alone, tail = id, id .. row
     else
       call('ZADD', leases, ends, id)
+      call('ZADD', grants, granted, id)
       held = held + 1
       own_set = row
     end

@@ -51,10 +51,13 @@ for from = 1, #sets, 2 * BATCH do
   call('HSET', rows, unpack(sets, from, math.min(from + 2 * BATCH - 1, #sets)))
 end
 if late then
-  for i = 2, 6 do call('PEXPIREAT', KEYS[i], keep) end
+  for i = 2, 7 do call('PEXPIREAT', KEYS[i], keep) end
 else
   if #sets > 0 and (rows_born or own_drop) then call('PEXPIREAT', rows, keep) end
-  if leases_born and held > 0 then call('PEXPIREAT', leases, keep) end
+  if leases_born and held > 0 then
+    call('PEXPIREAT', leases, keep)
+    call('PEXPIREAT', grants, keep)
+  end
   if queue_born and waiting > 0 then
     call('PEXPIREAT', queue, keep)
     call('PEXPIREAT', places, keep)

@@ -2,15 +2,15 @@
 -- docs/redis.md describes the keys, docs/contract.md the rules; the words are the same.
 --
 -- KEYS  1 the name's head (string), 2 its rows by id (hash), 3 its shared leases and permits by expiry, 4 its queue by
---       arrival, 5 its places by lapse, 6 its spent ids by end (sorted sets); 7 where this id is (string), not in a
---       cluster
+--       arrival, 5 its places by lapse, 6 its spent ids by end, 7 its shared leases and permits by grant (sorted sets);
+--       8 where this id is (string), not in a cluster
 -- ARGV  1 the lease id this verb is about, or ''; the rest is the verb's. Each argument costs Redis as much as reading a
 --       small key, so verbs that are called often pack theirs.
 --
 -- Numbers stay below 2^53 and are kept as doubles, which is exact, and many times faster than writing digits.
 
 local call, pack, unpacked, sub = redis.call, struct.pack, struct.unpack, string.sub
-local name, finder = KEYS[1], KEYS[7]
+local name, finder = KEYS[1], KEYS[8]
 local id = ARGV[1]
 
 local MARK, HEAD, HEAD_LEAST = 'LH1:', '>c4dddddddds', 69
@@ -47,7 +47,7 @@ if head then
     return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
   end
   if rest <= #head then alone = sub(head, rest, rest + 21) end
-elseif call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]) > 0 then
+elseif call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]) > 0 then
   -- A name of ours always has its head, and its other keys live no longer than that.
   return redis.error_reply('FOREIGN the keys of the name hold something that leasehold did not write')
 end

@@ -4,7 +4,7 @@
 -- variables with its surroundings takes as long to make as a command takes to run.
 
 local BATCH = 500                  -- arguments of one call: Lua's stack has room for some thousands
-local rows, leases, queue, places, spent = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local rows, leases, queue, places, spent, grants = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 
 -- Marks: r repeated, v revoked.
 local function read_lease(row)
@@ -132,6 +132,7 @@ if due <= now then
       end
       call('HDEL', rows, unpack(ids))
       call('ZREM', leases, unpack(ids))
+      call('ZREM', grants, unpack(ids))
       expired = expired + #ids
     end
   until #ids < BATCH

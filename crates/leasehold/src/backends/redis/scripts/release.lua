@@ -25,6 +25,7 @@ repeat
       alone, tail = false, ''
     else
       call('ZREM', leases, id)
+      call('ZREM', grants, id)
       own_drop = true
       held = held - 1
     end

@@ -57,6 +57,7 @@ repeat
       l.mode = 's'
       alone, tail = false, ''
       call('ZADD', leases, l.expires, id)
+      call('ZADD', grants, l.granted, id)
       held = held + 1
     elseif l.mode ~= 'x' then
       call('ZADD', leases, 'XX', l.expires, id)

@@ -39,6 +39,7 @@ for from = 1, #ids, BATCH do
   end
   if #ended > 0 then
     call('ZREM', leases, unpack(ended))
+    call('ZREM', grants, unpack(ended))
     held = held - #ended
   end
 end

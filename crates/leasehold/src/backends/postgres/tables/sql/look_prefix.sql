@@ -6,11 +6,11 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), walked AS MATERIAL
     ORDER BY n.name LIMIT $5
 ), wanted AS (
     (
-        SELECT w.name, false AS reached FROM walked AS w, clock
+        SELECT w.name, false AS reached, '' AS asked FROM walked AS w, clock
         WHERE w.used
             AND (EXISTS (SELECT 1 FROM leasehold.leases AS l WHERE l.name = w.name AND l.expires > clock.now)
                 OR EXISTS (SELECT 1 FROM leasehold.tickets AS t WHERE t.name = w.name AND t.lapses > clock.now))
         ORDER BY w.name LIMIT $4
     )
-    UNION ALL SELECT max(name), true FROM walked HAVING count(*) = $5
+    UNION ALL SELECT max(name), true, '' FROM walked HAVING count(*) = $5
 )

@@ -32,6 +32,9 @@ impl Server {
     }
 }
 
+/// So many ways to a store with sessions there are, if there are faults of the network.
+const SESSION_SIDES: usize = 12;
+
 /// The store of a run. Everything that was started for it ends with it.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -41,7 +44,7 @@ pub(crate) struct Ground {
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
-    /// One before each server, of each side. Workers of both sides share the store, and a fault is one side's.
+    /// One before each server, of each side. Workers of all sides share the store, and a fault is one side's.
     proxies: Vec<Vec<Proxy>>,
     /// The disk that it is on, if that can be filled.
     room: Option<Room>,
@@ -129,7 +132,9 @@ impl Ground {
                     |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
                 ground.servers.iter().map(before).collect()
             };
-            ground.proxies = vec![side()?, side()?];
+            // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
+            let sides = if store == Store::Advisory { SESSION_SIDES } else { 2 };
+            ground.proxies = (0..sides).map(|_| side()).collect::<io::Result<_>>()?;
         }
         Ok(ground)
     }
@@ -175,6 +180,17 @@ impl Ground {
     pub(crate) fn proxy(&self, number: usize) -> Option<&Proxy> {
         let all = self.proxies.iter().map(Vec::len).sum::<usize>();
         self.proxies.iter().flatten().nth(number.checked_rem(all)?)
+    }
+
+    /// By how many ways workers reach the store.
+    pub(crate) fn sides(&self) -> usize {
+        self.proxies.len().max(1)
+    }
+
+    /// To which way one of the proxies belongs; `None` if there are none.
+    pub(crate) fn side_of(&self, number: usize) -> Option<usize> {
+        let all = self.proxies.iter().map(Vec::len).sum::<usize>();
+        number.checked_rem(all)?.checked_div(self.servers.len())
     }
 
     /// All proxies pass everything on.

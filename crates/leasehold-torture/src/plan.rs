@@ -115,7 +115,8 @@ impl Plan {
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
             // Often: most of what is lost on the way is found again, and no call's outcome stays unknown.
-            Profile::Net => series(&mut plan, 60, &net),
+            // Sessions are judged between the faults of their way only.
+            Profile::Net => series(&mut plan, if store == Store::Advisory { 150 } else { 60 }, &net),
             Profile::Restart => {
                 series(&mut plan, 2_500, &restart);
                 series(&mut plan, 1_800, &freeze);

@@ -73,6 +73,8 @@ pub(super) struct Lease {
     /// When the store had said that it is gone, released or not.
     pub(super) gone: Option<u64>,
     pub(super) lost: Option<(u64, Loss)>,
+    /// It was refused because of a revoke: unless that was one at once, it is there until its time is over.
+    pub(super) revoked: bool,
     /// From this moment on something that no promise covers may have ended it.
     pub(super) uncertain: u64,
     /// Until when it can have held the lock.
@@ -84,7 +86,7 @@ impl Lease {
     pub(super) fn end(&self) -> u64 {
         let end = match (self.release_called, self.lost) {
             // Somebody ended it, which is another accusation.
-            (_, Some((at, Loss::Refused))) if at < self.deadline => self.believed,
+            (_, Some((at, Loss::Refused))) if at < self.deadline && !self.revoked => self.believed,
             // Its process was killed, at some time after it last looked.
             (None, _) if self.deadline == SESSION => self.believed,
             (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),
@@ -116,6 +118,22 @@ pub(super) struct Lock {
     pub(super) acquires: Vec<usize>,
 }
 
+/// What was the matter for somebody: a fault counts for those whom it can hit.
+#[derive(Debug, Default)]
+pub(super) struct Around {
+    /// What delays requests: faults of the network, the store and its machine, pauses, stalls. Those less than a second
+    /// apart are one.
+    pub(super) disturbed: Windows,
+    /// Each of the same, and a while after: what explains that something took long.
+    pub(super) explained: Windows,
+    /// Each of the same by itself.
+    pub(super) struck: Windows,
+    /// It stood still itself.
+    pub(super) still: Windows,
+    /// Its sessions may have ended without their holders' knowledge.
+    pub(super) unnoticed: Windows,
+}
+
 /// A run.
 #[derive(Debug)]
 pub(super) struct Case<'a> {
@@ -125,16 +143,14 @@ pub(super) struct Case<'a> {
     pub(super) leases: Vec<Lease>,
     pub(super) acquires: Vec<Acquire>,
     pub(super) locks: Vec<Lock>,
-    /// What delays requests: faults of the network, the store and its machine, pauses, stalls.
-    pub(super) disturbed: Windows,
-    /// The same, and a while after: what explains that something took long.
-    pub(super) explained: Windows,
+    /// What was the matter for each worker.
+    pub(super) around: HashMap<u32, Around>,
+    /// What was the matter for anybody.
+    pub(super) anybody: Around,
     /// The store was killed and started again.
     pub(super) restarts: Windows,
     /// The store did not run.
     pub(super) paused: Windows,
-    /// Sessions may have ended without their holders' knowledge.
-    pub(super) unnoticed: Windows,
     /// What may have ended leases against their will, by name: revokes at once, and what the store does not promise.
     pub(super) ended: Vec<Windows>,
     /// All revokes, by name.
@@ -154,13 +170,32 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// By when everything sent before a moment has arrived, and whether nothing was the matter.
-    pub(super) fn settled(&self, moment: u64) -> (u64, bool) {
+    /// What was the matter for a worker.
+    pub(super) fn around(&self, worker: u32) -> &Around {
+        self.around.get(&worker).unwrap_or(&self.anybody)
+    }
+
+    /// By when everything that a worker sent before a moment has arrived, and whether nothing was the matter.
+    pub(super) fn settled(&self, worker: u32, moment: u64) -> (u64, bool) {
         let by = moment.saturating_add(SLACK);
-        match self.disturbed.meeting(moment, by) {
+        match self.around(worker).disturbed.meeting(moment, by) {
             None => (by, true),
             Some((_, end)) => (end.saturating_add(SLACK), false),
         }
+    }
+
+    /// Whether something explains that a lock was held up: for one of those who held it, or wanted to, meanwhile.
+    pub(super) fn explains(&self, lock: &Lock, from: u64, to: u64) -> bool {
+        let matters = |worker: u32| self.around(worker).explained.meets(from, to);
+        let held = lock.leases.iter().map(|lease| &self.leases[*lease]);
+        let wanted = lock.acquires.iter().map(|acquire| &self.acquires[*acquire]);
+        self.anybody.explained.meets(from, to)
+            && (held
+                .into_iter()
+                .any(|lease| lease.called <= to && lease.possible >= from && matters(lease.worker))
+                || wanted.into_iter().any(|acquire| {
+                    acquire.called <= to && acquire.possible >= from && matters(acquire.worker)
+                }))
     }
 
     /// From when on the store certainly refuses to renew a lease, because it was revoked.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::case::{Acquire, Around, Case, Court, Lease, Lock, Outcome};
 use super::matter::Matter;
 use super::windows::Windows;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
@@ -10,7 +10,7 @@ use crate::history::setting::Setting;
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
     let mut court = Court::default();
-    let mut matter = Matter::new(setting.names.len());
+    let mut matter = Matter::new(setting);
     let mut records = Vec::new();
     let (mut resource, mut left) = (Vec::new(), Vec::new());
     let mut last = 0;
@@ -33,8 +33,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 Kind::End => drop(matter.deaths.insert(record.worker, record.at)),
                 Kind::RevokeCall => drop(revokes.insert((record.worker, record.task), *record)),
                 Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
-                    // One that failed may happen later.
-                    Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
+                    Some(call) => matter.revoke(&call, Some(record)),
                     None => {
                         court.contradiction(format!("worker {} has Revoked without a call", record.worker))
                     }
@@ -42,7 +41,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 _ => records.push(*record),
             }
         }
-        revokes.values().for_each(|call| matter.revoke(call, u64::MAX));
+        revokes.values().for_each(|call| matter.revoke(call, None));
     }
     records.sort_by_key(|record| (record.worker, record.claim));
     let stalls = matter.stalls.len() as u64;
@@ -54,11 +53,10 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             leases: Vec::new(),
             acquires: Vec::new(),
             locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
-            disturbed: Windows::default(),
-            explained: Windows::default(),
+            around: HashMap::new(),
+            anybody: Around::default(),
             restarts: Windows::default(),
             paused: Windows::default(),
-            unnoticed: Windows::default(),
             ended: Vec::new(),
             revoked: Vec::new(),
             refusing: Vec::new(),
@@ -228,6 +226,7 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         release_called: None,
         gone: None,
         lost: None,
+        revoked: false,
         uncertain: u64::MAX,
         possible: u64::MAX,
     }
@@ -237,13 +236,18 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
 fn single_calls(case: &Case<'_>) -> Vec<u64> {
     let answered =
         |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
-    let tries = case.acquires.iter().filter(answered).map(|acquire| (acquire.called, acquire.returned));
+    let tries = case
+        .acquires
+        .iter()
+        .filter(answered)
+        .map(|acquire| (acquire.worker, acquire.called, acquire.returned));
     let is_answer = |record: &Record| matches!(record.kind, Kind::Renewed | Kind::Released);
     let is_call = |record: &Record| matches!(record.kind, Kind::RenewCall | Kind::ReleaseCall);
     let pairs = case.records.windows(2).filter(|pair| is_call(&pair[0]) && is_answer(&pair[1]));
-    let calls = tries.chain(pairs.map(|pair| (pair[0].at, pair[1].at)));
-    let calm = calls.filter(|(called, returned)| !case.disturbed.meets(*called, *returned));
-    let mut took: Vec<u64> = calm.map(|(called, returned)| returned.saturating_sub(called)).collect();
+    let calls = tries.chain(pairs.map(|pair| (pair[0].worker, pair[0].at, pair[1].at)));
+    let calm =
+        calls.filter(|(worker, called, returned)| !case.around(*worker).disturbed.meets(*called, *returned));
+    let mut took: Vec<u64> = calm.map(|(_, called, returned)| returned.saturating_sub(called)).collect();
     took.sort_unstable();
     took
 }
@@ -272,18 +276,18 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
                 lease.deadline = deadline;
             }
             Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
-            Kind::Lost => {
-                let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
+            Kind::Lost | Kind::RenewRefused => {
+                let why = match kind {
+                    Kind::Lost => Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other),
+                    _ => Loss::Refused,
+                };
                 lease.lost.get_or_insert((at, why));
-                if why == Loss::Refused && !revoked.meets(lease.called, at) {
-                    lease.gone.get_or_insert(at);
-                }
-            }
-            Kind::RenewRefused => {
-                lease.lost.get_or_insert((at, Loss::Refused));
-                // One that is revoked is refused, and there until its time is over.
-                if !revoked.meets(lease.called, at) {
-                    lease.gone.get_or_insert(at);
+                if why == Loss::Refused {
+                    // One that is revoked is refused, and there until its time is over.
+                    lease.revoked |= revoked.meets(lease.called, at);
+                    if !lease.revoked {
+                        lease.gone.get_or_insert(at);
+                    }
                 }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
@@ -301,7 +305,7 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
     if lease.deadline == SESSION {
         // A look after such a time shows that it was held all along.
         let end = lease.end().max(lease.believed);
-        if let Some((begin, _)) = case.unnoticed.meeting(lease.believed, end) {
+        if let Some((begin, _)) = case.around(lease.worker).unnoticed.meeting(lease.believed, end) {
             lease.uncertain = lease.uncertain.min(begin.max(lease.called));
         }
     }
@@ -320,7 +324,7 @@ fn possible(
 ) -> u64 {
     if let Some(gone) = lease.gone {
         // Of a quorum it is a majority that said so; the others follow.
-        return match case.settled(gone) {
+        return match case.settled(lease.worker, gone) {
             _ if !case.quorum() => gone,
             (by, true) => by,
             (by, false) => by.saturating_add(lease.ttl),
@@ -333,7 +337,8 @@ fn possible(
     if let Some(calls) = calls.get(&(last.worker, last.task)) {
         died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
-    let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
+    let last_sent = lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died);
+    let (by, calm) = case.settled(last.worker, last_sent);
     if calm && lease.release_called.is_some() && died > by {
         return by;
     }
@@ -348,14 +353,15 @@ fn possible(
 /// Until when an acquire can have held the lock or a place in its queue.
 fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
-    let again = acquire.wait > 0 && case.disturbed.meets(acquire.called, acquire.returned);
+    let again =
+        acquire.wait > 0 && case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned);
     if (acquire.outcome == Outcome::Granted && !again)
         || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
     {
         return acquire.returned;
     }
     let died = died(acquire.worker, case, deaths);
-    let (by, calm) = case.settled(acquire.returned.min(died.max(acquire.called)));
+    let (by, calm) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
     if calm && acquire.outcome != Outcome::Unknown && died > by {
         return by;
     }

@@ -247,7 +247,7 @@ impl Automaton<'_> {
 
     fn released(&mut self, record: &Record) {
         // One whose first try had no answer is told that it released what is gone.
-        let sure = !self.case.disturbed.meets(self.release_called, record.at);
+        let sure = !self.case.around(record.worker).struck.meets(self.release_called, record.at);
         match (self.released, self.gone) {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
@@ -267,9 +267,10 @@ impl Automaton<'_> {
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
+        let around = self.case.around(self.lease.worker);
         let cut = self.lease.deadline == SESSION
-            && (self.case.unnoticed.meets(self.lease.called, at)
-                || self.case.disturbed.meets(self.lease.called, at));
+            && (around.unnoticed.meets(self.lease.called, at)
+                || around.disturbed.meets(self.lease.called, at));
         let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;

@@ -128,7 +128,7 @@ impl<'a> Free<'a> {
                 figures.handovers += 1;
                 if lease.wait > 0 && lease.called < called && lease.from > called {
                     times.handovers.push(lease.from - called);
-                    if !self.case.explained.meets(called, lease.from) {
+                    if !self.case.anybody.explained.meets(called, lease.from) {
                         times.unexplained.push(lease.from - called);
                     }
                 }
@@ -154,7 +154,7 @@ impl<'a> Free<'a> {
         if lease.wait == 0 || lease.from <= free.saturating_add(BOUND) {
             return;
         }
-        if self.case.explained.meets(free, lease.from) {
+        if self.case.explains(self.lock, free, lease.from) {
             figures.waived += 1;
             return;
         }
@@ -264,7 +264,7 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
             (until > free.saturating_add(BOUND)).then_some((free, until))
         });
         let Some((free, until)) = in_vain else { continue };
-        if case.explained.meets(free, until) {
+        if case.explains(lock, free, until) {
             figures.waived += 1;
             continue;
         }
@@ -276,9 +276,9 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
 /// From when on an acquire that came to nothing can have held the lock. One that waited while nothing was the matter did
 /// not, but perhaps in its last moments: otherwise those who wait in vain would excuse each other.
 fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
-    let Acquire { called, returned, wait, outcome, .. } = *acquire;
+    let Acquire { worker, called, returned, wait, outcome, .. } = *acquire;
     let waited = wait > 0 && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();
-    if waited && !case.disturbed.meets(called, returned) {
+    if waited && !case.around(worker).disturbed.meets(called, returned) {
         called.max(returned.saturating_sub(SLACK))
     } else {
         called

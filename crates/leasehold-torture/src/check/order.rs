@@ -67,7 +67,11 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         }
     }
     for (number, since, lease, acquire) in found {
-        if case.explained.meets(since, case.leases[number].from) {
+        let overtaken = lease.map(|lease| case.leases[lease].worker);
+        let overtaken = overtaken.or(acquire.map(|acquire| case.acquires[acquire].worker));
+        let who = [Some(case.leases[number].worker), overtaken];
+        let matters = |worker: u32| case.around(worker).explained.meets(since, case.leases[number].from);
+        if who.into_iter().flatten().any(matters) {
             figures.waived += 1;
             continue;
         }
@@ -95,7 +99,7 @@ fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         if served < SERVED_MEANWHILE {
             continue;
         }
-        if case.explained.meets(called, until) {
+        if case.explains(lock, called, until) {
             figures.waived += 1;
             continue;
         }

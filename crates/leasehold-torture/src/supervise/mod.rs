@@ -277,6 +277,7 @@ impl Run<'_> {
             configuration: ground.configuration().to_owned(),
             promises,
             names,
+            sides: u32::try_from(ground.sides()).unwrap_or(0),
             span: (now(), now()),
         }
     }

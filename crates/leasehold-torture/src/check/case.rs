@@ -79,6 +79,8 @@ pub(super) struct Lease {
     pub(super) uncertain: u64,
     /// Until when it can have held the lock.
     pub(super) possible: u64,
+    /// When it is likely to have ended: by its release, or because its time was over, or because its process died.
+    pub(super) likely: u64,
 }
 
 impl Lease {
@@ -165,6 +167,8 @@ pub(super) struct Case<'a> {
     pub(super) stalls: u64,
     /// How long single calls took while nothing was the matter, in order: how fast the machine and its store were.
     pub(super) calls: Vec<u64>,
+    /// The slower ones of them: when each was made, and when it returned.
+    pub(super) slow: Vec<(u64, u64)>,
     /// The last moment of any record.
     pub(super) last: u64,
 }
@@ -182,6 +186,12 @@ impl Case<'_> {
             None => (by, true),
             Some((_, end)) => (end.saturating_add(SLACK), false),
         }
+    }
+
+    /// How long the slowest of the single calls took that were under way in a span; 0 if none was slow.
+    pub(super) fn slowest(&self, from: u64, to: u64) -> u64 {
+        let meanwhile = self.slow.iter().filter(|(called, returned)| *called <= to && *returned >= from);
+        meanwhile.map(|(called, returned)| returned - called).max().unwrap_or(0)
     }
 
     /// Whether something explains that a lock was held up: for one of those who held it, or wanted to, meanwhile.

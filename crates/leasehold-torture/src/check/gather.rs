@@ -64,6 +64,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             left,
             stalls,
             calls: Vec::new(),
+            slow: Vec::new(),
             last,
         },
     );
@@ -110,15 +111,21 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     let mut leases = std::mem::take(&mut case.leases);
     for lease in &mut leases {
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
-        fold(lease, &case.records, &case.revoked[usize::from(lease.name)]);
+        let session = case.setting.promises.session;
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)], session);
         surely(lease, case);
         lease.possible = possible(lease, case, deaths, &calls);
+        lease.likely = likely(lease, deaths);
     }
     case.leases = leases;
     for acquire in 0..case.acquires.len() {
         case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
     }
-    case.calls = single_calls(case);
+    passed(case, deaths);
+    let calls = single_calls(case);
+    case.slow = calls.iter().copied().filter(|(called, returned)| returned - called > SLOW).collect();
+    case.calls = calls.into_iter().map(|(called, returned)| returned - called).collect();
+    case.calls.sort_unstable();
     let fenced = case.fenced();
     for (place, lease) in case.leases.iter().enumerate() {
         case.locks[usize::from(lease.name)].leases.push(place);
@@ -229,11 +236,15 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         revoked: false,
         uncertain: u64::MAX,
         possible: u64::MAX,
+        likely: u64::MAX,
     }
 }
 
-/// How long calls took that are one call to the store each, in order.
-fn single_calls(case: &Case<'_>) -> Vec<u64> {
+/// Which single calls are worth looking at one by one: far fewer than there are.
+const SLOW: u64 = 20_000_000;
+
+/// The calls that are one call to the store each, while nothing was the matter: when they were made, and when they returned.
+fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
     let answered =
         |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
     let tries = case
@@ -247,13 +258,12 @@ fn single_calls(case: &Case<'_>) -> Vec<u64> {
     let calls = tries.chain(pairs.map(|pair| (pair[0].worker, pair[0].at, pair[1].at)));
     let calm =
         calls.filter(|(worker, called, returned)| !case.around(*worker).disturbed.meets(*called, *returned));
-    let mut took: Vec<u64> = calm.map(|(_, called, returned)| returned.saturating_sub(called)).collect();
-    took.sort_unstable();
-    took
+    calm.map(|(_, called, returned)| (called, returned.max(called))).collect()
 }
 
-/// What its records say of a lease, one after the other.
-fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
+/// What its records say of a lease, one after the other. That a session has ended is the word of its own end: its holder is
+/// told at once, and the store frees the lock when it hears of it.
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, session: bool) {
     let mut granted = false;
     for op in &lease.ops {
         let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
@@ -285,13 +295,14 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
                 if why == Loss::Refused {
                     // One that is revoked is refused, and there until its time is over.
                     lease.revoked |= revoked.meets(lease.called, at);
-                    if !lease.revoked {
+                    if !lease.revoked && !session {
                         lease.gone.get_or_insert(at);
                     }
                 }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
-            Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
+            Kind::Released => drop(lease.gone.get_or_insert(at)),
+            Kind::ReleasedNothing if !session => drop(lease.gone.get_or_insert(at)),
             _ => {}
         }
     }
@@ -313,6 +324,17 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
 
 fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     deaths.get(&worker).copied().unwrap_or(case.last)
+}
+
+/// When a lease is likely to have ended.
+fn likely(lease: &Lease, deaths: &HashMap<u32, u64>) -> u64 {
+    let released = lease.release_called.unwrap_or(u64::MAX);
+    if lease.deadline != SESSION {
+        return released.min(lease.deadline);
+    }
+    let lost = lease.lost.map_or(u64::MAX, |(at, _)| at);
+    let died = deaths.get(&lease.worker).copied().unwrap_or(lease.believed);
+    if released.min(lost) == u64::MAX { died.max(lease.believed) } else { released.min(lost) }
 }
 
 /// Until when a lease can have held the lock.
@@ -347,6 +369,40 @@ fn possible(
         (SESSION, _) => by.saturating_add(case.setting.promises.notices_within),
         (_, 0) => u64::MAX,
         (_, ttl) => by.saturating_add(ttl),
+    }
+}
+
+/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
+/// place in the queue, which would have been before its own.
+fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>) {
+    if case.quorum() {
+        return;
+    }
+    // By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
+    let mut alone: HashMap<u16, Vec<(u64, u64)>> = HashMap::new();
+    for lease in case.leases.iter().filter(|lease| lease.mode == Mode::Exclusive) {
+        alone.entry(lease.name).or_default().push((lease.called, lease.from));
+    }
+    for calls in alone.values_mut() {
+        calls.sort_unstable();
+        let mut first = u64::MAX;
+        for (_, answered) in calls.iter_mut().rev() {
+            first = first.min(*answered);
+            *answered = first;
+        }
+    }
+    for number in 0..case.acquires.len() {
+        let acquire = &case.acquires[number];
+        if acquire.lease.is_some() || matches!(acquire.outcome, Outcome::Granted) {
+            continue;
+        }
+        let died = died(acquire.worker, case, deaths);
+        let (by, _) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
+        let Some(calls) = alone.get(&acquire.name) else { continue };
+        if let Some((_, answered)) = calls.get(calls.partition_point(|(called, _)| *called <= by)) {
+            let possible = acquire.possible.min((*answered).max(by));
+            case.acquires[number].possible = possible;
+        }
     }
 }
 

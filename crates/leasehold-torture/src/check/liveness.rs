@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use super::Invariant::{self, I8, I9, J1, J2, J6, J7};
 use super::case::{Acquire, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::figures::{Figures, Times, share};
+use super::sweep::Meeting;
 use crate::history::record::{Leftover, Mode};
 
 /// Who waits has a free lock after this: pushed at once, and if the push was lost by looking.
@@ -67,6 +68,8 @@ struct Free<'a> {
     /// Acquires that came to nothing, by their calls: until when the first so many can have been in the way.
     calls: Vec<u64>,
     in_the_way: Vec<u64>,
+    /// Those of processes that died meanwhile: their places in the queue hold up the others.
+    dead: Meeting,
 }
 
 impl<'a> Free<'a> {
@@ -77,6 +80,9 @@ impl<'a> Free<'a> {
         let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(nothing);
         let (calls, ends): (Vec<u64>, Vec<u64>) =
             acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
+        let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
+        let dead = acquires.filter(|acquire| acquire.outcome == Outcome::Unknown && acquire.lease.is_none());
+        let dead: Vec<_> = dead.map(|acquire| (acquire.called, acquire.possible)).collect();
         let longest = |longest: &mut u64, end: u64| {
             *longest = end.max(*longest);
             Some(*longest)
@@ -85,11 +91,12 @@ impl<'a> Free<'a> {
             case,
             lock,
             possible: Longest::by(|lease| lease.possible),
-            likely: Longest::by(|lease| lease.release_called.unwrap_or(lease.deadline)),
+            likely: Longest::by(|lease| lease.likely),
             dead_reader: None,
             last_read: 0,
             calls,
             in_the_way: ends.into_iter().scan(0, longest).collect(),
+            dead: Meeting::new(&dead),
         }
     }
 
@@ -128,7 +135,8 @@ impl<'a> Free<'a> {
                 figures.handovers += 1;
                 if lease.wait > 0 && lease.called < called && lease.from > called {
                     times.handovers.push(lease.from - called);
-                    if !self.case.anybody.explained.meets(called, lease.from) {
+                    let held_up = self.dead.count(called, lease.from) > 0;
+                    if !held_up && !self.case.anybody.explained.meets(called, lease.from) {
                         times.unexplained.push(lease.from - called);
                     }
                 }

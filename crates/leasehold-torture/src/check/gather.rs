@@ -112,7 +112,8 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     for lease in &mut leases {
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
         let session = case.setting.promises.session;
-        fold(lease, &case.records, &case.revoked[usize::from(lease.name)], session);
+        let struck = &case.around(lease.worker).struck;
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)], struck, session);
         surely(lease, case);
         lease.possible = possible(lease, case, deaths, &calls);
         lease.likely = likely(lease, deaths);
@@ -263,7 +264,7 @@ fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
 
 /// What its records say of a lease, one after the other. That a session has ended is the word of its own end: its holder is
 /// told at once, and the store frees the lock when it hears of it.
-fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, session: bool) {
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windows, session: bool) {
     let mut granted = false;
     for op in &lease.ops {
         let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
@@ -301,6 +302,8 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, session: bool)
                 }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
+            // One that was tried again when its session had ended did nothing the second time.
+            Kind::Released if session && struck.meets(lease.release_called.unwrap_or(at), at) => {}
             Kind::Released => drop(lease.gone.get_or_insert(at)),
             Kind::ReleasedNothing if !session => drop(lease.gone.get_or_insert(at)),
             _ => {}

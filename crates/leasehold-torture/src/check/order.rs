@@ -7,10 +7,11 @@ use super::sweep::PrefixMax;
 use crate::history::record::Mode;
 
 /// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow:
-/// twice what the slowest single call took that was made meanwhile, or twenty times what half of all took.
+/// twice what the slowest single call took that was made meanwhile, or four times what one in a hundred took, if there
+/// are hundreds.
 const QUEUED_AFTER: u64 = 100_000_000;
 const SLOWEST: u64 = 2;
-const USUAL: u64 = 20;
+const RARE: u64 = 4;
 
 /// Waiting this long is starving, if others are served meanwhile: a quarter of them would be a long queue.
 const STARVED_AFTER: u64 = 10_000_000_000;
@@ -25,7 +26,8 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
 
 /// Somebody who came later was let in before one who stood in the queue, and the two do not go together.
 fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
-    let margin = QUEUED_AFTER.max(USUAL * share(&case.calls, 0.5));
+    let rare = if case.calls.len() < 100 { 0 } else { share(&case.calls, 0.99) };
+    let margin = QUEUED_AFTER.max(rare.saturating_mul(RARE));
     let mut found = Vec::new();
     // The earliest call of those with higher fences: of all, and of those that keep readers out.
     let (mut any, mut exclusive): (Option<usize>, Option<usize>) = (None, None);

@@ -50,7 +50,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     // Faults make everything slow; without some work in between they show nothing.
     let part = match plan.profile {
         Profile::Calm => 1,
-        Profile::Cancel | Profile::Clock => 4,
+        Profile::Cancel | Profile::Clock | Profile::Leak => 4,
         // A queue stands still for a ticket ttl, half a run, when one who waits in it is killed.
         Profile::All => 50,
         _ => 25,
@@ -75,7 +75,12 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
                 at_least(&format!("{fault:?}"), 2, landed(fault));
             }
             // In a quorum a minority that fails costs nothing.
-            let unknown = if plan.store == Store::Quorum { 40 } else { 100 };
+            let unknown = match plan.store {
+                Store::Quorum => 40,
+                // There are fewer faults, each of one worker.
+                Store::Advisory => 15,
+                _ => 100,
+            };
             at_least("unknown outcomes", unknown, figures.unknowns + figures.failed);
         }
         Profile::Restart => {
@@ -89,6 +94,12 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
             }
         }
         Profile::Cancel => at_least("acquires given up", 500, figures.dropped),
+        Profile::Leak => {
+            at_least("acquires given up", 200, figures.dropped);
+            if faults.get(Fault::Delay).planned > 0 {
+                at_least("Delay", 10, landed(Fault::Delay));
+            }
+        }
         Profile::Resources => {
             for fault in [Fault::Descriptors, Fault::Memory, Fault::DiskFull] {
                 if faults.get(fault).planned > 0 {

@@ -32,9 +32,6 @@ impl Server {
     }
 }
 
-/// So many ways to a store with sessions there are, if there are faults of the network.
-const SESSION_SIDES: usize = 12;
-
 /// The store of a run. Everything that was started for it ends with it.
 #[derive(Debug)]
 pub(crate) struct Ground {
@@ -65,10 +62,11 @@ impl Ground {
         }
     }
 
-    /// Starts a throw-away store in a directory, with these variables in the environment of its servers.
+    /// Starts a throw-away store for so many workers in a directory, with these variables in the environment of its servers.
     pub(crate) fn start(
         store: Store,
         profile: Profile,
+        workers: usize,
         directory: &Path,
         environment: &[(String, String)],
     ) -> io::Result<Self> {
@@ -126,14 +124,14 @@ impl Ground {
         if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
             ground.configuration += "; without a full disk, which takes root's rights";
         }
-        if matches!(profile, Profile::Net | Profile::All) {
+        if matches!(profile, Profile::Net | Profile::Leak | Profile::All) && store.has_server() {
             let side = || -> io::Result<Vec<Proxy>> {
                 let before =
                     |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
                 ground.servers.iter().map(before).collect()
             };
             // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
-            let sides = if store == Store::Advisory { SESSION_SIDES } else { 2 };
+            let sides = if store == Store::Advisory { workers } else { 2 };
             ground.proxies = (0..sides).map(|_| side()).collect::<io::Result<_>>()?;
         }
         Ok(ground)

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::Invariant::I13;
 use super::case::{Acquire, Case, Court, Lock, Outcome};
+use super::figures::Figures;
 use super::sweep::{Depth, Meeting};
 use crate::history::record::Mode;
 
@@ -14,7 +15,7 @@ const LAST_MOMENTS: u64 = 100_000_000;
 /// How long before and after its records a fault may really have begun and ended.
 const EDGE: u64 = 50_000_000;
 
-pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     // Who can have held, who of them exclusively, and who can have waited.
     let (mut holds, mut exclusive, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     // Who has a higher fence was granted later, so after the calls of those before.
@@ -87,6 +88,10 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
             Mode::Shared => exclusive.count(called, returned) > itself,
             _ => holds.met(called, returned, itself),
         };
+        let judged = figures.judged(I13);
+        // Who only waits may not have been in the queue at all.
+        let count = if waiting && !held { &mut judged.uncertain } else { &mut judged.judged };
+        *count += 1;
         if !held && !waiting {
             let seen = format!(
                 "worker {} was told that lock {} is busy, but nobody can have held it or waited for it",

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::matter::Reach;
 use super::windows::Windows;
 use super::{Invariant, Violation};
-use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
 
 /// How long after its sending a request can arrive while nothing is the matter. Far more than it takes; a machine that is
@@ -149,6 +150,8 @@ pub(super) struct Case<'a> {
     pub(super) around: HashMap<u32, Around>,
     /// What was the matter for anybody.
     pub(super) anybody: Around,
+    /// Each fault: which, whom it hits, from when and until when.
+    pub(super) faults: Vec<(Fault, Reach, u64, u64)>,
     /// The store was killed and started again.
     pub(super) restarts: Windows,
     /// The store did not run.

@@ -55,6 +55,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
             around: HashMap::new(),
             anybody: Around::default(),
+            faults: Vec::new(),
             restarts: Windows::default(),
             paused: Windows::default(),
             ended: Vec::new(),

@@ -159,10 +159,22 @@ impl<'a> Free<'a> {
         let tried = self.calls.partition_point(|call| *call < lease.from);
         let tried = tried.checked_sub(1).map_or(0, |last| self.in_the_way[last]);
         let free = held.max(tried).max(lease.called);
-        if lease.wait == 0 || lease.from <= free.saturating_add(BOUND) {
+        if lease.wait == 0 {
             return;
         }
-        if self.case.explains(self.lock, free, lease.from) {
+        let late = lease.from > free.saturating_add(BOUND);
+        // One that is in time is one more that was judged only if it would have been accused otherwise.
+        let since = free.min(lease.from).max(lease.called);
+        let explained = match late {
+            true => self.case.explains(self.lock, free, lease.from),
+            false => self.case.anybody.explained.meets(since, lease.from),
+        };
+        let judged = figures.judged(J1);
+        *(if explained { &mut judged.waived } else { &mut judged.judged }) += 1;
+        if !late {
+            return;
+        }
+        if explained {
             figures.waived += 1;
             return;
         }

@@ -13,7 +13,7 @@ const EXPLAINS: u64 = 2_000_000_000;
 
 /// Whom a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+pub(super) enum Reach {
     Everybody,
     /// Those who reach the store by one way.
     Side(u64),
@@ -31,7 +31,7 @@ impl Reach {
         }
     }
 
-    fn hits(self, worker: u32, sides: u32) -> bool {
+    pub(super) fn hits(self, worker: u32, sides: u32) -> bool {
         match self {
             Reach::Everybody => true,
             Reach::Side(side) => {
@@ -162,6 +162,7 @@ impl Matter {
             let around = self.around(|reach| reach.hits(worker, self.sides), &clock, within);
             case.around.insert(worker, around);
         }
+        case.faults.clone_from(&self.faults);
         case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
         case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
 

@@ -91,7 +91,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
             let unknown = match plan.store {
                 Store::Quorum => 40,
                 // There are fewer faults, each of one worker.
-                Store::Advisory => 15,
+                Store::Advisory => 5,
                 _ => 100,
             };
             at_least("unknown outcomes", unknown, figures.unknowns + figures.failed);

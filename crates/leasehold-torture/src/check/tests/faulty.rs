@@ -325,7 +325,7 @@ impl World<'_> {
                     self.coming.push((freed, 0, Effect::EndSession { worker }));
                 }
             }
-            1..4 => self.workers[worker].fault = Some((now, now + 1 + self.random.below(25))),
+            1..12 => self.workers[worker].fault = Some((now, now + 1 + self.random.below(25))),
             _ => {}
         }
     }
@@ -412,10 +412,10 @@ fn a_lock_that_is_right_is_not_accused_for_what_goes_wrong_around_it() {
 fn a_lock_that_lets_in_whoever_comes_is_accused_whatever_goes_wrong() {
     let many = histories() / 4;
     // Of those with sessions, and of those with a ttl and revokes: some end before two can have met.
-    for session in [true, false] {
+    for (session, percent) in [(true, 55), (false, 75)] {
         let seeds: Vec<u64> = (0..many).filter(|seed| is_session(*seed) == session).collect();
         let accused = seeds.iter().filter(|seed| !verdict(**seed, true).0.violations.is_empty()).count();
         println!("{accused} of {} are accused, sessions: {session}", seeds.len());
-        assert!(accused * 10 >= seeds.len() * 7, "only {accused} of {}", seeds.len());
+        assert!(accused * 100 >= seeds.len() * percent, "only {accused} of {}", seeds.len());
     }
 }

@@ -83,6 +83,11 @@ impl Wire {
         &self.0.world
     }
 
+    /// Whose they are.
+    pub(crate) fn process(&self) -> u32 {
+        self.0.process
+    }
+
     pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
         self.0.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,7 +184,7 @@ impl Wire {
             return match tokio::time::timeout(breaks, &mut answered).await {
                 Ok(Ok(answer)) => answer,
                 _ => {
-                    self.hang_up(session);
+                    self.break_off(session);
                     Err(broken())
                 }
             };
@@ -245,7 +250,7 @@ impl Wire {
             told = Err(broken());
         }
         if fate.answer_lost {
-            self.hang_up(session);
+            self.break_off(session);
         } else {
             let _ = answer.send(told);
         }

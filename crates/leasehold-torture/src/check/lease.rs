@@ -193,7 +193,8 @@ impl Automaton<'_> {
 
     /// Its deadline is what one call gave: not later than a ttl after that was sent.
     fn since_call(&mut self, record: &Record, called: u64) {
-        let still = self.case.around(record.worker).still.meets(called, record.at);
+        // A quorum may ask its nodes again within one attempt, and counts from when it asked last.
+        let still = self.case.quorum() || self.case.around(record.worker).still.meets(called, record.at);
         let timed = self.ttl != 0 && record.deadline != SESSION && record.deadline > record.at;
         let latest = called.saturating_add(SENT_BY + self.ttl);
         // One that is further away than a ttl now is accused of that.

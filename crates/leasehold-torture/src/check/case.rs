@@ -227,6 +227,11 @@ impl Case<'_> {
         self.setting.store.starts_with("quorum")
     }
 
+    /// Who answers an attempt may begin to count later than at its call.
+    pub(super) fn asks_later(&self) -> bool {
+        self.quorum() || matches!(self.setting.store.as_str(), "http" | "memory")
+    }
+
     /// A moment as people read it.
     pub(super) fn at(&self, moment: u64) -> String {
         match moment {

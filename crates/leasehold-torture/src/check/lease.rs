@@ -193,8 +193,9 @@ impl Automaton<'_> {
 
     /// Its deadline is what one call gave: not later than a ttl after that was sent.
     fn since_call(&mut self, record: &Record, called: u64) {
-        // A quorum may ask its nodes again within one attempt, and counts from when it asked last.
-        let still = self.case.quorum() || self.case.around(record.worker).still.meets(called, record.at);
+        // A quorum may ask its nodes again within one attempt, and a lock server its store when it comes to it; both count
+        // from then on, and say so.
+        let still = self.case.asks_later() || self.case.around(record.worker).still.meets(called, record.at);
         let timed = self.ttl != 0 && record.deadline != SESSION && record.deadline > record.at;
         let latest = called.saturating_add(SENT_BY + self.ttl);
         // One that is further away than a ttl now is accused of that.

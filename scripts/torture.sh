@@ -8,7 +8,7 @@ secs=${SECS:-20}
 seed=${SEED:-$RANDOM}
 out=${OUT:-target/torture}
 stores=${STORES:-memory sqlite file redis quorum postgres postgres+advisory http}
-profiles=${PROFILES:-calm kill pause net restart clock cancel resources all}
+profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources all}
 
 # Of a build without optimisation workers would be busy with themselves.
 cargo build --locked --release -p leasehold-cli || exit 1

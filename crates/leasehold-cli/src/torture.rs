@@ -24,7 +24,7 @@ Examples:
   leasehold torture sim --seeds 100000                  The library itself, simulated
 
 Stores: memory, sqlite, file, redis, quorum, postgres, postgres+advisory, http
-Profiles: calm, kill, pause, net, restart, clock, cancel, resources, all";
+Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, all";
 
 /// Provoke the worst moments of a store, and judge what happened.
 #[derive(Debug, clap::Args)]

@@ -41,7 +41,7 @@ pub(crate) struct Ground {
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
-    /// One before each server, of each side. Workers of both sides share the store, and a fault is one side's.
+    /// One before each server, of each side. Workers of all sides share the store, and a fault is one side's.
     proxies: Vec<Vec<Proxy>>,
     /// The disk that it is on, if that can be filled.
     room: Option<Room>,
@@ -62,10 +62,11 @@ impl Ground {
         }
     }
 
-    /// Starts a throw-away store in a directory, with these variables in the environment of its servers.
+    /// Starts a throw-away store for so many workers in a directory, with these variables in the environment of its servers.
     pub(crate) fn start(
         store: Store,
         profile: Profile,
+        workers: usize,
         directory: &Path,
         environment: &[(String, String)],
     ) -> io::Result<Self> {
@@ -123,13 +124,15 @@ impl Ground {
         if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
             ground.configuration += "; without a full disk, which takes root's rights";
         }
-        if matches!(profile, Profile::Net | Profile::All) {
+        if matches!(profile, Profile::Net | Profile::Leak | Profile::All) && store.has_server() {
             let side = || -> io::Result<Vec<Proxy>> {
                 let before =
                     |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
                 ground.servers.iter().map(before).collect()
             };
-            ground.proxies = vec![side()?, side()?];
+            // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
+            let sides = if store == Store::Advisory { workers } else { 2 };
+            ground.proxies = (0..sides).map(|_| side()).collect::<io::Result<_>>()?;
         }
         Ok(ground)
     }
@@ -175,6 +178,17 @@ impl Ground {
     pub(crate) fn proxy(&self, number: usize) -> Option<&Proxy> {
         let all = self.proxies.iter().map(Vec::len).sum::<usize>();
         self.proxies.iter().flatten().nth(number.checked_rem(all)?)
+    }
+
+    /// By how many ways workers reach the store.
+    pub(crate) fn sides(&self) -> usize {
+        self.proxies.len().max(1)
+    }
+
+    /// To which way one of the proxies belongs; `None` if there are none.
+    pub(crate) fn side_of(&self, number: usize) -> Option<usize> {
+        let all = self.proxies.iter().map(Vec::len).sum::<usize>();
+        number.checked_rem(all)?.checked_div(self.servers.len())
     }
 
     /// All proxies pass everything on.

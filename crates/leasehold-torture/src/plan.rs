@@ -85,8 +85,13 @@ impl Plan {
         lasts_ms: u64,
         workers: usize,
     ) -> Self {
-        // Of a quorum's ttl 90 % must be left when the grant arrives.
-        let ttl_ms = if store == Store::Quorum { 800 } else { 400 };
+        let ttl_ms = match (profile, store) {
+            // What is not given back is there for longer than anybody waits.
+            (Profile::Leak, _) => 10_000,
+            // Of a quorum's ttl 90 % must be left when the grant arrives.
+            (_, Store::Quorum) => 800,
+            _ => 400,
+        };
         // To be met with a lock and not in a queue, where its death would hold up everybody until its ticket lapses.
         let lonely = matches!(profile, Profile::Kill | Profile::Pause | Profile::All);
         let worker = |place: usize| Worker {
@@ -115,7 +120,8 @@ impl Plan {
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
             // Often: most of what is lost on the way is found again, and no call's outcome stays unknown.
-            Profile::Net => series(&mut plan, 60, &net),
+            // Sessions are judged between the faults of their way only.
+            Profile::Net => series(&mut plan, if store == Store::Advisory { 150 } else { 60 }, &net),
             Profile::Restart => {
                 series(&mut plan, 2_500, &restart);
                 series(&mut plan, 1_800, &freeze);
@@ -126,6 +132,15 @@ impl Plan {
                     series(&mut plan, 2_500, &store_clock);
                 }
             }
+            Profile::Leak if owned && store.has_server() => {
+                // Less than any call may take.
+                let late = |dice: &mut Dice| {
+                    let target = dice.roll() >> 32;
+                    (Fault::Delay, target, dice.between(100, 800), dice.between(5, 100) as i64)
+                };
+                series(&mut plan, 300, &late);
+            }
+            Profile::Leak => {}
             Profile::Resources => {
                 let descriptors =
                     |dice: &mut Dice| (Fault::Descriptors, dice.below(places), dice.between(200, 1_000), 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::check::{Figures, Invariant, Verdict, Violation};
+use crate::check::{Figures, Invariant, Judged, Verdict, Violation};
 use crate::floors::{self, Floor};
 use crate::history::setting::Promises;
 use crate::plan::Plan;
@@ -156,11 +156,12 @@ impl fmt::Display for Report {
                 } else {
                     String::new()
                 };
-                format!("{name} {}/{}{holders}", faults.landed, faults.planned)
+                let felt = self.figures.felt.get(name).copied().unwrap_or(0);
+                format!("{name} {}/{}{holders}, felt {felt}", faults.landed, faults.planned)
             })
             .collect();
         if !faults.is_empty() {
-            writeln!(f, "  faults landed   {}", faults.join(", "))?;
+            writeln!(f, "  faults landed   {}", faults.join("; "))?;
         }
         let Figures { grants, handovers, expiries, takeovers, unknowns, busy, failed, dropped, .. } = figures;
         writeln!(
@@ -186,6 +187,14 @@ impl fmt::Display for Report {
             "  order, rest     {} overtaken, {} left over",
             figures.fifo_inversions, figures.leftovers
         )?;
+        let judged: Vec<_> = figures
+            .judged
+            .iter()
+            .map(|(what, Judged { judged, waived, uncertain })| {
+                format!("{what} {judged} ({waived} waived, {uncertain} uncertain)")
+            })
+            .collect();
+        writeln!(f, "  judged          {}", judged.join(", "))?;
         let (stalls, waived, others) = (figures.stalls, figures.waived, self.others);
         writeln!(
             f,

@@ -78,6 +78,9 @@ named! {
         Clock = "clock",
         /// Calls are given up half-way.
         Cancel = "cancel",
+        /// Leases last long and are held for moments, calls are given up half-way and packets are late: a second after the
+        /// end nothing is left.
+        Leak = "leak",
         /// There is no more room: on the disk, in memory, for open files.
         Resources = "resources",
         /// Kill, pause, net, restart and cancel together.
@@ -141,7 +144,7 @@ impl Profile {
 
     /// Whether workers give up calls half-way.
     pub const fn cancels(self) -> bool {
-        matches!(self, Profile::Cancel | Profile::All)
+        matches!(self, Profile::Cancel | Profile::Leak | Profile::All)
     }
 
     /// Whether workers are killed.

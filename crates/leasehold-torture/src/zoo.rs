@@ -118,11 +118,11 @@ mod tests {
 
     #[cfg(feature = "run")]
     #[test]
-    fn every_defect_is_in_the_zoo_once() {
+    fn every_defect_is_in_the_zoo_and_in_each_part_of_it_once() {
         for bug in Bug::ALL {
             let simulated = ZOO.iter().filter(|exhibit| exhibit.bug == *bug).count();
             let live = live::LIVE.iter().filter(|exhibit| exhibit.bug == *bug).count();
-            assert_eq!(simulated + live, 1, "{}", bug.as_str());
+            assert!(simulated <= 1 && live <= 1 && simulated + live >= 1, "{}", bug.as_str());
         }
     }
 }

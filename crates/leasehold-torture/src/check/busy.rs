@@ -1,14 +1,21 @@
 //! Contention only when justified (I13): somebody held, or may have held or queued, while the refused call was under way.
 
+use std::collections::HashSet;
+
 use super::Invariant::I13;
 use super::case::{Acquire, Case, Court, Lock, Outcome};
+use super::figures::Figures;
 use super::sweep::{Depth, Meeting};
 use crate::history::record::Mode;
+
+/// Who waits in vain may have been let in during its last moments, too late to know: so long before its end at most, or
+/// twice what the slowest single call took.
+const LAST_MOMENTS: u64 = 100_000_000;
 
 /// How long before and after its records a fault may really have begun and ended.
 const EDGE: u64 = 50_000_000;
 
-pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     // Who can have held, who of them exclusively, and who can have waited.
     let (mut holds, mut exclusive, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     // Who has a higher fence was granted later, so after the calls of those before.
@@ -23,11 +30,19 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
             exclusive.push((after, lease.possible.max(after)));
         }
     }
+    let moments = LAST_MOMENTS.max(case.calls.last().map_or(0, |slowest| slowest.saturating_mul(2)));
+    // Who waited in vain while nothing was the matter, and nobody can have held: these do not excuse each other.
+    let mut in_vain = Vec::new();
     for number in &lock.acquires {
         let acquire = &case.acquires[*number];
         let span = (acquire.called, acquire.possible);
+        let Acquire { worker, called, returned, .. } = *acquire;
         if acquire.wait > 0 {
-            waits.push(span);
+            let calm = acquire.outcome == Outcome::Busy
+                && !case.quorum()
+                && returned.saturating_sub(called) > moments
+                && !case.around(worker).disturbed.meets(called, returned);
+            if calm { in_vain.push(*number) } else { waits.push(span) }
         } else if acquire.outcome != Outcome::Granted && (acquire.outcome != Outcome::Busy || case.quorum()) {
             holds.push(span);
             if acquire.mode == Mode::Exclusive {
@@ -39,6 +54,22 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
         0 => (Blocking::Any(Meeting::new(&holds)), Meeting::new(&exclusive), Meeting::new(&waits)),
         limit => (Blocking::Many(Depth::new(&holds), limit), Meeting::new(&[]), Meeting::new(&waits)),
     };
+    let mut idle = HashSet::new();
+    let mut last_moments = Vec::new();
+    for number in in_vain {
+        let Acquire { called, returned, possible, mode, .. } = case.acquires[number];
+        let busy = match mode {
+            Mode::Shared => exclusive.count(called, returned) > 0,
+            _ => holds.met(called, returned, 0),
+        };
+        if busy || waits.count(called, returned) > 0 {
+            last_moments.push((called, possible));
+        } else {
+            idle.insert(number);
+            last_moments.push((returned - moments, possible));
+        }
+    }
+    let in_vain = Meeting::new(&last_moments);
     for number in &lock.acquires {
         let acquire = &case.acquires[*number];
         if acquire.outcome != Outcome::Busy {
@@ -47,11 +78,20 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
         let Acquire { called, returned, wait, .. } = *acquire;
         // Its own refusal is no reason for it.
         let itself = usize::from(wait == 0 && case.quorum());
-        let waiting = waits.count(called, returned) > usize::from(wait > 0);
+        let waiting = if idle.contains(number) {
+            // Its first attempt was answered by then.
+            in_vain.count(called, called + moments) > usize::from(returned - moments <= called + moments)
+        } else {
+            waits.count(called, returned) + in_vain.count(called, returned) > usize::from(wait > 0)
+        };
         let held = match acquire.mode {
             Mode::Shared => exclusive.count(called, returned) > itself,
             _ => holds.met(called, returned, itself),
         };
+        let judged = figures.judged(I13);
+        // Who only waits may not have been in the queue at all.
+        let count = if waiting && !held { &mut judged.uncertain } else { &mut judged.judged };
+        *count += 1;
         if !held && !waiting {
             let seen = format!(
                 "worker {} was told that lock {} is busy, but nobody can have held it or waited for it",

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::matter::Reach;
 use super::windows::Windows;
 use super::{Invariant, Violation};
-use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
 
 /// How long after its sending a request can arrive while nothing is the matter. Far more than it takes; a machine that is
@@ -73,10 +74,14 @@ pub(super) struct Lease {
     /// When the store had said that it is gone, released or not.
     pub(super) gone: Option<u64>,
     pub(super) lost: Option<(u64, Loss)>,
+    /// It was refused because of a revoke: unless that was one at once, it is there until its time is over.
+    pub(super) revoked: bool,
     /// From this moment on something that no promise covers may have ended it.
     pub(super) uncertain: u64,
     /// Until when it can have held the lock.
     pub(super) possible: u64,
+    /// When it is likely to have ended: by its release, or because its time was over, or because its process died.
+    pub(super) likely: u64,
 }
 
 impl Lease {
@@ -84,7 +89,7 @@ impl Lease {
     pub(super) fn end(&self) -> u64 {
         let end = match (self.release_called, self.lost) {
             // Somebody ended it, which is another accusation.
-            (_, Some((at, Loss::Refused))) if at < self.deadline => self.believed,
+            (_, Some((at, Loss::Refused))) if at < self.deadline && !self.revoked => self.believed,
             // Its process was killed, at some time after it last looked.
             (None, _) if self.deadline == SESSION => self.believed,
             (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),
@@ -116,6 +121,22 @@ pub(super) struct Lock {
     pub(super) acquires: Vec<usize>,
 }
 
+/// What was the matter for somebody: a fault counts for those whom it can hit.
+#[derive(Debug, Default)]
+pub(super) struct Around {
+    /// What delays requests: faults of the network, the store and its machine, pauses, stalls. Those less than a second
+    /// apart are one.
+    pub(super) disturbed: Windows,
+    /// Each of the same, and a while after: what explains that something took long.
+    pub(super) explained: Windows,
+    /// Each of the same by itself.
+    pub(super) struck: Windows,
+    /// It stood still itself.
+    pub(super) still: Windows,
+    /// Its sessions may have ended without their holders' knowledge.
+    pub(super) unnoticed: Windows,
+}
+
 /// A run.
 #[derive(Debug)]
 pub(super) struct Case<'a> {
@@ -125,16 +146,16 @@ pub(super) struct Case<'a> {
     pub(super) leases: Vec<Lease>,
     pub(super) acquires: Vec<Acquire>,
     pub(super) locks: Vec<Lock>,
-    /// What delays requests: faults of the network, the store and its machine, pauses, stalls.
-    pub(super) disturbed: Windows,
-    /// The same, and a while after: what explains that something took long.
-    pub(super) explained: Windows,
+    /// What was the matter for each worker.
+    pub(super) around: HashMap<u32, Around>,
+    /// What was the matter for anybody.
+    pub(super) anybody: Around,
+    /// Each fault: which, whom it hits, from when and until when.
+    pub(super) faults: Vec<(Fault, Reach, u64, u64)>,
     /// The store was killed and started again.
     pub(super) restarts: Windows,
     /// The store did not run.
     pub(super) paused: Windows,
-    /// Sessions may have ended without their holders' knowledge.
-    pub(super) unnoticed: Windows,
     /// What may have ended leases against their will, by name: revokes at once, and what the store does not promise.
     pub(super) ended: Vec<Windows>,
     /// All revokes, by name.
@@ -149,18 +170,45 @@ pub(super) struct Case<'a> {
     pub(super) stalls: u64,
     /// How long single calls took while nothing was the matter, in order: how fast the machine and its store were.
     pub(super) calls: Vec<u64>,
+    /// The slower ones of them: when each was made, and when it returned.
+    pub(super) slow: Vec<(u64, u64)>,
     /// The last moment of any record.
     pub(super) last: u64,
 }
 
 impl Case<'_> {
-    /// By when everything sent before a moment has arrived, and whether nothing was the matter.
-    pub(super) fn settled(&self, moment: u64) -> (u64, bool) {
+    /// What was the matter for a worker.
+    pub(super) fn around(&self, worker: u32) -> &Around {
+        self.around.get(&worker).unwrap_or(&self.anybody)
+    }
+
+    /// By when everything that a worker sent before a moment has arrived, and whether nothing was the matter.
+    pub(super) fn settled(&self, worker: u32, moment: u64) -> (u64, bool) {
         let by = moment.saturating_add(SLACK);
-        match self.disturbed.meeting(moment, by) {
+        match self.around(worker).disturbed.meeting(moment, by) {
             None => (by, true),
             Some((_, end)) => (end.saturating_add(SLACK), false),
         }
+    }
+
+    /// How long the slowest of the single calls took that were under way in a span; 0 if none was slow.
+    pub(super) fn slowest(&self, from: u64, to: u64) -> u64 {
+        let meanwhile = self.slow.iter().filter(|(called, returned)| *called <= to && *returned >= from);
+        meanwhile.map(|(called, returned)| returned - called).max().unwrap_or(0)
+    }
+
+    /// Whether something explains that a lock was held up: for one of those who held it, or wanted to, meanwhile.
+    pub(super) fn explains(&self, lock: &Lock, from: u64, to: u64) -> bool {
+        let matters = |worker: u32| self.around(worker).explained.meets(from, to);
+        let held = lock.leases.iter().map(|lease| &self.leases[*lease]);
+        let wanted = lock.acquires.iter().map(|acquire| &self.acquires[*acquire]);
+        self.anybody.explained.meets(from, to)
+            && (held
+                .into_iter()
+                .any(|lease| lease.called <= to && lease.possible >= from && matters(lease.worker))
+                || wanted.into_iter().any(|acquire| {
+                    acquire.called <= to && acquire.possible >= from && matters(acquire.worker)
+                }))
     }
 
     /// From when on the store certainly refuses to renew a lease, because it was revoked.
@@ -177,6 +225,11 @@ impl Case<'_> {
     /// Grants and refusals of a quorum are not made in one place.
     pub(super) fn quorum(&self) -> bool {
         self.setting.store.starts_with("quorum")
+    }
+
+    /// Who answers an attempt may begin to count later than at its call.
+    pub(super) fn asks_later(&self) -> bool {
+        self.quorum() || matches!(self.setting.store.as_str(), "http" | "memory")
     }
 
     /// A moment as people read it.

@@ -47,8 +47,35 @@ pub struct Figures {
     pub stalls: u64,
     /// Bounds of time that were not held to, because a fault or a stall explains it.
     pub waived: u64,
+    /// By invariant: how much there was to judge.
+    pub judged: BTreeMap<String, Judged>,
+    /// Faults, by kind, during which somebody whom they hit had an acquire under way or held a lock.
+    pub felt: BTreeMap<String, u64>,
     /// How often each thing was recorded.
     pub operations: BTreeMap<String, u64>,
+}
+
+/// What there was to judge an invariant by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Judged {
+    /// I1, I9: leases that were certainly held for a millisecond while another worker wanted them. J1: grants to those who
+    /// waited, while nothing explained a delay. I13: refusals that an uncertain one cannot have caused.
+    pub judged: u64,
+    /// What was broken, or would have been judged, but is explained by a fault or a stall.
+    pub waived: u64,
+    /// What may or may not have been.
+    pub uncertain: u64,
+}
+
+impl Figures {
+    pub(super) fn judged(&mut self, invariant: super::Invariant) -> &mut Judged {
+        self.judged.entry(format!("{invariant:?}")).or_default()
+    }
+
+    /// How often an invariant was judged.
+    pub fn judged_by(&self, invariant: super::Invariant) -> u64 {
+        self.judged.get(&format!("{invariant:?}")).map_or(0, |judged| judged.judged)
+    }
 }
 
 /// Of some times, in nanoseconds.
@@ -102,6 +129,15 @@ impl Times {
 pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     figures.grants = case.leases.len() as u64;
     figures.stalls = case.stalls;
+    for (fault, reach, from, to) in &case.faults {
+        let hit = |worker: u32| reach.hits(worker, case.setting.sides);
+        let met = |begin: u64, end: u64, worker: u32| begin <= *to && end >= *from && hit(worker);
+        let called =
+            case.acquires.iter().any(|acquire| met(acquire.called, acquire.returned, acquire.worker));
+        if called || case.leases.iter().any(|lease| met(lease.from, lease.believed, lease.worker)) {
+            *figures.felt.entry(format!("{fault:?}")).or_default() += 1;
+        }
+    }
     for acquire in &case.acquires {
         match acquire.outcome {
             Outcome::Granted => {}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
+use super::case::{Acquire, Around, Case, Court, Lease, Lock, Outcome};
 use super::matter::Matter;
 use super::windows::Windows;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
@@ -10,7 +10,7 @@ use crate::history::setting::Setting;
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
     let mut court = Court::default();
-    let mut matter = Matter::new(setting.names.len());
+    let mut matter = Matter::new(setting);
     let mut records = Vec::new();
     let (mut resource, mut left) = (Vec::new(), Vec::new());
     let mut last = 0;
@@ -33,8 +33,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 Kind::End => drop(matter.deaths.insert(record.worker, record.at)),
                 Kind::RevokeCall => drop(revokes.insert((record.worker, record.task), *record)),
                 Kind::Revoked => match revokes.remove(&(record.worker, record.task)) {
-                    // One that failed may happen later.
-                    Some(call) => matter.revoke(&call, if record.value == 1 { u64::MAX } else { record.at }),
+                    Some(call) => matter.revoke(&call, Some(record)),
                     None => {
                         court.contradiction(format!("worker {} has Revoked without a call", record.worker))
                     }
@@ -42,7 +41,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                 _ => records.push(*record),
             }
         }
-        revokes.values().for_each(|call| matter.revoke(call, u64::MAX));
+        revokes.values().for_each(|call| matter.revoke(call, None));
     }
     records.sort_by_key(|record| (record.worker, record.claim));
     let stalls = matter.stalls.len() as u64;
@@ -54,11 +53,11 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             leases: Vec::new(),
             acquires: Vec::new(),
             locks: setting.names.iter().map(|name| Lock { limit: name.limit, ..Lock::default() }).collect(),
-            disturbed: Windows::default(),
-            explained: Windows::default(),
+            around: HashMap::new(),
+            anybody: Around::default(),
+            faults: Vec::new(),
             restarts: Windows::default(),
             paused: Windows::default(),
-            unnoticed: Windows::default(),
             ended: Vec::new(),
             revoked: Vec::new(),
             refusing: Vec::new(),
@@ -66,6 +65,7 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             left,
             stalls,
             calls: Vec::new(),
+            slow: Vec::new(),
             last,
         },
     );
@@ -112,15 +112,22 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     let mut leases = std::mem::take(&mut case.leases);
     for lease in &mut leases {
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
-        fold(lease, &case.records, &case.revoked[usize::from(lease.name)]);
+        let session = case.setting.promises.session;
+        let struck = &case.around(lease.worker).struck;
+        fold(lease, &case.records, &case.revoked[usize::from(lease.name)], struck, session);
         surely(lease, case);
         lease.possible = possible(lease, case, deaths, &calls);
+        lease.likely = likely(lease, deaths);
     }
     case.leases = leases;
     for acquire in 0..case.acquires.len() {
         case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
     }
-    case.calls = single_calls(case);
+    passed(case, deaths);
+    let calls = single_calls(case);
+    case.slow = calls.iter().copied().filter(|(called, returned)| returned - called > SLOW).collect();
+    case.calls = calls.into_iter().map(|(called, returned)| returned - called).collect();
+    case.calls.sort_unstable();
     let fenced = case.fenced();
     for (place, lease) in case.leases.iter().enumerate() {
         case.locks[usize::from(lease.name)].leases.push(place);
@@ -228,28 +235,37 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         release_called: None,
         gone: None,
         lost: None,
+        revoked: false,
         uncertain: u64::MAX,
         possible: u64::MAX,
+        likely: u64::MAX,
     }
 }
 
-/// How long calls took that are one call to the store each, in order.
-fn single_calls(case: &Case<'_>) -> Vec<u64> {
+/// Which single calls are worth looking at one by one: far fewer than there are.
+const SLOW: u64 = 20_000_000;
+
+/// The calls that are one call to the store each, while nothing was the matter: when they were made, and when they returned.
+fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
     let answered =
         |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
-    let tries = case.acquires.iter().filter(answered).map(|acquire| (acquire.called, acquire.returned));
+    let tries = case
+        .acquires
+        .iter()
+        .filter(answered)
+        .map(|acquire| (acquire.worker, acquire.called, acquire.returned));
     let is_answer = |record: &Record| matches!(record.kind, Kind::Renewed | Kind::Released);
     let is_call = |record: &Record| matches!(record.kind, Kind::RenewCall | Kind::ReleaseCall);
     let pairs = case.records.windows(2).filter(|pair| is_call(&pair[0]) && is_answer(&pair[1]));
-    let calls = tries.chain(pairs.map(|pair| (pair[0].at, pair[1].at)));
-    let calm = calls.filter(|(called, returned)| !case.disturbed.meets(*called, *returned));
-    let mut took: Vec<u64> = calm.map(|(called, returned)| returned.saturating_sub(called)).collect();
-    took.sort_unstable();
-    took
+    let calls = tries.chain(pairs.map(|pair| (pair[0].worker, pair[0].at, pair[1].at)));
+    let calm =
+        calls.filter(|(worker, called, returned)| !case.around(*worker).disturbed.meets(*called, *returned));
+    calm.map(|(_, called, returned)| (called, returned.max(called))).collect()
 }
 
-/// What its records say of a lease, one after the other.
-fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
+/// What its records say of a lease, one after the other. That a session has ended is the word of its own end: its holder is
+/// told at once, and the store frees the lock when it hears of it.
+fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windows, session: bool) {
     let mut granted = false;
     for op in &lease.ops {
         let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
@@ -272,22 +288,25 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows) {
                 lease.deadline = deadline;
             }
             Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
-            Kind::Lost => {
-                let why = Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other);
+            Kind::Lost | Kind::RenewRefused => {
+                let why = match kind {
+                    Kind::Lost => Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other),
+                    _ => Loss::Refused,
+                };
                 lease.lost.get_or_insert((at, why));
-                if why == Loss::Refused && !revoked.meets(lease.called, at) {
-                    lease.gone.get_or_insert(at);
-                }
-            }
-            Kind::RenewRefused => {
-                lease.lost.get_or_insert((at, Loss::Refused));
-                // One that is revoked is refused, and there until its time is over.
-                if !revoked.meets(lease.called, at) {
-                    lease.gone.get_or_insert(at);
+                if why == Loss::Refused {
+                    // One that is revoked is refused, and there until its time is over.
+                    lease.revoked |= revoked.meets(lease.called, at);
+                    if !lease.revoked && !session {
+                        lease.gone.get_or_insert(at);
+                    }
                 }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
-            Kind::Released | Kind::ReleasedNothing => drop(lease.gone.get_or_insert(at)),
+            // One that was tried again when its session had ended did nothing the second time.
+            Kind::Released if session && struck.meets(lease.release_called.unwrap_or(at), at) => {}
+            Kind::Released => drop(lease.gone.get_or_insert(at)),
+            Kind::ReleasedNothing if !session => drop(lease.gone.get_or_insert(at)),
             _ => {}
         }
     }
@@ -301,7 +320,7 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
     if lease.deadline == SESSION {
         // A look after such a time shows that it was held all along.
         let end = lease.end().max(lease.believed);
-        if let Some((begin, _)) = case.unnoticed.meeting(lease.believed, end) {
+        if let Some((begin, _)) = case.around(lease.worker).unnoticed.meeting(lease.believed, end) {
             lease.uncertain = lease.uncertain.min(begin.max(lease.called));
         }
     }
@@ -309,6 +328,17 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
 
 fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     deaths.get(&worker).copied().unwrap_or(case.last)
+}
+
+/// When a lease is likely to have ended.
+fn likely(lease: &Lease, deaths: &HashMap<u32, u64>) -> u64 {
+    let released = lease.release_called.unwrap_or(u64::MAX);
+    if lease.deadline != SESSION {
+        return released.min(lease.deadline);
+    }
+    let lost = lease.lost.map_or(u64::MAX, |(at, _)| at);
+    let died = deaths.get(&lease.worker).copied().unwrap_or(lease.believed);
+    if released.min(lost) == u64::MAX { died.max(lease.believed) } else { released.min(lost) }
 }
 
 /// Until when a lease can have held the lock.
@@ -320,7 +350,7 @@ fn possible(
 ) -> u64 {
     if let Some(gone) = lease.gone {
         // Of a quorum it is a majority that said so; the others follow.
-        return match case.settled(gone) {
+        return match case.settled(lease.worker, gone) {
             _ if !case.quorum() => gone,
             (by, true) => by,
             (by, false) => by.saturating_add(lease.ttl),
@@ -333,7 +363,8 @@ fn possible(
     if let Some(calls) = calls.get(&(last.worker, last.task)) {
         died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
-    let (by, calm) = case.settled(lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died));
+    let last_sent = lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died);
+    let (by, calm) = case.settled(last.worker, last_sent);
     if calm && lease.release_called.is_some() && died > by {
         return by;
     }
@@ -345,17 +376,52 @@ fn possible(
     }
 }
 
+/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
+/// place in the queue, which would have been before its own.
+fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>) {
+    if case.quorum() {
+        return;
+    }
+    // By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
+    let mut alone: HashMap<u16, Vec<(u64, u64)>> = HashMap::new();
+    for lease in case.leases.iter().filter(|lease| lease.mode == Mode::Exclusive) {
+        alone.entry(lease.name).or_default().push((lease.called, lease.from));
+    }
+    for calls in alone.values_mut() {
+        calls.sort_unstable();
+        let mut first = u64::MAX;
+        for (_, answered) in calls.iter_mut().rev() {
+            first = first.min(*answered);
+            *answered = first;
+        }
+    }
+    for number in 0..case.acquires.len() {
+        let acquire = &case.acquires[number];
+        if acquire.lease.is_some() || matches!(acquire.outcome, Outcome::Granted) {
+            continue;
+        }
+        let died = died(acquire.worker, case, deaths);
+        let (by, _) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
+        let Some(calls) = alone.get(&acquire.name) else { continue };
+        if let Some((_, answered)) = calls.get(calls.partition_point(|(called, _)| *called <= by)) {
+            let possible = acquire.possible.min((*answered).max(by));
+            case.acquires[number].possible = possible;
+        }
+    }
+}
+
 /// Until when an acquire can have held the lock or a place in its queue.
 fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
-    let again = acquire.wait > 0 && case.disturbed.meets(acquire.called, acquire.returned);
+    let again =
+        acquire.wait > 0 && case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned);
     if (acquire.outcome == Outcome::Granted && !again)
         || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
     {
         return acquire.returned;
     }
     let died = died(acquire.worker, case, deaths);
-    let (by, calm) = case.settled(acquire.returned.min(died.max(acquire.called)));
+    let (by, calm) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
     if calm && acquire.outcome != Outcome::Unknown && died > by {
         return by;
     }

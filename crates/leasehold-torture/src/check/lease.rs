@@ -4,6 +4,10 @@ use super::Invariant::{self, I5, I6, I7, I10, I11, I12, J3};
 use super::case::{Case, Court, Lease};
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 
+/// How long after a call was written down it was sent, at most, by a process that did not stand still: between the two it
+/// may have to wait for a processor.
+const SENT_BY: u64 = 250_000_000;
+
 pub(super) fn judge(case: &Case<'_>, court: &mut Court) {
     for place in 0..case.leases.len() {
         let mut automaton = Automaton {
@@ -16,6 +20,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court) {
             confirmed: 0,
             grant: None,
             acquire_called: 0,
+            tries: false,
             renew_called: 0,
             release_called: 0,
             releases: 0,
@@ -44,6 +49,8 @@ struct Automaton<'a> {
     confirmed: u64,
     grant: Option<Record>,
     acquire_called: u64,
+    /// The last acquire does not wait: it is one attempt.
+    tries: bool,
     renew_called: u64,
     release_called: u64,
     /// How many were called.
@@ -76,7 +83,7 @@ impl Automaton<'_> {
         let at = record.at;
         match record.kind {
             Kind::AcquireCall => {
-                self.acquire_called = at;
+                (self.acquire_called, self.tries) = (at, record.value == 0);
                 self.ttl = self.ttl.max(record.deadline);
             }
             Kind::Granted => self.granted(record),
@@ -91,6 +98,10 @@ impl Automaton<'_> {
                 self.revived(record, self.renew_called, "renewed");
                 self.outlived(record);
                 self.settled = Some(at);
+                // A plain lease is renewed by nobody else.
+                if self.plain() {
+                    self.since_call(record, self.renew_called);
+                }
                 self.moved(record);
                 self.confirmed = self.confirmed.max(record.deadline);
             }
@@ -117,6 +128,9 @@ impl Automaton<'_> {
     }
 
     fn granted(&mut self, record: &Record) {
+        if self.tries {
+            self.since_call(record, self.acquire_called);
+        }
         let Some(first) = self.grant else {
             self.grant = Some(*record);
             self.settled = (record.value == 0).then_some(record.at);
@@ -140,7 +154,7 @@ impl Automaton<'_> {
         } else if let Some(settled) = self.settled
             && self.ttl != 0
             && record.deadline != SESSION
-            && self.renew_called == 0
+            && !self.lengthened
             && self.lease.uncertain > record.at
             && record.deadline > settled.saturating_add(self.ttl)
         {
@@ -163,14 +177,38 @@ impl Automaton<'_> {
             return self.accuse(J3, |brief| format!("{brief} was relied on past its deadline"));
         }
         // A plain lease is renewed by nobody else.
-        let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
-        if plain && record.deadline != SESSION && record.deadline > self.confirmed {
+        if self.plain() && record.deadline != SESSION && record.deadline > self.confirmed {
             let later = record.deadline - self.confirmed;
             self.accuse(I7, |brief| {
                 format!("the deadline of {brief} is {later} ns later than any answer said")
             });
         }
         self.moved(record);
+    }
+
+    /// A lease whose id its holder chose: the library does nothing for it.
+    fn plain(&self) -> bool {
+        self.case.records[self.lease.ops[0] as usize].lease != 0
+    }
+
+    /// Its deadline is what one call gave: not later than a ttl after that was sent.
+    fn since_call(&mut self, record: &Record, called: u64) {
+        // A quorum may ask its nodes again within one attempt, and a lock server its store when it comes to it; both count
+        // from then on, and say so.
+        let still = self.case.asks_later() || self.case.around(record.worker).still.meets(called, record.at);
+        let timed = self.ttl != 0 && record.deadline != SESSION && record.deadline > record.at;
+        let latest = called.saturating_add(SENT_BY + self.ttl);
+        // One that is further away than a ttl now is accused of that.
+        if timed
+            && !still
+            && record.deadline > latest
+            && record.deadline <= record.at.saturating_add(self.ttl)
+        {
+            let later = record.deadline - called - self.ttl;
+            self.accuse(I7, |brief| {
+                format!("the deadline of {brief} is {later} ns later than a ttl after it was asked for")
+            });
+        }
     }
 
     /// Its deadline is what the record says: never further away than a ttl.
@@ -198,8 +236,7 @@ impl Automaton<'_> {
 
     /// One that nothing renews by itself was renewed: not after its time was over, even if nobody else came.
     fn outlived(&mut self, record: &Record) {
-        let plain = self.case.records[self.lease.ops[0] as usize].lease != 0;
-        let certain = plain && !self.lengthened && self.ttl != 0 && self.lease.uncertain > record.at;
+        let certain = self.plain() && !self.lengthened && self.ttl != 0 && self.lease.uncertain > record.at;
         let Some(settled) = self.settled.filter(|_| certain && record.deadline != SESSION) else { return };
         // Clocks run at different rates, by less than one in a hundred.
         let over = settled.saturating_add(self.ttl + self.ttl / 100);
@@ -247,7 +284,7 @@ impl Automaton<'_> {
 
     fn released(&mut self, record: &Record) {
         // One whose first try had no answer is told that it released what is gone.
-        let sure = !self.case.disturbed.meets(self.release_called, record.at);
+        let sure = !self.case.around(record.worker).struck.meets(self.release_called, record.at);
         match (self.released, self.gone) {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
@@ -267,9 +304,10 @@ impl Automaton<'_> {
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
+        let around = self.case.around(self.lease.worker);
         let cut = self.lease.deadline == SESSION
-            && (self.case.unnoticed.meets(self.lease.called, at)
-                || self.case.disturbed.meets(self.lease.called, at));
+            && (around.unnoticed.meets(self.lease.called, at)
+                || around.disturbed.meets(self.lease.called, at));
         let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;

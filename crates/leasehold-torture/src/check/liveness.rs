@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use super::Invariant::{self, I8, I9, J1, J2, J6, J7};
 use super::case::{Acquire, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::figures::{Figures, Times, share};
+use super::sweep::Meeting;
 use crate::history::record::{Leftover, Mode};
 
 /// Who waits has a free lock after this: pushed at once, and if the push was lost by looking.
@@ -67,6 +68,8 @@ struct Free<'a> {
     /// Acquires that came to nothing, by their calls: until when the first so many can have been in the way.
     calls: Vec<u64>,
     in_the_way: Vec<u64>,
+    /// Those of processes that died meanwhile: their places in the queue hold up the others.
+    dead: Meeting,
 }
 
 impl<'a> Free<'a> {
@@ -77,6 +80,9 @@ impl<'a> Free<'a> {
         let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(nothing);
         let (calls, ends): (Vec<u64>, Vec<u64>) =
             acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
+        let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
+        let dead = acquires.filter(|acquire| acquire.outcome == Outcome::Unknown && acquire.lease.is_none());
+        let dead: Vec<_> = dead.map(|acquire| (acquire.called, acquire.possible)).collect();
         let longest = |longest: &mut u64, end: u64| {
             *longest = end.max(*longest);
             Some(*longest)
@@ -85,11 +91,12 @@ impl<'a> Free<'a> {
             case,
             lock,
             possible: Longest::by(|lease| lease.possible),
-            likely: Longest::by(|lease| lease.release_called.unwrap_or(lease.deadline)),
+            likely: Longest::by(|lease| lease.likely),
             dead_reader: None,
             last_read: 0,
             calls,
             in_the_way: ends.into_iter().scan(0, longest).collect(),
+            dead: Meeting::new(&dead),
         }
     }
 
@@ -128,7 +135,8 @@ impl<'a> Free<'a> {
                 figures.handovers += 1;
                 if lease.wait > 0 && lease.called < called && lease.from > called {
                     times.handovers.push(lease.from - called);
-                    if !self.case.explained.meets(called, lease.from) {
+                    let held_up = self.dead.count(called, lease.from) > 0;
+                    if !held_up && !self.case.anybody.explained.meets(called, lease.from) {
                         times.unexplained.push(lease.from - called);
                     }
                 }
@@ -151,10 +159,22 @@ impl<'a> Free<'a> {
         let tried = self.calls.partition_point(|call| *call < lease.from);
         let tried = tried.checked_sub(1).map_or(0, |last| self.in_the_way[last]);
         let free = held.max(tried).max(lease.called);
-        if lease.wait == 0 || lease.from <= free.saturating_add(BOUND) {
+        if lease.wait == 0 {
             return;
         }
-        if self.case.explained.meets(free, lease.from) {
+        let late = lease.from > free.saturating_add(BOUND);
+        // One that is in time is one more that was judged only if it would have been accused otherwise.
+        let since = free.min(lease.from).max(lease.called);
+        let explained = match late {
+            true => self.case.explains(self.lock, free, lease.from),
+            false => self.case.anybody.explained.meets(since, lease.from),
+        };
+        let judged = figures.judged(J1);
+        *(if explained { &mut judged.waived } else { &mut judged.judged }) += 1;
+        if !late {
+            return;
+        }
+        if explained {
             figures.waived += 1;
             return;
         }
@@ -264,7 +284,7 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
             (until > free.saturating_add(BOUND)).then_some((free, until))
         });
         let Some((free, until)) = in_vain else { continue };
-        if case.explained.meets(free, until) {
+        if case.explains(lock, free, until) {
             figures.waived += 1;
             continue;
         }
@@ -276,9 +296,9 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
 /// From when on an acquire that came to nothing can have held the lock. One that waited while nothing was the matter did
 /// not, but perhaps in its last moments: otherwise those who wait in vain would excuse each other.
 fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
-    let Acquire { called, returned, wait, outcome, .. } = *acquire;
+    let Acquire { worker, called, returned, wait, outcome, .. } = *acquire;
     let waited = wait > 0 && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();
-    if waited && !case.disturbed.meets(called, returned) {
+    if waited && !case.around(worker).disturbed.meets(called, returned) {
         called.max(returned.saturating_sub(SLACK))
     } else {
         called

@@ -1,8 +1,8 @@
 //! What was the matter when: faults, stalls, revokes, and the ends of processes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::case::{Case, SLACK};
+use super::case::{Around, Case, SLACK};
 use super::windows::Windows;
 use crate::history::record::{Fault, Kind, Record};
 use crate::history::setting::Setting;
@@ -11,35 +11,82 @@ use crate::history::setting::Setting;
 /// tries have grown, places in queues are taken again.
 const EXPLAINS: u64 = 2_000_000_000;
 
+/// Whom a fault hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    Everybody,
+    /// Those who reach the store by one way.
+    Side(u64),
+    Worker(u64),
+}
+
+impl Reach {
+    fn of(record: &Record) -> Self {
+        let of_worker = matches!(record.fault, Fault::Kill | Fault::Pause | Fault::Descriptors);
+        match (record.claim, record.fence) {
+            (0, 0) if of_worker && record.value != 0 => Reach::Worker(record.value),
+            (0, 0) => Reach::Everybody,
+            (0, side) => Reach::Side(side - 1),
+            (worker, _) => Reach::Worker(worker),
+        }
+    }
+
+    pub(super) fn hits(self, worker: u32, sides: u32) -> bool {
+        match self {
+            Reach::Everybody => true,
+            Reach::Side(side) => {
+                u64::from(worker).checked_rem(u64::from(sides)).is_none_or(|own| own == side)
+            }
+            Reach::Worker(hit) => hit == u64::from(worker),
+        }
+    }
+}
+
+/// A revoke: who called for it and when, until when it was sent, whether that was answered, whether it ends leases at once.
+#[derive(Debug, Clone, Copy)]
+struct Revoke {
+    worker: u32,
+    called: u64,
+    sent: u64,
+    answered: bool,
+    now: bool,
+}
+
 /// What was the matter, as it is noted.
 pub(super) struct Matter {
-    open: HashMap<(Fault, u64), Vec<u64>>,
-    faults: Vec<(Fault, u64, u64)>,
+    open: HashMap<(Fault, u64), Vec<(u64, Reach)>>,
+    faults: Vec<(Fault, Reach, u64, u64)>,
     pub(super) stalls: Vec<(u64, u64)>,
-    /// By name: spans, and whether they end leases at once.
-    revokes: Vec<Vec<(u64, u64, bool)>>,
+    /// By name.
+    revokes: Vec<Vec<Revoke>>,
     /// The last moment a process can have lived.
     pub(super) deaths: HashMap<u32, u64>,
+    sides: u32,
+    /// There is no server: who stands still in the middle of a change of the file holds up everybody.
+    one_file: bool,
 }
 
 impl Matter {
-    pub(super) fn new(names: usize) -> Self {
+    pub(super) fn new(setting: &Setting) -> Self {
         Matter {
             open: HashMap::new(),
             faults: Vec::new(),
             stalls: Vec::new(),
-            revokes: vec![Vec::new(); names],
+            revokes: vec![Vec::new(); setting.names.len()],
             deaths: HashMap::new(),
+            sides: setting.sides,
+            one_file: matches!(setting.store.as_str(), "sqlite" | "file"),
         }
     }
 
     pub(super) fn note(&mut self, record: &Record) {
         let key = (record.fault, record.value);
         match record.kind {
-            Kind::FaultBegin => self.open.entry(key).or_default().push(record.at),
+            Kind::FaultBegin => self.open.entry(key).or_default().push((record.at, Reach::of(record))),
             Kind::FaultEnd => {
-                let begin = self.open.get_mut(&key).and_then(Vec::pop).unwrap_or(record.at);
-                self.faults.push((record.fault, begin, record.at));
+                let begun = self.open.get_mut(&key).and_then(Vec::pop);
+                let (begin, reach) = begun.unwrap_or((record.at, Reach::of(record)));
+                self.faults.push((record.fault, reach, begin, record.at));
                 if record.fault == Fault::Kill {
                     self.deaths.insert(record.value as u32, record.at);
                 }
@@ -48,66 +95,104 @@ impl Matter {
         }
     }
 
-    pub(super) fn revoke(&mut self, call: &Record, until: u64) {
-        self.revokes[usize::from(call.name)].push((call.at, until, call.value == 1));
+    /// A revoke of a name, and when its answer came; whether that was a failure, after which it may still happen.
+    pub(super) fn revoke(&mut self, call: &Record, answer: Option<&Record>) {
+        let Record { worker, at: called, .. } = *call;
+        let answered = answer.is_some_and(|answer| answer.value != 1);
+        let sent = answer.map_or(u64::MAX, |answer| answer.at);
+        self.revokes[usize::from(call.name)].push(Revoke {
+            worker,
+            called,
+            sent,
+            answered,
+            now: call.value == 1,
+        });
     }
 
     fn spans(&self, which: impl Fn(Fault) -> bool) -> Vec<(u64, u64)> {
-        self.faults.iter().filter(|(fault, ..)| which(*fault)).map(|(_, from, to)| (*from, *to)).collect()
+        self.hitting(|fault, _| which(fault))
+    }
+
+    fn hitting(&self, which: impl Fn(Fault, Reach) -> bool) -> Vec<(u64, u64)> {
+        let faults = self.faults.iter().filter(|(fault, reach, ..)| which(*fault, *reach));
+        faults.map(|(_, _, from, to)| (*from, *to)).collect()
+    }
+
+    /// What was the matter for those whom some faults hit.
+    fn around(&self, hits: impl Fn(Reach) -> bool, clock: &[(u64, u64)], within: u64) -> Around {
+        let delayed = |reach: Reach| hits(reach) || self.one_file;
+        let mut struck = self.hitting(|fault, reach| disturbs(fault) && delayed(reach));
+        struck.extend(&self.stalls);
+        // A step back prolongs leases, nobody knows for how long.
+        struck.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
+        let longer = struck.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
+        let mut still = self.hitting(|fault, reach| fault == Fault::Pause && hits(reach));
+        still.extend(&self.stalls);
+
+        let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
+        let mut cut: Vec<_> =
+            self.hitting(|fault, reach| ends_sessions(fault) && hits(reach)).iter().map(noticed).collect();
+        let cuts = Windows::new(cut.clone(), 0);
+        // Who stands still meanwhile notices later.
+        cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
+        Around {
+            disturbed: Windows::new(struck.clone(), SLACK),
+            explained: Windows::new(longer, 0),
+            struck: Windows::new(struck, 0),
+            still: Windows::new(still, 0),
+            unnoticed: Windows::new(cut, 0),
+        }
     }
 
     pub(super) fn case<'a>(&mut self, setting: &Setting, mut case: Case<'a>) -> Case<'a> {
         for ((fault, target), begins) in std::mem::take(&mut self.open) {
-            if let (Fault::Kill, Some(begin)) = (fault, begins.first()) {
+            if let (Fault::Kill, Some((begin, _))) = (fault, begins.first()) {
                 self.deaths.insert(target as u32, begin.saturating_add(SLACK));
             }
-            self.faults.extend(begins.into_iter().map(|begin| (fault, begin, u64::MAX)));
+            self.faults.extend(begins.into_iter().map(|(begin, reach)| (fault, reach, begin, u64::MAX)));
         }
         let promises = &setting.promises;
         let clock = self.spans(|fault| fault == Fault::ClockStore && !promises.steady);
-        let mut disturbing = self.spans(disturbs);
-        disturbing.extend(&self.stalls);
-        // A step back prolongs leases, nobody knows for how long.
-        disturbing.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
-        let longer = disturbing.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
-        case.explained = Windows::new(longer, 0);
-        case.disturbed = Windows::new(disturbing, SLACK);
+        let within = promises.notices_within;
+        case.anybody = self.around(|_| true, &clock, within);
+        let revoking = self.revokes.iter().flatten().map(|revoke| revoke.worker);
+        let workers: BTreeSet<u32> =
+            case.records.iter().map(|record| record.worker).chain(revoking).collect();
+        for worker in workers {
+            let around = self.around(|reach| reach.hits(worker, self.sides), &clock, within);
+            case.around.insert(worker, around);
+        }
+        case.faults.clone_from(&self.faults);
         case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
         case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
-
-        let within = promises.notices_within;
-        let noticed = |(from, to): &(u64, u64)| (*from, to.saturating_add(within));
-        // A store that stands still ends no session; a client that gives one up for that knows it.
-        let ends = |fault| disturbs(fault) && !matches!(fault, Fault::Pause | Fault::PauseStore);
-        let mut cut: Vec<_> = self.spans(ends).iter().map(noticed).collect();
-        let cuts = Windows::new(cut.clone(), 0);
-        // Who stands still meanwhile notices later.
-        let mut still = self.spans(|fault| fault == Fault::Pause);
-        still.extend(&self.stalls);
-        cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
-        case.unnoticed = Windows::new(cut, 0);
 
         let mut unpromised = clock;
         if !promises.durable {
             unpromised.extend(self.spans(|fault| fault == Fault::RestartStore));
         }
         for revokes in &self.revokes {
+            // One without an answer happens by the time at which everything that was sent has arrived, or never.
+            let until = |revoke: &Revoke| {
+                let died = self.deaths.get(&revoke.worker).copied().unwrap_or(case.last);
+                let sent = revoke.sent.min(died.max(revoke.called));
+                if revoke.answered { sent } else { case.settled(revoke.worker, sent).0 }
+            };
+            let span = |revoke: &Revoke| (revoke.called, until(revoke));
             let mut ended = unpromised.clone();
-            ended.extend(revokes.iter().filter(|(.., now)| *now).map(|(from, to, _)| (*from, *to)));
-            case.ended.push(Windows::new(ended, 0));
-            let mut answered: Vec<(u64, u64)> = revokes
-                .iter()
-                .filter(|(_, to, _)| *to != u64::MAX)
-                .map(|(from, to, _)| (*from, *to))
-                .collect();
+            ended.extend(revokes.iter().filter(|revoke| revoke.now).map(span));
+            let ended = Windows::new(ended, 0);
+            let mut answered: Vec<(u64, u64)> =
+                revokes.iter().filter(|revoke| revoke.answered).map(span).collect();
             answered.sort_unstable();
             let mut first = u64::MAX;
             for (_, returned) in answered.iter_mut().rev() {
                 first = first.min(*returned);
                 *returned = first;
             }
+            let revoked = Windows::new(revokes.iter().map(span).collect(), 0);
+            case.ended.push(ended);
             case.refusing.push(answered);
-            case.revoked.push(Windows::new(revokes.iter().map(|(from, to, _)| (*from, *to)).collect(), 0));
+            case.revoked.push(revoked);
         }
         case
     }
@@ -116,4 +201,11 @@ impl Matter {
 /// Whether a fault delays requests, or those who send them.
 fn disturbs(fault: Fault) -> bool {
     !matches!(fault, Fault::None | Fault::Kill | Fault::ClockWorker | Fault::ClockStore)
+}
+
+/// Whether a fault may end a session before its holder knows. A store that stands still ends none, nor does a full disk
+/// or memory: a client that gives one up for that knows it.
+fn ends_sessions(fault: Fault) -> bool {
+    let none = matches!(fault, Fault::Pause | Fault::PauseStore | Fault::DiskFull | Fault::Memory);
+    disturbs(fault) && !none
 }

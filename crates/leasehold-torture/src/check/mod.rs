@@ -35,7 +35,7 @@ mod resource;
 mod sweep;
 mod windows;
 
-pub use figures::{Figures, Percentiles};
+pub use figures::{Figures, Judged, Percentiles};
 
 /// What the histories of a run come to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -138,9 +138,9 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     let mut figures = Figures::default();
     lease::judge(&case, &mut court);
     for lock in &case.locks {
-        overlap::judge(&case, lock, &mut court);
+        overlap::judge(&case, lock, &mut court, &mut figures);
         fence::judge(&case, lock, &mut court);
-        busy::judge(&case, lock, &mut court);
+        busy::judge(&case, lock, &mut court, &mut figures);
         order::judge(&case, lock, &mut court, &mut figures);
     }
     liveness::judge(&case, &mut court, &mut figures);

@@ -2,13 +2,16 @@
 
 use super::Invariant::{J4, J5};
 use super::case::{Acquire, Case, Court, Lock, Outcome};
-use super::figures::Figures;
+use super::figures::{Figures, share};
 use super::sweep::PrefixMax;
 use crate::history::record::Mode;
 
 /// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow:
-/// twice what the slowest single call took.
+/// twice what the slowest single call took that was made meanwhile, or four times what one in a hundred took, if there
+/// are hundreds.
 const QUEUED_AFTER: u64 = 100_000_000;
+const SLOWEST: u64 = 2;
+const RARE: u64 = 4;
 
 /// Waiting this long is starving, if others are served meanwhile: a quarter of them would be a long queue.
 const STARVED_AFTER: u64 = 10_000_000_000;
@@ -23,7 +26,8 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
 
 /// Somebody who came later was let in before one who stood in the queue, and the two do not go together.
 fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
-    let margin = QUEUED_AFTER.max(case.calls.last().map_or(0, |slowest| slowest.saturating_mul(2)));
+    let rare = if case.calls.len() < 100 { 0 } else { share(&case.calls, 0.99) };
+    let margin = QUEUED_AFTER.max(rare.saturating_mul(RARE));
     let mut found = Vec::new();
     // The earliest call of those with higher fences: of all, and of those that keep readers out.
     let (mut any, mut exclusive): (Option<usize>, Option<usize>) = (None, None);
@@ -32,7 +36,8 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         let lease = &case.leases[*number];
         let other = if lease.mode == Mode::Shared { exclusive } else { any };
         if let Some(other) = other.filter(|_| called(other).saturating_add(margin) < lease.called) {
-            found.push((*number, called(Some(other)), Some(other), None));
+            let waited = lease.called - called(Some(other));
+            found.push((*number, called(Some(other)), waited, Some(other), None));
         }
         if lease.wait > 0 {
             if lease.called < called(any) {
@@ -63,11 +68,20 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         let before = calls.partition_point(|call| call.saturating_add(margin) < lease.called);
         let (end, other) = ends.first(before);
         if end > lease.from.saturating_add(margin) {
-            found.push((*number, case.acquires[other].called, None, Some(other)));
+            let since = case.acquires[other].called;
+            let waited = (lease.called - since).min(end - lease.from);
+            found.push((*number, since, waited, None, Some(other)));
         }
     }
-    for (number, since, lease, acquire) in found {
-        if case.explained.meets(since, case.leases[number].from) {
+    for (number, since, waited, lease, acquire) in found {
+        if waited <= case.slowest(since, case.leases[number].from).saturating_mul(SLOWEST) {
+            continue;
+        }
+        let overtaken = lease.map(|lease| case.leases[lease].worker);
+        let overtaken = overtaken.or(acquire.map(|acquire| case.acquires[acquire].worker));
+        let who = [Some(case.leases[number].worker), overtaken];
+        let matters = |worker: u32| case.around(worker).explained.meets(since, case.leases[number].from);
+        if who.into_iter().flatten().any(matters) {
             figures.waived += 1;
             continue;
         }
@@ -95,7 +109,7 @@ fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         if served < SERVED_MEANWHILE {
             continue;
         }
-        if case.explained.meets(called, until) {
+        if case.explains(lock, called, until) {
             figures.waived += 1;
             continue;
         }

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 
 use super::Invariant::{self, I1, I2, I9, I12};
 use super::case::{Case, Court, Lease, Lock};
-use super::sweep::PrefixMax;
+use super::figures::Figures;
+use super::sweep::{Meeting, PrefixMax};
 use crate::history::record::Mode;
 
 /// A span in which a lease was certainly held, one way or the other.
@@ -17,7 +18,11 @@ struct Span {
     exclusive: bool,
 }
 
-pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+/// Who held for less was hardly ever met by anybody.
+const SEEN: u64 = 1_000_000;
+
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    count(case, lock, figures);
     let mut accused = HashSet::new();
     // What is held at a single moment only need not be before or after anything.
     let mut holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
@@ -31,6 +36,27 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
     meet(case, holds, I2, court, &mut accused);
     if case.fenced() {
         given_early(case, lock, court, &mut accused);
+    }
+}
+
+/// How many were certainly held while another wanted to, and how many were perhaps.
+fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
+    let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
+    let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
+    let wanted = Meeting::new(&wanted);
+    let judged = figures.judged(if lock.limit > 0 { I9 } else { I1 });
+    for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|lease| lease.believes) {
+        let (from, to) = (lease.from, lease.believed.min(lease.uncertain));
+        if lease.believed.saturating_sub(from) < SEEN {
+            continue;
+        }
+        // Its own call ended when it began.
+        let met = wanted.count(from + 1, lease.believed) > 0;
+        match to.saturating_sub(from) {
+            _ if !met => {}
+            SEEN.. => judged.judged += 1,
+            _ => judged.uncertain += 1,
+        }
     }
 }
 

@@ -85,6 +85,8 @@ numbered! {
         /// By the resource: a holder entered the unfenced table (`value`: 1) or left it (`value`: 0).
         UnfencedWrite,
         /// By the supervisor: a fault begins. `fault`: which. `value`: its target, a worker's number for faults of workers.
+        /// `claim`: the only worker that it can hit, or 0. `fence`: one more than the number of the only way to the store
+        /// that it can hit, or 0.
         FaultBegin,
         /// By the supervisor: that fault is over. `deadline`: 1 if it landed on somebody who held a lock.
         FaultEnd,

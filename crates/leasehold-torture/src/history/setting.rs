@@ -23,6 +23,10 @@ pub struct Setting {
     pub promises: Promises,
     /// The names of the locks; records give their place in this list.
     pub names: Vec<Name>,
+    /// By how many ways workers reach the store; 0: not known. A worker goes by the way of its number's remainder, and a
+    /// fault of one way is felt by those who go by it.
+    #[serde(default)]
+    pub sides: u32,
     /// The time of the records at the start and the end of the work, in nanoseconds.
     pub span: (u64, u64),
 }

@@ -62,7 +62,7 @@ impl Supervisor {
         let drift = self.world.plan.drift;
         let fast = self.world.chance().between(0, 2 * drift.unsigned_abs()) as i64 - drift;
         let process = Process::new(number, MachineClock::new(&self.world.time, fast));
-        let wire = Wire::new(&self.world);
+        let wire = Wire::new(&self.world, number);
         let running = Arc::clone(&self.running);
         let ended = move || running.add_permits(1);
         worker::start(&self.world, Arc::clone(&process), wire.clone(), &self.resource, ended);

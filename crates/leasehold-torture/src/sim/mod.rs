@@ -82,6 +82,7 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
             steady: plan.steady,
         },
         names: plan.names.clone(),
+        sides: 0,
         span,
     }
 }

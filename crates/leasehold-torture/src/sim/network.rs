@@ -31,6 +31,8 @@ pub(crate) struct Wire(Arc<Ends>);
 #[derive(Debug)]
 struct Ends {
     world: Arc<World>,
+    /// Whose they are.
+    process: u32,
     /// Nothing comes through.
     cut: AtomicBool,
     mended: Notify,
@@ -66,9 +68,10 @@ pub(crate) fn broken() -> Error {
 }
 
 impl Wire {
-    pub(crate) fn new(world: &Arc<World>) -> Self {
+    pub(crate) fn new(world: &Arc<World>, process: u32) -> Self {
         Wire(Arc::new(Ends {
             world: Arc::clone(world),
+            process,
             cut: AtomicBool::new(false),
             mended: Notify::new(),
             bells: Mutex::default(),
@@ -78,6 +81,11 @@ impl Wire {
 
     pub(crate) fn world(&self) -> &Arc<World> {
         &self.0.world
+    }
+
+    /// Whose they are.
+    pub(crate) fn process(&self) -> u32 {
+        self.0.process
     }
 
     pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
@@ -155,7 +163,7 @@ impl Wire {
         drop(chance);
         if let Some((count, fault)) = wrong {
             world.count(count);
-            fate.fault = Some(world.begin_fault(fault, None));
+            fate.fault = Some(world.begin_fault_on(fault, self.0.process));
         }
         fate
     }
@@ -176,7 +184,7 @@ impl Wire {
             return match tokio::time::timeout(breaks, &mut answered).await {
                 Ok(Ok(answer)) => answer,
                 _ => {
-                    self.hang_up(session);
+                    self.break_off(session);
                     Err(broken())
                 }
             };
@@ -242,7 +250,7 @@ impl Wire {
             told = Err(broken());
         }
         if fate.answer_lost {
-            self.hang_up(session);
+            self.break_off(session);
         } else {
             let _ = answer.send(told);
         }
@@ -266,7 +274,7 @@ impl Wire {
             let late = chance.per_mille(plan.lost_wakes);
             (lost, late, chance.millis(0, if late { 2000 } else { plan.delay }))
         };
-        let fault = (lost || late).then(|| world.begin_fault(Fault::Hold, None));
+        let fault = (lost || late).then(|| world.begin_fault_on(Fault::Hold, self.0.process));
         if lost {
             world.end_fault(fault, false);
             return world.count(Count::WakeLost);

@@ -16,6 +16,7 @@ use super::count::Count;
 use super::network::{Wire, broken, send};
 use super::store::{Condition, Store, Wakes};
 use super::world::World;
+use crate::history::record::Fault;
 
 /// How long a lease of a session lasts in the state machine: longer than any simulation.
 pub(crate) const ENDLESS: Duration = Duration::from_secs(3600);
@@ -116,6 +117,16 @@ impl Wire {
     pub(crate) fn is_on(&self, id: &LeaseId) -> bool {
         let line = self.line();
         line.current != 0 && line.of.get(id) == Some(&line.current)
+    }
+
+    /// The session breaks, perhaps long after what broke it was written down: a call that is open for long has its answer
+    /// when it has one.
+    pub(crate) fn break_off(&self, number: u64) {
+        if number != 0 && self.session() == number {
+            let fault = self.world().begin_fault_on(Fault::Reset, self.process());
+            self.world().end_fault(Some(fault), false);
+        }
+        self.hang_up(number);
     }
 
     /// The session is over, as this end sees it. The store hears of it when that can be.

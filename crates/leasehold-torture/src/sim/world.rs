@@ -101,7 +101,17 @@ impl World {
     pub(crate) fn begin_fault(&self, fault: Fault, process: Option<u32>) -> Record {
         let own = || self.faults.fetch_add(1, Ordering::Relaxed);
         let value = process.map_or_else(own, u64::from);
-        let record = Record { fault, value, ..self.record(Kind::FaultBegin, SUPERVISOR) };
+        let claim = process.map_or(0, u64::from);
+        let record = Record { fault, value, claim, ..self.record(Kind::FaultBegin, SUPERVISOR) };
+        self.write(record);
+        record
+    }
+
+    /// Writes down that something is the matter with a single call of a process.
+    pub(crate) fn begin_fault_on(&self, fault: Fault, process: u32) -> Record {
+        let value = self.faults.fetch_add(1, Ordering::Relaxed);
+        let claim = u64::from(process);
+        let record = Record { fault, value, claim, ..self.record(Kind::FaultBegin, SUPERVISOR) };
         self.write(record);
         record
     }

@@ -52,6 +52,12 @@ enum Undo {
     Room,
 }
 
+/// Whether it happens between workers and store.
+fn is_of_network(fault: Fault) -> bool {
+    use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
+    matches!(fault, Delay | Reset | Blackhole | Cut | Swallow | Hold)
+}
+
 impl<'a> Making<'a> {
     pub(super) fn new(
         plan: &'a Plan,
@@ -66,7 +72,10 @@ impl<'a> Making<'a> {
 
     fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
         let deadline = u64::from(held);
-        self.log.write(Record { fault, value, deadline, ..Record::new(kind, 0, now()) })
+        // Of the network's, those who go by another way feel nothing.
+        let side = if is_of_network(fault) { self.ground.side_of(value as usize) } else { None };
+        let fence = side.map_or(0, |side| side as u64 + 1);
+        self.log.write(Record { fault, value, fence, deadline, ..Record::new(kind, 0, now()) })
     }
 
     /// Its time has come.

@@ -45,6 +45,9 @@ const FINISH: Duration = Duration::from_secs(20);
 /// How long a dead waiter's place can hold up the others, where there are queues.
 const TICKET: Duration = Duration::from_secs(10);
 
+/// How long after the end something may be left where nothing has to expire.
+const AT_REST: Duration = Duration::from_secs(1);
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Order {
@@ -133,7 +136,10 @@ impl Run<'_> {
             |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
         let mut ground = match &self.order.url {
             Some(url) => Ground::theirs(store, url),
-            None => Ground::start(store, profile, self.out, &environment(Clocks::of_store))?,
+            None => {
+                let workers = self.plan.workers.len();
+                Ground::start(store, profile, workers, self.out, &environment(Clocks::of_store))?
+            }
         };
         let entered = ground.room().map(Room::entered).unwrap_or_default();
         let info = self.info(&ground)?;
@@ -169,7 +175,11 @@ impl Run<'_> {
         drop(resource);
         let _ = std::fs::remove_file(&socket);
         self.say("looking at the store at rest");
-        let patience = TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5);
+        let patience = match profile {
+            // Everybody gave back what it had, and nobody died: there is nothing to wait for.
+            Profile::Leak => AT_REST,
+            _ => TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5),
+        };
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let names = setting.names.clone();
         let role =
@@ -277,6 +287,7 @@ impl Run<'_> {
             configuration: ground.configuration().to_owned(),
             promises,
             names,
+            sides: u32::try_from(ground.sides()).unwrap_or(0),
             span: (now(), now()),
         }
     }
@@ -300,7 +311,9 @@ impl Run<'_> {
             plain: if lossy { 2 } else { 5 },
             repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
-            abandons: !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            abandons: *profile != Profile::Leak
+                && !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            lingers: *profile != Profile::Leak,
             stays: setting.promises.session && lossy,
             // Where answers are lost, who waits for long sees little.
             patience_ms: if lossy { 400 } else { 1_000 },

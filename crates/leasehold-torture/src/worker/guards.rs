@@ -74,6 +74,7 @@ impl Player {
         match taken {
             Some(Ok(Some(guard))) => {
                 self.pen.know(Some(guard.lease_id()), guard.fence().get());
+                self.pen.mode = recorded(guard.mode());
                 self.pen.note(Kind::Granted, at, deadline(&guard, at), 0);
                 self.keep(&guard).await;
                 self.release(guard).await;
@@ -136,9 +137,8 @@ impl Player {
         let at = now();
         let deadline = deadline(guard, at);
         match guard.lost().now() {
-            None if deadline > at => self.pen.note(Kind::Held, at, deadline, 0),
-            // Between the two it was lost; the next look tells why.
-            None => {}
+            // Also when the deadline has passed, which was looked at first: one that is not lost then is relied on for too long.
+            None => self.pen.note(Kind::Held, at, deadline, 0),
             Some(reason) => {
                 let loss = match reason {
                     LostReason::DeadlinePassed => Loss::Deadline,
@@ -166,7 +166,9 @@ impl Player {
         let ttl = self.task.ttl();
         let step = u64::try_from(time.as_micros() / 6).unwrap_or(u64::MAX).clamp(300, 20_000);
         let mut may = true;
-        while may && now() < end && !*self.finished.borrow() {
+        // Some go on looking at what is lost: it does not come back.
+        let stubborn = self.dice.once_in(3);
+        while (may || stubborn) && now() < end && !*self.finished.borrow() {
             may = self.look(guard);
             if may && !self.task.session && self.dice.once_in(40) {
                 self.renew(guard, ttl).await;
@@ -181,7 +183,7 @@ impl Player {
             self.write_fenced().await;
             self.leave().await;
         }
-        if may {
+        if may || stubborn {
             self.look(guard);
         }
     }
@@ -218,6 +220,15 @@ impl Player {
             None => Kind::ReleaseDropped,
         };
         self.pen.note(kind, now(), 0, 0);
+    }
+}
+
+/// As a history has it.
+pub(super) fn recorded(mode: leasehold::Mode) -> Mode {
+    match mode {
+        leasehold::Mode::Shared => Mode::Shared,
+        leasehold::Mode::Permit { .. } => Mode::Permit,
+        _ => Mode::Exclusive,
     }
 }
 

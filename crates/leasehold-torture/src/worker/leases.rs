@@ -8,7 +8,7 @@ use leasehold::{Error, ErrorKind, Name, Result};
 use crate::history::record::{Kind, Mode};
 
 use super::Player;
-use super::guards::Wait;
+use super::guards::{Wait, recorded};
 use super::pen::now;
 
 /// What a task knows of a lease that nobody keeps for it.
@@ -72,6 +72,8 @@ impl Player {
         self.pen.know(Some(claim.id), 0);
         let (grant, sent) = self.attempt(&claim, false).await?;
         self.pen.know(Some(claim.id), grant.fence.get());
+        // What was answered, not what was asked for.
+        self.pen.mode = recorded(grant.mode);
         let until = deadline(sent, &grant, claim.ttl);
         self.pen.note(Kind::Granted, now(), until, 0);
         Some(Kept { claim, chosen: true, deadline: until })
@@ -125,6 +127,7 @@ impl Player {
         match taken {
             Some(Ok(Some(lease))) => {
                 self.pen.know(Some(lease.id), lease.fence.get());
+                self.pen.mode = recorded(lease.mode);
                 // When it was sent is not known, only that it was not before the call: a renewal will tell more.
                 let until = at.max(margin(called, self.task.ttl()));
                 self.pen.note(Kind::Granted, at, until, 0);
@@ -176,6 +179,7 @@ impl Player {
     async fn repeat(&mut self, kept: &mut Kept) -> bool {
         let Some((grant, sent)) = self.attempt(&kept.claim, true).await else { return false };
         self.pen.know(Some(kept.claim.id), grant.fence.get());
+        self.pen.mode = recorded(grant.mode);
         // It does not begin the ttl anew, but what it says is left is as true as what was said before.
         kept.deadline = kept.deadline.max(deadline(sent, &grant, kept.claim.ttl));
         self.pen.note(Kind::Granted, now(), kept.deadline, 1);

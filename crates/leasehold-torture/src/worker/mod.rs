@@ -62,6 +62,8 @@ pub(crate) struct Task {
     pub(crate) repeats: bool,
     /// Some leases are left to expire.
     pub(crate) abandons: bool,
+    /// Some hold a lock for as long as its ttl, or longer.
+    pub(crate) lingers: bool,
     /// Some session locks are held for seconds.
     pub(crate) stays: bool,
     /// How long a call to the store may take.
@@ -266,12 +268,17 @@ impl Player {
         let ttl = self.task.ttl();
         let alone = self.task.tasks == 1;
         let hot = self.pen.name == 0;
+        if !self.task.lingers {
+            return self.dice.micros(5_000);
+        }
         match self.dice.below(if hot { 2_000 } else { 60 }) {
             // Longer than a restart takes, and than it may take to notice that a session has ended.
             0..5 if self.task.stays && !hot => Duration::from_millis(1_500 + self.dice.below(6_000)),
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
-            _ if alone && !hot => Duration::from_micros(self.dice.below(30_000)),
+            // Two who have the hot one at once are seen only if both look.
+            _ if hot => Duration::from_micros(self.dice.between(500, 5_000)),
+            _ if alone => Duration::from_micros(self.dice.below(30_000)),
             roll if roll % 3 > 0 => Duration::ZERO,
             _ => self.dice.micros(2_000),
         }

@@ -44,6 +44,9 @@ fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
     assert_eq!(broken(&(tries(200, 15) + &turns(60, 60))), []);
     // Too few to tell.
     assert_eq!(broken(&turns(40, 60)), []);
+    // One who died in the queue holds up the others.
+    let dead = "store ticket=9000\n8 1 call\nS 2 fault kill 2 8\n";
+    assert_eq!(broken(&format!("{dead}{}", turns(60, 60))), []);
     // Something was the matter all along.
     assert_eq!(broken(&format!("S 0 fault delay 9999\n{}", turns(60, 60))), []);
     let figures = judged(&turns(60, 40)).figures;
@@ -84,6 +87,29 @@ fn everything_that_happened_is_counted() {
     assert_eq!((figures.handover.max, figures.takeover.max), (2 * MS, 10 * MS));
     assert_eq!((figures.fenced_saves, figures.unfenced_overlaps, figures.stalls), (1, 1, 1));
     assert_eq!(figures.operations.get("AcquireCall"), Some(&7));
+}
+
+#[test]
+fn one_dead_session_is_taken_over_once() {
+    let mut text = String::from("store session=500\n1 0 call\n1 5 granted 5 session\nS 50 fault kill 50 1\n");
+    for turn in 2..8 {
+        let at = turn * 100;
+        text += &format!("{turn} {} call\n{turn} {at} granted {} session\n", at - 110, turn + 4);
+        text += &format!("{turn} {} release\n{turn} {} released\n", at + 90, at + 91);
+    }
+    let figures = judged(&text).figures;
+    assert_eq!((figures.grants, figures.takeovers, figures.handovers), (7, 1, 5));
+    assert_eq!((figures.handover.count, figures.handover.max), (5, 10 * MS));
+}
+
+#[test]
+fn one_who_releases_when_its_time_was_over_is_taken_over_once() {
+    let figures = judged(
+        "1 0 call\n1 5 granted 5 100\n2 10 call\n2 120 granted 6 210\n2 130 release\n2 131 released\n\
+         3 20 call\n3 140 granted 7 230\n3 150 release\n3 151 released\n1 900 release\n1 901 nothing\n",
+    )
+    .figures;
+    assert_eq!((figures.takeovers, figures.handovers), (1, 1));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod agree;
 mod bad;
+mod faulty;
 mod long;
 mod notation;
 mod random;

@@ -4,7 +4,7 @@
 //! are reader-writer locks, `p` has two permits. What: `call [shared|permit] [try|wait=N] [ttl=N] [id=N]`,
 //! `granted FENCE DEADLINE [id=N] [again]`, `held [shared] DEADLINE`, `lost deadline|refused|other`, `renew TTL`, `renewed DEADLINE`, `release`,
 //! `revoke now`, and so on. `session` is the deadline of a session.
-//! By the supervisor: `S FROM fault WHICH TO [TARGET]`, `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
+//! By the supervisor: `S FROM fault WHICH TO [TARGET] [worker=N] [side=N]` (the sides are 0 and 1, of even and odd workers), `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
 //! resource: `R TIME write FENCE [mark=N] taken|rejected`, `R TIME enter|leave`.
 //! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock quorum ticket=N`.
 
@@ -34,6 +34,7 @@ pub(super) fn setting() -> Setting {
             steady: true,
         },
         names: vec![name("a", 0), name("b", 0), name("p", 2)],
+        sides: 2,
         span: (0, 20_000 * MS),
     }
 }
@@ -116,7 +117,10 @@ impl Story {
             "fault" => {
                 let fault = |fault: &&Fault| format!("{fault:?}").eq_ignore_ascii_case(words[2]);
                 record.fault = *Fault::ALL.iter().find(fault)?;
-                record.value = words.get(4).map_or(Some(0), |target| target.parse().ok())?;
+                record.claim = number(words, "worker").unwrap_or(0);
+                record.fence = number(words, "side").map_or(0, |side| side + 1);
+                let target = words.get(4).filter(|word| !word.contains('='));
+                record.value = target.map_or(Some(0), |target| target.parse().ok())?;
                 self.push(Record { kind: Kind::FaultBegin, ..record });
                 self.push(Record { kind: Kind::FaultEnd, at: moment(words[3])?, ..record })
             }

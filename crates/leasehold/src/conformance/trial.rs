@@ -95,6 +95,12 @@ impl Trial {
         if self.info.namespaced { DEFAULT_NAMESPACE } else { "" }
     }
 
+    /// Whether a change has reached the whole store when it is answered. Not in a quorum, which has no queue: some nodes
+    /// follow later, and so does the version that it shows.
+    pub(super) fn is_exact(&self) -> bool {
+        self.info.fifo
+    }
+
     /// The id as the store shows it.
     pub(super) fn shown(&self, id: LeaseId) -> LeaseId {
         if self.info.shows_ids { id } else { id.digest() }

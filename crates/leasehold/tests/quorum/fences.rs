@@ -258,3 +258,24 @@ async fn a_grant_lasts_as_long_as_a_majority_of_nodes_has_it() {
     }
     assert_eq!(grant.mode, Mode::Exclusive);
 }
+
+/// One node has not confirmed the grant yet, and another is slow to say how often the lease was renewed there.
+#[tokio::test(start_paused = true)]
+async fn a_shortening_reaches_a_majority_though_one_node_is_behind() {
+    let cluster = Cluster::new(3);
+    let lease = claim("x");
+    cluster.nodes[2].plan(Verb::Renew, [Act::SlowBefore(Duration::from_millis(20))]);
+    let grant = cluster.acquire(&lease).await.unwrap();
+    cluster.nodes[1].plan(Verb::Other, [Act::Slow(Duration::from_millis(5))]);
+    let short = crate::cluster::TTL / 3;
+    let mut shorten = Renewal::new(lease.name.clone(), lease.id, short);
+    shorten.shorten = Some(grant.renewals);
+    assert!(matches!(cluster.quorum.renew(&[shorten]).await.remove(0).unwrap(), Renewed::Held(_)));
+    // The late confirmation has come by then.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut shortened = 0;
+    for node in 0..3 {
+        shortened += usize::from(cluster.holders(node, &lease.name).await[0].grant.left <= Some(short));
+    }
+    assert!(shortened >= 2, "{shortened} of three nodes have shortened it");
+}

@@ -125,7 +125,13 @@ impl Nodes {
                 counts[node] = holder.grant.renewals;
                 highest = highest.max(Some(holder.grant.renewals));
             }
-            if pending <= self.members.len() - self.majority { Enough::Nearly } else { Enough::No }
+            // One that is behind may catch up before the shortening comes, and then does nothing.
+            let current = counts.iter().filter(|seen| **seen == count).count();
+            match self.members.len() - self.majority {
+                _ if current >= self.majority => Enough::Nearly,
+                minority if pending <= minority => Enough::ButForTheDead,
+                _ => Enough::No,
+            }
         })
         .await;
         if highest == Some(count) { counts } else { vec![NEVER; self.members.len()] }

@@ -136,6 +136,20 @@ async fn a_look_tells_own_waiters_from_those_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_many_readers_the_oldest_hundred_are_shown() {
+    let server = Postgres::builder().setting("max_connections", "130").start();
+    let locks = Locks::connect(&url(&server, "connections=110")).await.unwrap();
+    let mut readers = Vec::new();
+    for _ in 0..103 {
+        readers.push(locks.rwlock("x").read().await.unwrap());
+    }
+    let seen = locks.inspect("x").await.unwrap();
+    assert_eq!((seen.holders.len(), seen.holder_count), (100, 103));
+    let shown: Vec<_> = seen.holders.iter().map(|holder| holder.id).collect();
+    assert_eq!(shown, readers[..100].iter().map(|reader| reader.lease_id()).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn readers_and_writers_exclude_each_other_and_a_waiting_writer_is_not_overtaken() {
     let server = Postgres::start();
     let (one, other) = (connect(&server).await, connect(&server).await);

@@ -161,6 +161,19 @@ impl Trial {
         }
     }
 
+    /// A spent id is refused; by a store that is not exact perhaps only when its nodes have caught up, and busy until then.
+    pub(super) async fn refuses(&self, claim: &Claim) -> Shown {
+        let end = Instant::now() + self.patience;
+        loop {
+            match self.a.try_acquire(claim).await {
+                Ok(Attempt::Busy(_)) if !self.is_exact() && Instant::now() < end => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                answer => return refused(answer),
+            }
+        }
+    }
+
     /// Looks at a name until what is seen is so.
     #[track_caller]
     pub(super) fn until<'a>(

@@ -238,3 +238,20 @@ async fn a_revocation_counts_what_a_majority_has_or_may_have() {
     cluster.kill(2);
     assert_eq!(cluster.quorum.revoke(&claim.name, false, None).await.unwrap().leases, 1);
 }
+
+/// One node never heard of the lease, and one that says that it is over is slow.
+#[tokio::test(start_paused = true)]
+async fn a_repeat_after_its_end_is_told_so_by_a_majority() {
+    let cluster = Cluster::new(3);
+    let (old, new) = (claim("x"), claim("x"));
+    cluster.kill(2);
+    cluster.acquire(&old).await.unwrap();
+    later().await;
+    cluster.revive(2);
+    cluster.quorum.revoke(&old.name, true, None).await.unwrap();
+    granted(cluster.other().try_acquire(&new).await.unwrap());
+    later().await;
+    cluster.nodes[1].plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(5))]);
+    let again = cluster.quorum.try_acquire(&old).await.unwrap();
+    assert!(matches!(again, Attempt::Gone(Gone::Superseded)), "{again:?}");
+}

@@ -60,7 +60,7 @@ async fn revoking_now_frees_the_name_at_once_and_for_good(t: Trial) -> Shown {
     ensure!(!t.a.is_held(&name).await?, "it is still held after a revocation that frees at once");
     granted(t.b.try_acquire(&new).await)?;
     not_held(t.a.keep(&old).await, &[Gone::Revoked])?;
-    refused(t.a.try_acquire(&old).await)?;
+    t.refuses(&old).await?;
     not_done(t.a.end(&old).await, &[Gone::Revoked])?;
     held(t.b.keep(&new).await)?;
     done(t.b.end(&new).await)?;

@@ -117,7 +117,7 @@ impl Nodes {
             let claim = claim.clone();
             async move { node.try_acquire(&claim).await }
         });
-        let majority = self.majority;
+        let (all, majority) = (self.members.len(), self.majority);
         fan.gather(&self.members, self.node_timeout, |node, answer, pending| {
             votes.put(node, answer);
             let answered = votes.granted.len() + votes.busy.len() + votes.gone;
@@ -128,7 +128,9 @@ impl Nodes {
             } else if votes.granted.len() >= majority {
                 Enough::Nearly
             } else if lost && !votes.busy.is_empty() && answered >= majority {
-                Enough::Yes
+                // Those that say that this id is over may be the slower ones.
+                let may_be_over = votes.gone > 0 && votes.gone + pending > all - majority;
+                if may_be_over { Enough::ButForTheDead } else { Enough::Yes }
             } else {
                 Enough::No
             }

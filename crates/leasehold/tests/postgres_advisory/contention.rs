@@ -4,6 +4,7 @@
 //! one before has gone out, was killed, or had its session ended.
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,11 @@ use crate::support::{advisory_locks, in_time, stranger, until, url};
 const TEST: &str =
     "contention::sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together";
 const PROCESSES: usize = 16;
-/// The first are killed now and then, the next stopped, and the next have their sessions ended.
+/// The first are killed when they are inside, the next stopped, and the next have their sessions ended: each of them once,
+/// and they stay inside until it happens.
 const KILLED: std::ops::Range<usize> = 0..3;
 const STOPPED: std::ops::Range<usize> = 3..6;
 const ENDED: std::ops::Range<usize> = 6..9;
-/// How many of each.
-const EACH: usize = 3;
-/// Long enough to be met inside.
-const LINGER: Duration = Duration::from_millis(30);
 /// Several times as long as those who hold look at their sessions.
 const STOP: Duration = Duration::from_millis(1500);
 /// How many lines are enough of a history.
@@ -36,26 +34,37 @@ const AT_MOST: Duration = Duration::from_secs(240);
 /// The role of a child: notes when it is inside.
 fn contend(role: &str) {
     let [who, url, notes] = role.split(' ').collect::<Vec<_>>().try_into().unwrap();
-    let mut notes = Notes::open(Path::new(notes));
+    let file = Path::new(notes);
+    let mut notes = Notes::open(file);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         // An answer that is late because the machine is slow is no loss here.
         let locks = Locks::connect(&format!("{url}application_name={who}&keepalive=60")).await.unwrap();
         let mutex = locks.mutex("x");
-        let mut to_be_ended = ENDED.contains(&index(who));
+        // Another that takes the place of one that was killed is spared.
+        let mut unharmed = who.ends_with("-0");
         loop {
             let guard = match mutex.lock().await {
                 Ok(guard) => guard,
                 Err(error) if error.is_retryable() => continue,
                 Err(error) => panic!("{error:?}"),
             };
-            notes.add("in", who, guard.fence().get());
-            if std::mem::take(&mut to_be_ended) {
-                in_time("the loss is told", guard.lost()).await;
-            } else if index(who) < STOPPED.end {
-                tokio::time::sleep(LINGER).await;
+            let fence = guard.fence().get();
+            notes.add("in", who, fence);
+            if std::mem::take(&mut unharmed) {
+                match index(who) {
+                    index if KILLED.contains(&index) => in_time("it is killed", pending()).await,
+                    index if STOPPED.contains(&index) => {
+                        let stopped = ("stop".to_owned(), who.to_owned(), fence);
+                        until("it was stopped", async || history(file).contains(&stopped)).await;
+                    }
+                    index if ENDED.contains(&index) => {
+                        in_time("the loss is told", guard.lost()).await;
+                    }
+                    _ => {}
+                }
             }
-            notes.add(if guard.check().is_ok() { "out" } else { "lost" }, who, guard.fence().get());
+            notes.add(if guard.check().is_ok() { "out" } else { "lost" }, who, fence);
             let _ = guard.release().await;
         }
     });
@@ -75,42 +84,38 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
     let mut notes = Notes::open(file.path());
     let start =
         |who: &str| Child::spawn(TEST, &format!("{who} {} {}", url(&server, ""), file.path().display()));
-    let mut names: Vec<_> = (0..PROCESSES).map(|index| format!("{index}-0")).collect();
-    let mut running: Vec<_> = names.iter().map(|who| start(who)).collect();
-    let (mut kills, mut stops, mut ends, mut met) = (0, 0, 0, HashSet::new());
+    let mut running: Vec<_> = (0..PROCESSES).map(|index| start(&format!("{index}-0"))).collect();
+    let mut harmed = HashSet::new();
     let started = Instant::now();
     let history = loop {
-        assert!(started.elapsed() < AT_MOST, "{kills} kills, {stops} stops, {ends} ends");
+        assert!(started.elapsed() < AT_MOST, "these were met inside: {harmed:?}");
         std::thread::sleep(Duration::from_millis(1));
         let history = history(file.path());
         let entered: HashSet<_> = history.iter().map(|(_, who, _)| index(who)).collect();
         let all = (0..PROCESSES).all(|index| entered.contains(&index));
         let losses = history.iter().filter(|(what, ..)| what == "lost").count();
-        if (kills, stops, losses) == (EACH, EACH, ENDED.len()) && all && history.len() >= LINES {
+        if harmed.len() == ENDED.end && losses == ENDED.len() && all && history.len() >= LINES {
             break history;
         }
-        // Who is inside, and was not met yet. The one before may say only after that that it has lost its session.
+        // The one inside. The one before may say only after that that it has lost its session.
         let Some(at) = history.iter().rposition(|(what, ..)| what == "in") else { continue };
         let (_, who, fence) = &history[at];
         let is_out = history[at + 1..].iter().any(|(.., other)| other == fence);
         let index = index(who);
-        if is_out || names[index] != *who || !met.insert(*fence) {
+        if is_out || index >= ENDED.end || !harmed.insert(index) {
             continue;
         }
-        // What is done is noted before, so that nothing that follows from it can be.
-        if KILLED.contains(&index) && kills < EACH {
-            kills += 1;
+        // A kill and an end are noted before, so that nothing that follows from them can be.
+        if KILLED.contains(&index) {
             notes.add("kill", who, *fence);
             running[index].signal(Signal::KILL);
-            names[index] = format!("{index}-{kills}");
-            running[index] = start(&names[index]);
-        } else if STOPPED.contains(&index) && stops < EACH {
-            stops += 1;
+            running[index] = start(&format!("{index}-1"));
+        } else if STOPPED.contains(&index) {
             running[index].stop();
             std::thread::sleep(STOP);
             running[index].go_on();
-        } else if ENDED.contains(&index) && ends < ENDED.len() {
-            ends += 1;
+            notes.add("stop", who, *fence);
+        } else {
             notes.add("end", who, *fence);
             let sessions = format!("FROM pg_stat_activity WHERE application_name = '{who}'");
             server.sql(&format!("SELECT count(pg_terminate_backend(pid)) {sessions}"));
@@ -118,7 +123,7 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
     };
     // What they do while they are killed one after the other was not read.
     drop(running);
-    println!("{} times inside, {kills} kills, {stops} stops, {ends} ends", judge(&history));
+    println!("{} times inside", judge(&history));
     nothing_is_left(&server);
 }
 
@@ -143,6 +148,7 @@ fn judge(history: &[(String, String, u64)]) -> usize {
             "kill" => {
                 killed.insert(who.as_str());
             }
+            "stop" => assert_eq!(inside, Some(this), "{who} was stopped, and another came in"),
             "end" => {
                 ended.insert(this);
                 inside = inside.filter(|one| *one != this);

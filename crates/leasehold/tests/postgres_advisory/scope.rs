@@ -8,7 +8,7 @@ use leasehold::backends::postgres::advisory::scope::{InTransaction, OnClient};
 use leasehold::{ErrorKind, Mode};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 
-use crate::support::{advisory_locks, connect, stranger, until};
+use crate::support::{advisory_locks, connect, grant_as_time_ends, in_time, stranger, until};
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -152,4 +152,22 @@ async fn locks_in_transactions_work_behind_a_pooler_in_transaction_mode() {
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
     transaction.commit().await.unwrap();
     until("it is free", async || advisory_locks(&look).await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_comes_as_the_time_ends_is_granted() {
+    let server = Postgres::start();
+    let (locks, look) = (connect(&server).await, stranger(&server).await);
+    let mut client = stranger(&server).await;
+    let key = AdvisoryKey::from_name("x", false).unwrap();
+    let held = locks.mutex("x").lock().await.unwrap();
+    let waiter = tokio::spawn(async move {
+        let mut own = OnClient::new(&mut client);
+        let granted = own.lock_within(key, Mode::Exclusive, Duration::from_secs(4)).await.unwrap();
+        let had = own.unlock(key, Mode::Exclusive).await.unwrap();
+        (granted, had, own.unlock(key, Mode::Exclusive).await.unwrap())
+    });
+    let time = Duration::from_millis(4100);
+    grant_as_time_ends(&look, held, time).await;
+    assert_eq!(in_time("it ends", waiter).await.unwrap(), (true, true, false));
 }

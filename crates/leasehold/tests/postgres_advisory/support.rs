@@ -1,7 +1,10 @@
 //! Servers and clients for these tests.
 
+use std::time::Duration;
+
 use leasehold::backends::postgres::AdvisoryKey;
-use leasehold::{Error, Locks};
+use leasehold::{Error, Guard, Locks};
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::postgres::Postgres;
 pub(crate) use testkit::until::{in_time, until_async as until};
 use tokio::runtime::{Builder, Runtime};
@@ -59,4 +62,31 @@ pub(crate) async fn session_of(look: &Client, name: &str) -> Option<i32> {
 /// A runtime that does something only while it is waited for.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Stops the server's process that waits for a lock, releases the lock, and lets the process go on when its wait has taken so
+/// long: it is granted the lock, and its time is over, in one moment.
+pub(crate) async fn grant_as_time_ends(look: &Client, held: Guard, time: Duration) {
+    let waiting = async || {
+        let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+        look.query_opt(sql, &[]).await.unwrap().map(|row| row.get::<_, i32>(0))
+    };
+    let process = |pid: i32| Pid::from_raw(pid).unwrap();
+    let mut stopped = None;
+    until("one is stopped that waits", async || {
+        let Some(pid) = waiting().await else { return false };
+        kill_process(process(pid), Signal::STOP).unwrap();
+        stopped = waiting().await;
+        if stopped.is_none() {
+            kill_process(process(pid), Signal::CONT).unwrap();
+        }
+        stopped.is_some()
+    })
+    .await;
+    let pid = stopped.unwrap();
+    held.release().await.unwrap();
+    let granted = format!("SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = {pid}");
+    until("it is granted", async || look.query(&granted, &[]).await.unwrap().len() == 1).await;
+    tokio::time::sleep(time).await;
+    kill_process(process(pid), Signal::CONT).unwrap();
 }

@@ -11,7 +11,9 @@ use testkit::postgres::Postgres;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::support::{advisory_locks, connect, in_time, session_of, stranger, until, url};
+use crate::support::{
+    advisory_locks, connect, grant_as_time_ends, in_time, session_of, stranger, until, url,
+};
 
 /// Tries of each race: so many, on so many locks side by side.
 const TRIES: (u64, i64) = (2_000, 4);
@@ -147,6 +149,22 @@ async fn of_many_readers_the_oldest_hundred_are_shown() {
     assert_eq!((seen.holders.len(), seen.holder_count), (100, 103));
     let shown: Vec<_> = seen.holders.iter().map(|holder| holder.id).collect();
     assert_eq!(shown, readers[..100].iter().map(|reader| reader.lease_id()).collect::<Vec<_>>());
+}
+
+/// PostgreSQL counts how often a session has a lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_comes_as_a_slice_ends_is_held_once() {
+    let server = Postgres::start();
+    let (one, other, look) = (connect(&server).await, connect(&server).await, stranger(&server).await);
+    for write in [true, false] {
+        let held = one.rwlock("x").write().await.unwrap();
+        let lock = other.rwlock("x");
+        let waiter = tokio::spawn(async move { if write { lock.write().await } else { lock.read().await } });
+        let slice = Duration::from_secs(1);
+        grant_as_time_ends(&look, held, slice).await;
+        in_time("it is granted", waiter).await.unwrap().unwrap().release().await.unwrap();
+        assert_eq!(advisory_locks(&look).await, 0, "it is released, and the session has it still");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,7 +44,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 use super::super::fault;
 use super::key::AdvisoryKey;
-use super::sql::body;
+use super::sql::{body, held};
 
 /// Locks inside a transaction of the caller. The server frees them when it ends, however it ends; there is no
 /// other way to free them. Works behind a pooler in transaction mode too.
@@ -171,7 +171,12 @@ impl<'c> OnClient<'c> {
         let transaction = self.client.transaction().await.map_err(fault::statement)?;
         let granted = take_within(&transaction, key, lock, wait).await;
         transaction.rollback().await.map_err(fault::statement)?;
-        granted
+        if !granted? {
+            // The server may have granted it in the moment in which the time was over: then the session has it.
+            let last = ask(&*self.client, key, &call("pg_try_advisory_lock", key, mode)?).await;
+            return last.map(|granted| granted.unwrap_or(true)).map_err(refused);
+        }
+        Ok(true)
     }
 
     /// Frees a lock; whether the session had it.
@@ -207,12 +212,7 @@ fn waiting(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
 }
 
 fn statement(key: AdvisoryKey, lock: &str) -> String {
-    let packed = key.packed();
-    body(include_str!("sql/on_session.sql"))
-        .replace("%LOCK%", lock)
-        .replace("%HIGH%", &((packed >> 32) as u32).to_string())
-        .replace("%LOW%", &(packed as u32).to_string())
-        .replace("%SPACE%", &key.space().to_string())
+    body(include_str!("sql/on_session.sql")).replace("%LOCK%", lock).replace("%HELD%", &held(key))
 }
 
 async fn take(session: &impl GenericClient, key: AdvisoryKey, lock: String) -> Result<bool> {

@@ -114,12 +114,16 @@ impl Sql {
     /// Waits in the server's queue. The session's statements have no limit before, and theirs after it.
     pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> String {
         let shared = if mode == Mode::Shared { "_shared" } else { "" };
-        let key = match key {
+        let parameters = match key {
             AdvisoryKey::Bigint(key) => format!("'{key}'::bigint"),
             AdvisoryKey::Pair(high, low) => format!("'{high}'::int, '{low}'::int"),
         };
+        let call = |function: &str| format!("{function}{shared}({parameters})");
         body(include_str!("sql/wait.sql"))
-            .replace("%LOCK%", &format!("pg_advisory_lock{shared}({key})"))
+            .replace("%LOCK%", &call("pg_advisory_lock"))
+            .replace("%TRY%", &call("pg_try_advisory_lock"))
+            .replace("%UNLOCK%", &call("pg_advisory_unlock"))
+            .replace("%HELD%", &held(key))
             .replace("%TIMEOUT%", STATEMENT_TIMEOUT)
     }
 }
@@ -164,6 +168,15 @@ impl Space {
 
 fn index(mode: Mode) -> usize {
     usize::from(mode == Mode::Shared)
+}
+
+/// The look for a lock that the session has.
+pub(super) fn held(key: AdvisoryKey) -> String {
+    let packed = key.packed();
+    body(include_str!("sql/held.sql"))
+        .replace("%HIGH%", &((packed >> 32) as u32).to_string())
+        .replace("%LOW%", &(packed as u32).to_string())
+        .replace("%SPACE%", &key.space().to_string())
 }
 
 /// A statement without its comments, which need not travel.

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check soak torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check model soak torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -12,6 +12,10 @@ test: ## Everything: tools, format, lints, every feature alone, tests, documenta
 
 check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
+
+model: ## 20 000 steps of guided histories on each store, beside the contract
+	LEASEHOLD_STEPS=20000 cargo test --locked -p leasehold --all-features --test redis --test postgres_tables --test sqlite -- \
+		--nocapture as_the_contract_says
 
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak

@@ -1,6 +1,6 @@
 //! The simulation finds nothing in the library as it is, gives the same history twice, and leaves nothing untried.
 
-use leasehold_torture::dice::chosen_seed;
+use leasehold_torture::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 
 /// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` tries thousands, with
@@ -18,6 +18,17 @@ fn nothing_is_broken_and_everything_that_can_happen_does() {
     assert!(report.is_good(), "{report}");
     assert_eq!(report.seeds, seeds);
     assert_eq!(report.counts.missing(), [], "{report}");
+}
+
+/// Seeds that no run has tried before: what is red here is a defect.
+#[test]
+fn fresh_seeds_break_nothing_either() {
+    const FRESH: u64 = 60;
+    let first = chosen_seed().unwrap_or_else(fresh_seed);
+    println!("SEED={first}");
+    let report = sim::run(first..first + FRESH, Options { threads: 2, ..Options::default() });
+    let again = format!("SEED={first} cargo test -p leasehold-torture --test simulation fresh");
+    assert!(report.is_good(), "repeat it with: {again}\n{report}");
 }
 
 #[test]

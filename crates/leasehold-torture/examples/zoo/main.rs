@@ -6,18 +6,20 @@
 #[cfg(feature = "run")]
 mod live;
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::chosen_seed;
+use leasehold_torture::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 use leasehold_torture::zoo::{ZOO, hunt};
 
 /// Seeds for each defect. What a seed shows does not depend on how fast the machine is.
 const PATIENCE: u64 = 2000;
 
-/// Without a defect.
+/// Without a defect: the same in every run, and fresh ones, which no run has tried before.
 const SEEDS: u64 = 5000;
+const FRESH: u64 = 1000;
 
 fn main() -> ExitCode {
     #[cfg(feature = "run")]
@@ -62,11 +64,22 @@ fn main() -> ExitCode {
     }
     let begun = Instant::now();
     let seeds = first.map_or(0..SEEDS.max(last + 1), |first| first..first + SEEDS);
+    let mut good = report(seeds, begun, threads);
+    if first.is_none() {
+        let fresh = fresh_seed();
+        println!("\nfresh seeds; SEED={fresh} scripts/zoo.sh simulated repeats them:");
+        good &= report(fresh..fresh + FRESH, Instant::now(), threads);
+    }
+    println!("{caught}");
+    ExitCode::from(u8::from(escaped > 0 || !good))
+}
+
+/// Simulates these without a defect. Whether nothing was seen.
+fn report(seeds: Range<u64>, begun: Instant, threads: usize) -> bool {
     let report = sim::run(seeds.clone(), Options { threads, ..Options::default() });
     let took = begun.elapsed().as_secs_f64();
     println!("\nwithout a defect, from seed {} on, in {took:.1} s: {report}", seeds.start);
-    println!("{caught}");
-    ExitCode::from(u8::from(escaped > 0 || !report.is_good()))
+    report.is_good()
 }
 
 fn header(shown: &str) {

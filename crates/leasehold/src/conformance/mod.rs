@@ -126,6 +126,11 @@ impl Check {
     /// # Errors
     /// What was seen and should not have been. A panic counts, and so does a check that does not end.
     pub async fn run(&self, harness: &Harness) -> Result<(), Failure> {
+        self.run_and_tell(harness).await.0
+    }
+
+    /// As `run`, and what it did not judge because the store lacks an ability.
+    async fn run_and_tell(&self, harness: &Harness) -> (Result<(), Failure>, Vec<&'static str>) {
         let trial = Trial::new(harness);
         let limit = harness.check_limit();
         let mut task = JoinSet::new();
@@ -138,7 +143,7 @@ impl Check {
         };
         task.shutdown().await;
         trial.clean_up().await;
-        outcome
+        (outcome, trial.not_judged())
     }
 }
 

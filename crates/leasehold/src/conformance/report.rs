@@ -1,5 +1,6 @@
 //! Running the whole list, and telling what came of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -31,14 +32,15 @@ pub async fn run_all(harness: &Harness) -> Report {
     let run = |(place, check): (usize, Check)| async move {
         let started = Instant::now();
         let left_out = harness.left_out.iter().find(|(name, _)| name == check.name());
-        let outcome = if let Some(lack) = check.why_not(&info) {
-            Outcome::DoesNotApply(lack)
+        let (outcome, not_judged) = if let Some(lack) = check.why_not(&info) {
+            (Outcome::DoesNotApply(lack), Vec::new())
         } else if let Some((_, why)) = left_out {
-            Outcome::LeftOut(why.clone())
+            (Outcome::LeftOut(why.clone()), Vec::new())
         } else {
-            check.run(harness).await.map_or_else(Outcome::Failed, |()| Outcome::Passed)
+            let (result, not_judged) = check.run_and_tell(harness).await;
+            (result.map_or_else(Outcome::Failed, |()| Outcome::Passed), not_judged)
         };
-        (place, Row { check, outcome, took: started.elapsed() })
+        (place, Row { check, outcome, not_judged, took: started.elapsed() })
     };
     let all = checks();
     let unknown = harness.left_out.iter().map(|(name, _)| name.clone());
@@ -64,6 +66,8 @@ pub struct Report {
 struct Row {
     check: Check,
     outcome: Outcome,
+    /// Parts of it, for want of an ability.
+    not_judged: Vec<&'static str>,
     took: Duration,
 }
 
@@ -73,13 +77,47 @@ impl Report {
         self.unknown.is_empty() && self.failures().next().is_none()
     }
 
-    /// Panics with the report unless it is passed.
+    /// Panics with the report unless it is passed. Otherwise prints how many checks passed, and how many were skipped and
+    /// why: a store that claims little is judged little.
     ///
     /// # Panics
     /// If any check failed, or [`Harness::without`] named one that does not exist.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.is_passed(), "{self}");
+        println!("{}", self.summary());
+    }
+
+    /// How many checks passed and failed, and how many were skipped, whole or in part, for each reason.
+    pub fn summary(&self) -> String {
+        let mut text = self.totals();
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        for Row { outcome, not_judged, .. } in &self.rows {
+            let whole = match outcome {
+                Outcome::DoesNotApply(lack) => Some(lack.clone()),
+                Outcome::LeftOut(why) => Some(format!("left out: {why}")),
+                _ => None,
+            };
+            let parts = not_judged.iter().map(|what| format!("in part: {what}"));
+            whole.into_iter().chain(parts).for_each(|reason| *reasons.entry(reason).or_default() += 1);
+        }
+        for (reason, checks) in reasons {
+            text.push_str(&format!("\n  {checks} skipped: {reason}"));
+        }
+        text
+    }
+
+    fn totals(&self) -> String {
+        format!(
+            "{}: {} checks: {} passed, {} failed, {} do not apply, {} left out, in {:.1} s",
+            self.scheme,
+            self.rows.len(),
+            self.count(|outcome| matches!(outcome, Outcome::Passed)),
+            self.failures().count() + self.unknown.len(),
+            self.count(|outcome| matches!(outcome, Outcome::DoesNotApply(_))),
+            self.count(|outcome| matches!(outcome, Outcome::LeftOut(_))),
+            self.took.as_secs_f64()
+        )
     }
 
     /// Each check and what came of it, in the order of the list.
@@ -104,7 +142,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let promises = self.rows.iter().map(|row| row.check.promise.len()).max().unwrap_or(0).max(7);
         writeln!(f, "{:6} {:8} {:>6} {:promises$}  check", "level", "result", "ms", "shows")?;
-        for Row { check, outcome, took } in &self.rows {
+        for Row { check, outcome, not_judged, took } in &self.rows {
             let (result, note) = match outcome {
                 Outcome::Passed => ("passed", None),
                 Outcome::Failed(failure) => ("FAILED", Some(failure.to_string())),
@@ -117,20 +155,13 @@ impl fmt::Display for Report {
                 Some(note) => writeln!(f, "\n{:promises$}                         {note}", "")?,
                 None => writeln!(f)?,
             }
+            for what in not_judged {
+                writeln!(f, "{:promises$}                         not judged: {what}", "")?;
+            }
         }
         for name in &self.unknown {
             writeln!(f, "FAILED: there is no check {name} to leave out")?;
         }
-        write!(
-            f,
-            "{}: {} checks: {} passed, {} failed, {} do not apply, {} left out, in {:.1} s",
-            self.scheme,
-            self.rows.len(),
-            self.count(|outcome| matches!(outcome, Outcome::Passed)),
-            self.failures().count() + self.unknown.len(),
-            self.count(|outcome| matches!(outcome, Outcome::DoesNotApply(_))),
-            self.count(|outcome| matches!(outcome, Outcome::LeftOut(_))),
-            self.took.as_secs_f64()
-        )
+        f.write_str(&self.totals())
     }
 }

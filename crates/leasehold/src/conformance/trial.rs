@@ -39,6 +39,7 @@ pub(super) struct Trial {
     scale: u32,
     patience: Duration,
     clients: Arc<Mutex<Vec<Locks>>>,
+    not_judged: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Trial {
@@ -50,7 +51,22 @@ impl Trial {
             scale: harness.scale,
             patience: harness.scaled_patience(),
             clients: Arc::default(),
+            not_judged: Arc::default(),
         }
+    }
+
+    /// Whether the store has an ability that a part of the check needs. If not, the report says what was not judged.
+    pub(super) fn judges(&self, what: &'static str, able: bool) -> bool {
+        let mut not_judged = lock(&self.not_judged);
+        if !able && !not_judged.contains(&what) {
+            not_judged.push(what);
+        }
+        able
+    }
+
+    /// What the check left unjudged, for want of an ability.
+    pub(super) fn not_judged(&self) -> Vec<&'static str> {
+        lock(&self.not_judged).clone()
     }
 
     /// A time that fits the store.

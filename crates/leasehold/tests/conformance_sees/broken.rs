@@ -127,6 +127,9 @@ impl Broken {
                 claim.ttl = claim.ttl.max(longest.unwrap_or_default());
             }
             (Bug::RepeatIsForgotten, _) => claim.repeat = false,
+            (Bug::LapsedPlacesAreForgotten, _) if claim.queue.is_some() => claim.repeat = false,
+            (Bug::NoPermitsIsOne, Mode::Permit { limit: 0 }) => claim.mode = Mode::Permit { limit: 1 },
+            (Bug::LongTimesWrap, _) if claim.ttl >= DAY => claim.ttl = Duration::from_secs(1),
             (Bug::NonceIsForgotten, _) => (claim.nonce, claim.first) = (0, true),
             (Bug::ZeroIsNumberedAnew, _) if claim.nonce == 0 => claim.nonce = 99,
             (Bug::AnyCallSetsTheNonce, _) => claim.first = true,
@@ -210,6 +213,9 @@ impl Broken {
             }
             Bug::RenewRaisesTheFence => {
                 renewal.raise_fence = holder.map(|holder| Fence::new(holder.grant.fence.get() + 1));
+            }
+            Bug::RevokedComesFirst if holder.is_some_and(|holder| holder.revoked) => {
+                return Ok(Renewed::Gone(Gone::Revoked));
             }
             Bug::RaiseIsForgotten => renewal.raise_fence = None,
             Bug::RaiseHasNoBound => {
@@ -296,6 +302,15 @@ impl Backend for Broken {
                 other.id = LeaseId::random();
                 self.inner.try_acquire(&other).await?;
             }
+            Bug::RevokedRepeatsAreRefused if seen.holders.iter().any(|h| h.id == claim.id && h.revoked) => {
+                return Ok(Attempt::Gone(Gone::Superseded));
+            }
+            Bug::ReadersGoInWithoutEnd
+                if claim.mode == Mode::Shared
+                    && seen.holders.iter().all(|h| h.grant.mode == Mode::Shared) =>
+            {
+                return Ok(fake(&claim));
+            }
             Bug::RepeatStandsInLine if holds && !seen.waiters.is_empty() => {
                 return Ok(Attempt::Busy(Busy::unknown()));
             }
@@ -335,6 +350,11 @@ impl Backend for Broken {
             }
             (Bug::NewcomersGoFirst, Ok(Attempt::Busy(busy))) if !waits && claim.queue.is_some() => {
                 self.send_to_the_back(&claim).await;
+                Ok(Attempt::Busy(busy))
+            }
+            (Bug::BusyNamesTheOther, Ok(Attempt::Busy(mut busy))) => {
+                let other = seen.holders.iter().find(|holder| Some(&holder.owner) != busy.owner.as_ref());
+                busy.owner = other.map(|holder| holder.owner.clone()).or(busy.owner);
                 Ok(Attempt::Busy(busy))
             }
             (_, Ok(Attempt::Granted(mut grant))) => {
@@ -538,6 +558,8 @@ impl Broken {
             Bug::OneHolderTooManyIsShown if info.holders.len() == 100 => {
                 info.holders.push(info.holders[0].clone());
             }
+            Bug::FiftyWaitersAreShown => info.waiters.truncate(50),
+            Bug::PlacesMoveTheVersion => info.version += info.queue_length,
             Bug::VersionStandsStill => info.version = info.version.min(1),
             Bug::FencesRepeat => {
                 info.holders.iter_mut().for_each(|holder| holder.grant.fence = Fence::new(7));

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use leasehold::backend::Backend as _;
 use leasehold::conformance::{Check, Harness, checks, run_all};
 
 use crate::broken::Broken;
@@ -155,6 +156,16 @@ bugs! {
     RevokedIdsAreNotSpent: revoking_now_frees_the_name_at_once_and_for_good;
     SaysItCannotRevoke: what_the_store_cannot_do_is_unsupported;
 
+    LapsedPlacesAreForgotten: a_lapsed_place_of_a_repeated_claim_refuses_its_id;
+    RevokedRepeatsAreRefused: a_softly_revoked_lease_still_answers_its_repeat;
+    RevokedComesFirst: a_renewal_is_refused_by_the_first_rule_that_applies;
+    BusyNamesTheOther: a_refusal_names_the_holder_that_is_in_the_way;
+    FiftyWaitersAreShown: of_many_waiters_the_first_hundred_are_shown_and_all_counted;
+    ReadersGoInWithoutEnd: no_more_than_128_go_in_at_a_time;
+    NoPermitsIsOne: a_semaphore_without_permits_lets_nobody_in;
+    LongTimesWrap: the_longest_ttl_is_kept_and_can_be_renewed;
+    PlacesMoveTheVersion: places_in_the_queue_do_not_move_the_version;
+
     StraysLeaveSomething: a_name_nobody_ever_used_is_one_unused_item;
     InspectLooksTwice: what_is_found_is_in_use_whatever_goes_on_beside;
     InspectHidesMetadata: inspecting_shows_the_holder_as_it_is;
@@ -275,8 +286,25 @@ async fn the_report_tells_of_failures_and_of_what_was_left_out() {
     assert!(text.contains(&format!(" {failures} failed, 4 do not apply, 1 left out")), "{text}");
     assert!(text.contains("it is known") && text.contains("conformance/raw/fences.rs:"), "{text}");
 
+    assert!(report.summary().contains("\n  1 skipped: left out: it is known"), "{}", report.summary());
+
     let patient = harness(Bug::None).await.patience(Duration::from_secs(10));
     let report = run_all(&patient.without("no_such_check", "it was renamed")).await;
     assert!(!report.is_passed() && report.failures().count() == 0);
     assert!(report.to_string().contains("there is no check no_such_check to leave out"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_summary_says_how_many_checks_were_skipped_and_why() {
+    let report = run_all(&harness(Bug::SaysItCannotRevoke).await.patience(Duration::from_secs(10))).await;
+    let (summary, needs) = (report.summary(), "leases cannot be revoked");
+    let skipped = checks()
+        .iter()
+        .filter_map(|check| check.why_not(&Broken::pair(Bug::SaysItCannotRevoke)[0].info()))
+        .filter(|why| why == needs)
+        .count();
+    assert!(skipped > 5 && summary.contains(&format!("\n  {skipped} skipped: {needs}")), "{summary}");
+    // A check that applies says which of its parts it could not judge.
+    assert!(summary.contains("skipped: in part: revocation"), "{summary}");
+    assert!(report.to_string().contains("not judged: revocation"), "{report}");
 }

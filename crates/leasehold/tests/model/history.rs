@@ -9,12 +9,14 @@ use leasehold::backend::{Claim, Release, Renewal};
 use leasehold::state::{Now, Op};
 use leasehold::{Fence, LeaseId, Mode, Name};
 
-use crate::Id;
-use crate::spec::{Lease, Spec, Ticket};
+use super::Id;
+use super::spec::{Lease, Spec, Ticket};
 
 const HOUR: u64 = 3_600_000_000;
 /// The wall clock of the start: in the year 2026.
 const START: u64 = 1_790_000_000_000_000;
+/// The clock of the start where one clock decides everything: so far ahead that no real server sees these times pass.
+const START_OF_ONE: u64 = 2_840_000_000_000_000;
 /// A wall clock an hour before its fences reach the limit.
 const NEAR_THE_LIMIT: u64 = 3_515_625_000_000_000 - HOUR;
 /// A wall clock whose fences are above the limit.
@@ -39,7 +41,7 @@ impl Rng {
     }
 
     /// Less than `end`; 0 if that is 0.
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
@@ -48,7 +50,7 @@ impl Rng {
     }
 
     /// True in so many of a thousand cases.
-    fn chance(&mut self, permille: u64) -> bool {
+    pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
 
@@ -124,7 +126,7 @@ const LONG_QUEUE: Profile = Profile {
     still: 990,
     ttls: [0, 0, 1, 9],
     tickets: [0, 0, 1, 60],
-    depth: 170,
+    depth: 150,
     ..USUAL
 };
 
@@ -145,7 +147,8 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile { name: "the highest fence", writers: 350, share: 2, length: 120, near_the_limit: true, ..USUAL },
     LONG_QUEUE,
-    Profile { name: "a long queue for a semaphore", limits: &[2, 150], pool: 420, ..LONG_QUEUE },
+    Profile { name: "a long queue for a semaphore", limits: &[2], pool: 300, ..LONG_QUEUE },
+    Profile { name: "a crowd of permits", limits: &[150], pool: 420, ..LONG_QUEUE },
 ];
 
 /// What is asked.
@@ -249,13 +252,28 @@ pub(crate) struct History<'a> {
     wall: u64,
     /// The wall clock shows the far future.
     far: bool,
+    clocks: Clocks,
+}
+
+/// By which clocks what is tested goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clocks {
+    /// One that decides expiry and only runs forward, and the wall clock, which jumps.
+    Two,
+    /// The wall clock for everything, which is set back now and then.
+    One,
 }
 
 impl<'a> History<'a> {
-    pub(crate) fn new(profile: &'a Profile, name: Name, mut rng: Rng) -> Self {
+    pub(crate) fn new(profile: &'a Profile, name: Name, mut rng: Rng, clocks: Clocks) -> Self {
         let limit = rng.pick(profile.limits).copied();
-        let now = rng.below(2 * HOUR);
         let late = profile.near_the_limit && rng.chance(700);
+        let start = match clocks {
+            _ if late => NEAR_THE_LIMIT,
+            Clocks::One => START_OF_ONE,
+            Clocks::Two => START,
+        };
+        let now = rng.below(2 * HOUR);
         let mut history = History {
             profile,
             rng,
@@ -264,9 +282,10 @@ impl<'a> History<'a> {
             pool: Vec::new(),
             made: 0,
             tide: Tide::Fills,
-            now,
-            wall: if late { NEAR_THE_LIMIT } else { START },
+            now: if clocks == Clocks::One { start } else { now },
+            wall: start,
             far: false,
+            clocks,
         };
         for _ in 0..profile.pool {
             let id = history.fresh();
@@ -277,7 +296,9 @@ impl<'a> History<'a> {
 
     fn fresh(&mut self) -> LeaseId {
         self.made += 1;
-        LeaseId::parse(&format!("{:022}", self.made)).expect("22 digits")
+        // The ids of two names differ: a store may find a name by one.
+        let name = self.name.stored().len() % 10;
+        LeaseId::parse(&format!("{name}{:021}", self.made)).expect("22 digits")
     }
 
     // Time.
@@ -313,12 +334,25 @@ impl<'a> History<'a> {
             self.wall += then - self.now;
             self.now = then;
         }
+        if self.clocks == Clocks::One {
+            if self.rng.chance(20) {
+                let (unit, most) = [(1, 9), (1000, 900), (1_000_000, 90)][self.rng.weighted([1, 2, 2])];
+                self.now -= self.rng.between(unit, most * unit);
+            }
+            self.wall = self.now;
+            return self.now();
+        }
         if self.rng.chance(40) {
             let jump = self.rng.below(HOUR);
             self.wall = if self.rng.chance(500) { self.wall + jump } else { self.wall - jump };
         }
         self.far = self.profile.near_the_limit && self.rng.chance(20);
         self.now()
+    }
+
+    /// Another name's history has let time pass.
+    pub(crate) fn join(&mut self, other: &History<'_>) {
+        (self.now, self.wall, self.far) = (other.now, other.wall, other.far);
     }
 
     fn time(&self, now: u64) -> Now {
@@ -401,13 +435,14 @@ impl<'a> History<'a> {
     }
 
     fn duration(&mut self, weights: [u64; 4]) -> Duration {
-        if self.rng.chance(5) {
+        if self.rng.chance(10) {
             return [
+                Duration::ZERO,
                 Duration::from_nanos(1),
                 Duration::from_nanos(1001),
                 Duration::from_secs(1 << 40),
                 Duration::MAX,
-            ][self.rng.weighted([3, 3, 1, 1])];
+            ][self.rng.weighted([2, 3, 3, 1, 1])];
         }
         let (unit, most) = [(1, 9), (1000, 50), (1_000_000, 90), (HOUR / 2, 4)][self.rng.weighted(weights)];
         // Round, so that many end together, or not.
@@ -418,11 +453,11 @@ impl<'a> History<'a> {
     }
 
     fn owner(&mut self) -> Arc<str> {
-        ["ann", "bob", "cleo"][self.rng.below(3) as usize].into()
+        ["ann", "b:o=b", "cl\0eo\u{1}"][self.rng.below(3) as usize].into()
     }
 
     fn any_mode(&mut self) -> Mode {
-        let permit = Mode::Permit { limit: [0, 1, 2, 7][self.rng.weighted([1, 2, 2, 2])] };
+        let permit = Mode::Permit { limit: [0, 1, 2, 7][self.rng.weighted([3, 2, 2, 2])] };
         [Mode::Exclusive, Mode::Shared, permit][self.rng.weighted([4, 4, 7])]
     }
 
@@ -432,6 +467,8 @@ impl<'a> History<'a> {
             Tide::Empties => self.id(spec, [10, 60, 10, 10, 10]),
             Tide::Neither => self.id(spec, [20, 25, 20, 10, 25]),
         };
+        // Whoever stands behind 128 that are let in stays out, by a rule that is met nowhere else.
+        let id = spec.tickets.get(128).filter(|_| self.rng.chance(100)).map_or(id, |t| t.id);
         let own = spec.tickets.iter().find(|t| t.id == id);
         let mode = if self.rng.chance(self.profile.strangers) {
             self.any_mode()
@@ -447,18 +484,28 @@ impl<'a> History<'a> {
         let ttl = self.duration(self.profile.ttls);
         let mut claim = Claim::new(self.name.clone(), mode, ttl, self.owner());
         claim.id = id;
-        claim.metadata = self.rng.chance(200).then(|| "seen".into());
+        claim.metadata = match self.rng.weighted([7, 1, 1, 1]) {
+            1 => Some("seen".into()),
+            2 => Some("+5:x\0".into()),
+            3 => Some("".into()),
+            _ => None,
+        };
         claim.queue = self.rng.chance(self.profile.queued).then(|| self.duration(self.profile.tickets));
         claim.repeat = self.rng.chance(120);
         claim.first = self.rng.chance(400);
-        claim.nonce = self.rng.below(4);
+        claim.nonce = self.nonce();
         if let Some(nonce) = nonce_of(spec, id).filter(|_| !claim.first && self.rng.chance(800)) {
             claim.nonce = nonce;
         }
         claim
     }
 
-    fn renewal(&mut self, spec: &Spec) -> Renewal {
+    /// Few, so that they are often the same, and some that a signed number cannot be.
+    fn nonce(&mut self) -> u64 {
+        [0, 1, 2, u64::MAX, 1 << 63][self.rng.weighted([3, 3, 2, 1, 1])]
+    }
+
+    pub(crate) fn renewal(&mut self, spec: &Spec) -> Renewal {
         let id = self.id(spec, [80, 2, 3, 5, 10]);
         let lease = spec.leases.iter().find(|l| l.id == id);
         let ttl = self.duration(self.profile.ttls);
@@ -511,7 +558,7 @@ impl<'a> History<'a> {
         release.unanswered = self.rng.chance(150).then(|| self.duration(self.profile.ttls));
         if self.rng.chance(300) {
             let right = nonce_of(spec, id).filter(|_| self.rng.chance(700));
-            release.nonce = Some(right.unwrap_or(self.rng.below(4)));
+            release.nonce = Some(right.unwrap_or_else(|| self.nonce()));
         }
         release
     }

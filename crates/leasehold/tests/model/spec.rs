@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::{Claim, Grant, Release, Renewal};
-use leasehold::state::{Now, Op};
+use leasehold::state::{LeaseRow, Now, Op, Row, SpentRow, TicketRow};
 use leasehold::{ErrorKind, Fence, Gone, LeaseId, Mode};
 
-use crate::{HolderSeen, Id, Said, Seen, WaiterSeen};
+use super::{HolderSeen, Id, Said, Seen, WaiterSeen};
 
 const MINUTE: u64 = 60_000_000;
 const HIGHEST_FENCE: u64 = 900_000_000_000_000;
@@ -51,6 +51,8 @@ pub(crate) struct Lease {
     pub(crate) id: LeaseId,
     pub(crate) mode: Mode,
     pub(crate) fence: u64,
+    /// The fence it was granted with. No rule asks for it: the order of the leases says the same.
+    pub(crate) first_fence: u64,
     pub(crate) owner: Arc<str>,
     pub(crate) metadata: Option<Arc<str>>,
     pub(crate) ttl: u64,
@@ -97,6 +99,8 @@ pub(crate) struct Spec {
     pub(crate) spent: Vec<Spent>,
     /// Whether this verb has granted, renewed, released, revoked or dropped a lease.
     changed: bool,
+    /// "A store whose clock can be set back makes `expires` at most now + that ttl."
+    pub(crate) clock_can_be_set_back: bool,
     planted: Planted,
     /// How often each rule gave the answer, or did something worth counting.
     pub(crate) reached: BTreeMap<&'static str, u64>,
@@ -136,6 +140,7 @@ impl Spec {
             tickets: Vec::new(),
             spent: Vec::new(),
             changed: false,
+            clock_can_be_set_back: false,
             planted,
             reached: BTreeMap::new(),
         }
@@ -171,6 +176,59 @@ impl Spec {
     pub(crate) fn ends(&self) -> Vec<u64> {
         let leases = self.leases.iter().map(|l| l.expires);
         leases.chain(self.tickets.iter().map(|t| t.lapses)).collect()
+    }
+
+    /// What is kept, as rows. The numbers of the tickets say no more than their order.
+    pub(crate) fn rows(&self) -> Vec<(LeaseId, Row)> {
+        let leases = self.leases.iter().map(|l| {
+            let row = LeaseRow {
+                mode: l.mode,
+                fence: Fence::new(l.fence),
+                granted: Fence::new(l.first_fence),
+                owner: l.owner.clone(),
+                metadata: l.metadata.clone(),
+                ttl: l.ttl,
+                expires: l.expires,
+                acquired_wall: l.granted,
+                renewals: l.renewals,
+                nonce: l.nonce,
+                repeated: l.repeated,
+                revoked: l.revoked,
+            };
+            (l.id, Row::Lease(row))
+        });
+        let tickets = self.tickets.iter().zip(1..).map(|(t, arrival)| {
+            let row = TicketRow {
+                arrival,
+                mode: t.mode,
+                owner: t.owner.clone(),
+                ttl: t.ttl,
+                lapses: t.lapses,
+                joined: t.since,
+                nonce: t.nonce,
+                repeated: t.repeated,
+                woken: t.woken,
+            };
+            (t.id, Row::Ticket(row))
+        });
+        let spent = self.spent.iter().map(|s| (s.id, Row::Spent(SpentRow { until: s.until, why: s.why })));
+        leases.chain(tickets).chain(spent).collect()
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.leases.is_empty() && self.tickets.is_empty() && self.spent.is_empty()
+    }
+
+    /// What a sweep does beyond the contract where counters are stored for a time only: of a name at rest whose fence the
+    /// clock has long passed, nothing is kept. Whether there was something.
+    pub(crate) fn forget(&mut self, wall: u64) -> bool {
+        let passed = Fence::at(wall.saturating_sub(Fence::RETENTION.as_micros() as u64)).get();
+        let forgets = self.is_at_rest() && self.version > 0 && self.last_fence < passed;
+        if forgets {
+            self.rule("sweep: a counter forgotten");
+            (self.last_fence, self.version) = (0, 0);
+        }
+        forgets
     }
 
     // Every verb.
@@ -317,6 +375,7 @@ impl Spec {
                 id: claim.id,
                 mode: claim.mode,
                 fence: self.last_fence,
+                first_fence: self.last_fence,
                 owner: claim.owner.clone(),
                 metadata: claim.metadata.clone(),
                 ttl,
@@ -384,6 +443,11 @@ impl Spec {
                 .map(|l| (l.owner.clone(), Duration::from_micros(l.expires.saturating_sub(now))))
                 .collect(),
         };
+        if self.let_in(&self.queue()).len() == WALKED
+            && self.tickets.get(WALKED).is_some_and(|t| t.id == claim.id)
+        {
+            self.rule("try_acquire 5: the 129th, behind 128 who may enter");
+        }
         let how = match (ticket, claim.queue) {
             (_, Some(_)) => "try_acquire 6: busy, queued",
             (Some(_), None) => "try_acquire 6: busy, the ticket stays",
@@ -452,6 +516,9 @@ impl Spec {
             None => lease.expires.max(now.saturating_add(ttl)),
         };
         lease.ttl = lease.ttl.max(ttl);
+        if self.clock_can_be_set_back {
+            lease.expires = lease.expires.min(now.saturating_add(lease.ttl));
+        }
         lease.renewals += 1;
         let grant = lease.grant(now, wall);
         self.changed = true;
@@ -640,7 +707,7 @@ impl Spec {
             last_fence: Fence::new(self.last_fence),
             queue_length: waiters.len() as u64,
             known: probes.iter().filter(|id| knows(id)).copied().map(Id).collect(),
-            at_rest: self.leases.is_empty() && self.tickets.is_empty() && self.spent.is_empty(),
+            at_rest: self.is_at_rest(),
             holder_count: counted as u64,
             asked: probes.iter().filter(|_| holders.len() > SHOWN).map(asked).collect(),
             holders: holders

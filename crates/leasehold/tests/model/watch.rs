@@ -6,9 +6,10 @@ use std::time::Duration;
 use leasehold::state::Now;
 use leasehold::{Gone, LeaseId, Mode};
 
-use crate::history::Verb;
-use crate::spec::micros;
-use crate::{Id, Said, Seen, Step, Tested};
+use crate::Tested;
+use crate::contract::history::Verb;
+use crate::contract::spec::micros;
+use crate::contract::{Id, Said, Seen, Step};
 
 const MINUTE: u64 = 60_000_000;
 
@@ -98,8 +99,12 @@ impl Watch {
         self.highest_fence =
             after.holders.iter().map(|h| h.grant.fence.get()).fold(self.highest_fence, u64::max);
         self.wakes_are_due(woken, after)?;
-        // A lease that was shortened to end in this very instant is not seen, but in the way until the next verb.
-        let unseen = matches!(verb, Verb::Renew(renewal) if renewal.ttl.is_zero());
+        // What ends in the very instant in which it begins is not seen, but in the way until the next verb.
+        let unseen = match verb {
+            Verb::Acquire(claim) => claim.ttl.is_zero() || claim.queue == Some(Duration::ZERO),
+            Verb::Renew(renewal) => renewal.ttl.is_zero(),
+            _ => false,
+        };
         if !unseen && !matches!(verb, Verb::Look) {
             self.forget_ended(now, tested);
             self.no_wake_is_lost(after)?;

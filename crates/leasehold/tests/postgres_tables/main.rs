@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod crowds;
 mod exclusive;
 mod hosts;
 mod many_names;

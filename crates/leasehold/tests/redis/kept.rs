@@ -8,20 +8,6 @@ use leasehold::state::Row;
 use proptest::prelude::*;
 use redis::aio::MultiplexedConnection;
 
-/// Where the name of the model is kept.
-pub(crate) const KEY: &str = "leasehold:{/a%7D{b}";
-
-/// Where these are in the head.
-pub(crate) const FENCE: usize = 4;
-pub(crate) const DUE: usize = FENCE + 3 * 8;
-
-/// Overwrites a number of the head.
-pub(crate) fn head_number(at: usize, number: u64) -> redis::Cmd {
-    let mut set = redis::cmd("SETRANGE");
-    set.arg(KEY).arg(at).arg(&(number as f64).to_be_bytes());
-    set
-}
-
 fn mode(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "x".into(),
@@ -77,27 +63,27 @@ impl Packed<'_> {
 /// Everything that is kept, and every index of it.
 pub(crate) async fn same_rows(
     raw: &mut MultiplexedConnection,
+    key: &str,
     model: Vec<(LeaseId, Row)>,
 ) -> Result<(), TestCaseError> {
     let mut ask = redis::pipe();
-    ask.cmd("GET").arg(KEY).cmd("HGETALL").arg(format!("{KEY}:rows"));
+    ask.cmd("GET").arg(key).cmd("HGETALL").arg(format!("{key}:rows"));
     for index in ["leases", "queue", "places", "spent"] {
-        ask.cmd("ZRANGE").arg(format!("{KEY}:{index}")).arg(0).arg(-1).arg("WITHSCORES");
+        ask.cmd("ZRANGE").arg(format!("{key}:{index}")).arg(0).arg(-1).arg("WITHSCORES");
     }
-    for key in ["", ":rows", ":leases", ":queue", ":places", ":spent"] {
-        ask.cmd("PTTL").arg(format!("{KEY}{key}"));
+    for suffix in ["", ":rows", ":leases", ":queue", ":places", ":spent"] {
+        ask.cmd("PTTL").arg(format!("{key}{suffix}"));
     }
+    ask.cmd("ZRANGE").arg(format!("{key}:grants")).arg(0).arg(-1).arg("WITHSCORES");
+    ask.cmd("PTTL").arg(format!("{key}:grants"));
     type Index = HashMap<String, u64>;
-    type Times = (i64, i64, i64, i64, i64, i64);
     type Kept = (Option<Vec<u8>>, HashMap<String, Vec<u8>>, Index, Index, Index, Index);
-    let ((head, rows, leases, queue, places, spent), times): (Kept, Times) = {
-        let (a, b, c, d, e, f, g, h, i, j, k, l) = ask.query_async(raw).await.unwrap();
-        ((a, b, c, d, e, f), (g, h, i, j, k, l))
-    };
-    let mut ask = redis::pipe();
-    ask.cmd("ZRANGE").arg(format!("{KEY}:grants")).arg(0).arg(-1).arg("WITHSCORES");
-    ask.cmd("PTTL").arg(format!("{KEY}:grants"));
-    let (grants, granted_for): (Index, i64) = ask.query_async(raw).await.unwrap();
+    type Times = (i64, i64, i64, i64, i64, i64);
+    let values: Vec<redis::Value> = ask.query_async(raw).await.unwrap();
+    let part = |from: usize, to: usize| redis::Value::Array(values[from..to].to_vec());
+    let (head, rows, leases, queue, places, spent): Kept = redis::from_redis_value(part(0, 6)).unwrap();
+    let times: Times = redis::from_redis_value(part(6, 12)).unwrap();
+    let (grants, granted_for): (Index, i64) = redis::from_redis_value(part(12, 14)).unwrap();
     // -2: there is none.
     let lasting = [times.1, times.2, times.3, times.4, times.5, granted_for];
     prop_assert!(times.0 != -1 && lasting.iter().all(|time| *time != -1 && *time <= times.0), "{:?}", times);

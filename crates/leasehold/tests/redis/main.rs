@@ -5,6 +5,7 @@
 mod cluster;
 mod conformance;
 mod connecting;
+mod crowds;
 mod faults;
 mod kept;
 mod keys;
@@ -12,6 +13,7 @@ mod model;
 mod proxied;
 mod refusals;
 mod replicas;
+mod rewriting;
 mod runtimes;
 mod sentinels;
 mod slots;

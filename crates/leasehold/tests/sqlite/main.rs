@@ -9,3 +9,4 @@ mod model;
 mod places;
 mod sharing;
 mod support;
+mod two_stores;

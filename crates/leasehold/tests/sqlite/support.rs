@@ -47,6 +47,11 @@ impl HandClock {
         self.wall.fetch_add(by as u64, Ordering::SeqCst);
     }
 
+    pub(crate) fn set(&self, micros: u64, wall: u64) {
+        self.micros.store(micros, Ordering::SeqCst);
+        self.wall.store(wall, Ordering::SeqCst);
+    }
+
     pub(crate) fn restart(&self) {
         self.micros.store(1_000_000, Ordering::SeqCst);
     }

@@ -187,7 +187,7 @@ async fn what_has_expired_is_not_shown(t: Trial) -> Shown {
     let info = t.b.view(&name).await?;
     ensure!(info.holders.is_empty(), "an expired lease is shown: {info:?}");
     ensure!(listed(&t, &name).await? == 0, "a name with nothing but an expired lease is listed as in use");
-    if t.info.find_by_id {
+    if t.judges("finding a lease by its id", t.info.find_by_id) {
         let found = t.b.inspect(&Query::LeaseId(claim.id)).await?.items;
         ensure!(found.is_empty(), "an expired lease is found by its id: {found:?}");
     }
@@ -210,7 +210,7 @@ async fn a_sweep_never_touches_a_live_lease_and_keeps_the_fence(t: Trial) -> Sho
     let renewed = held(t.a.keep(&stays).await)?;
     ensure!(renewed.fence == grant.fence, "a sweep changed the fence {} to {}", grant.fence, renewed.fence);
     let next = granted(t.b.try_acquire(&t.claim(&dead, Mode::Exclusive)).await)?;
-    if t.info.fenced {
+    if t.judges("fences", t.info.fenced) {
         ensure!(
             next.fence > last.fence,
             "after a sweep the fence went from {} to {}",

@@ -50,10 +50,10 @@ async fn fences_rise_from_grant_to_grant(t: Trial) -> Shown {
 async fn fences_rise_over_every_mode(t: Trial) -> Shown {
     let name = t.name();
     let mut modes = vec![Mode::Exclusive];
-    if t.info.shared {
+    if t.judges("shared leases", t.info.shared) {
         modes.push(Mode::Shared);
     }
-    if t.info.max_permits >= 2 {
+    if t.judges("permits", t.info.max_permits >= 2) {
         modes.push(permit(2));
     }
     let mut last = Fence::UNFENCED;

@@ -111,7 +111,7 @@ async fn holders_are_shown_oldest_first(t: Trial) -> Shown {
     }
     // Neither renewing nor a raised fence makes anybody younger.
     held(t.a.keep(&readers[0]).await)?;
-    if t.info.fenced {
+    if t.judges("fences", t.info.fenced) {
         let mut raise = Renewal::new(name.clone(), readers[0].id, readers[0].ttl);
         raise.raise_fence = Some(Fence::new(t.b.view(&name).await?.last_fence.get() + 256));
         held(t.a.renew_one(&raise).await)?;
@@ -136,7 +136,7 @@ async fn of_many_holders_the_oldest_hundred_are_shown_and_all_counted(t: Trial) 
     done(t.a.end(&claims[0]).await)?;
     let ids = |info: &NameInfo| info.holders.iter().map(|holder| holder.id).collect::<Vec<_>>();
     let oldest: Vec<LeaseId> = claims[1..101].iter().map(|claim| t.shown(claim.id)).collect();
-    let exact = t.is_exact();
+    let exact = t.judges("what is shown at once after a change", t.is_exact());
     if !exact {
         t.until(&name, "the nodes agree", |info| ids(info) == oldest).await?;
     }
@@ -145,7 +145,11 @@ async fn of_many_holders_the_oldest_hundred_are_shown_and_all_counted(t: Trial) 
     ensure!(counts(info.holder_count), "104 hold it, and {} are counted", info.holder_count);
     ensure!(info.holders.len() == 100, "{} holders are shown, not a hundred", info.holders.len());
     ensure!(ids(&info) == oldest, "other holders are shown than the oldest, in the order of their grants");
-    for place in if t.info.find_by_id { vec![1, 100, 101, 104] } else { Vec::new() } {
+    for place in if t.judges("finding a lease by its id", t.info.find_by_id) {
+        vec![1, 100, 101, 104]
+    } else {
+        Vec::new()
+    } {
         let asked = claims[place].id;
         let found = t.b.inspect(&Query::LeaseId(asked)).await?.items;
         ensure!(found.len() == 1, "lease {place} of {ALL} is found {} times", found.len());
@@ -170,7 +174,7 @@ async fn looking_changes_nothing(t: Trial) -> Shown {
     let prefix = Query::Prefix { stored: name.stored().to_owned(), limit: 5, cursor: None };
     for _ in 0..3 {
         t.a.inspect(&prefix).await?;
-        if t.info.find_by_id {
+        if t.judges("finding a lease by its id", t.info.find_by_id) {
             t.a.inspect(&Query::LeaseId(claim.id)).await?;
         }
         t.a.view(&name).await?;
@@ -206,7 +210,7 @@ async fn inspecting_by_id_finds_leases_and_places_and_nothing_else(t: Trial) -> 
         let right = found.as_ref().is_some_and(|found| found.name == claim.name);
         ensure!(right, "a lease is not found where it is, but at {found:?}");
     }
-    if t.info.fifo && t.info.liveness == Liveness::Ttl {
+    if t.judges("places in a queue", t.info.fifo && t.info.liveness == Liveness::Ttl) {
         let waiter = t.queued(&names[0], Mode::Exclusive);
         busy(t.a.try_acquire(&waiter).await)?;
         let found = find(waiter.id).await?;
@@ -358,7 +362,7 @@ async fn the_version_rises_with_every_change_of_a_lease(t: Trial) -> Shown {
     rises("a renewal", true).await?;
     not_held(t.a.keep(&t.claim(&name, Mode::Exclusive)).await, NOT_FOUND)?;
     rises("a refused renewal", false).await?;
-    if t.info.revoke {
+    if t.judges("revocation", t.info.revoke) {
         t.b.revoke(&name, false, None).await?;
         rises("a revocation", true).await?;
     }
@@ -426,7 +430,7 @@ async fn at_rest_nothing_is_left_but_the_fence(t: Trial) -> Shown {
     let info = t.b.view(&name).await?;
     let free = info.holders.is_empty() && info.waiters.is_empty() && info.queue_length == 0;
     ensure!(free, "everybody has gone, and this is left: {info:?}");
-    if t.info.fenced {
+    if t.judges("fences", t.info.fenced) {
         ensure!(info.last_fence == highest, "the last fence was {highest}, and {} is left", info.last_fence);
     }
     Ok(())

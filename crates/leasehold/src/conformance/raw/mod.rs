@@ -10,6 +10,7 @@ mod queue;
 mod renewal;
 mod repeats;
 mod revocation;
+mod rules;
 mod wakeups;
 
 use super::Check;
@@ -24,6 +25,7 @@ pub(super) fn checks() -> Vec<Check> {
         queue::CHECKS,
         wakeups::CHECKS,
         revocation::CHECKS,
+        rules::CHECKS,
         inspection::CHECKS,
         names::CHECKS,
         history::CHECKS,

@@ -196,7 +196,7 @@ async fn a_place_in_the_queue_is_not_given_up_by_another_owner_or_with_a_fence(t
     let mut wrong = release(&waiter);
     wrong.owner = Some("somebody else".into());
     not_done(t.b.release(&wrong).await, NOT_FOUND)?;
-    if t.info.fenced {
+    if t.judges("fences", t.info.fenced) {
         // Whoever waits has no fence yet.
         let mut wrong = release(&waiter);
         wrong.fence = Some(grant.fence);

@@ -90,6 +90,8 @@ impl Plan {
         let ttl_ms = match (profile, store) {
             // What is not given back is there for longer than anybody waits.
             (Profile::Leak, _) => 10_000,
+            // What is lost is missed only by those who still believe when the replica has taken over.
+            (Profile::Failover, _) => 3_000,
             // Of a quorum's ttl 90 % must be left when the grant arrives.
             (_, Store::Quorum) => 800,
             _ => 400,

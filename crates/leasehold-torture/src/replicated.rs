@@ -114,11 +114,13 @@ impl Replicated {
     }
 
     /// The replica takes the place of a primary that is dead or stands still: sentinels and clusters find that out by
-    /// themselves; PostgreSQL has to be told, and an old primary that stands still is killed then, as it must never serve
-    /// again.
-    pub(crate) fn promote(&mut self, replica: usize) -> io::Result<()> {
+    /// themselves, unless they are told to do it at once; PostgreSQL has to be told, and an old primary that stands still is
+    /// killed then, as it must never serve again.
+    pub(crate) fn promote(&mut self, replica: usize, at_once: bool) -> io::Result<()> {
         match self {
+            Replicated::Sentinels(sentinels) if at_once => sentinels.switch(replica),
             Replicated::Sentinels(sentinels) => sentinels.wait_for_promotion(replica),
+            Replicated::Cluster(cluster) if at_once => cluster.force(replica),
             Replicated::Cluster(cluster) => cluster.wait_for_promotion(replica),
             Replicated::Pair(pair) => pair.promote(),
         }
@@ -146,10 +148,7 @@ impl Replicated {
     /// The replica takes the place of a primary that lives, and which is its replica, or stopped, when this returns.
     pub(crate) fn switch(&mut self, replica: usize) -> io::Result<()> {
         match self {
-            Replicated::Sentinels(sentinels) => {
-                sentinels.switch(replica)?;
-                sentinels.wait_for_demotion(1 - replica)
-            }
+            Replicated::Sentinels(sentinels) => sentinels.switch(replica),
             Replicated::Cluster(cluster) => cluster.switch(replica),
             Replicated::Pair(pair) => {
                 // It sends the standby everything before it ends.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::Invariant::J9;
-use super::case::{Acquire, Case, Court, Outcome};
+use super::case::{Acquire, Case, Court, Outcome, SLACK};
 use super::figures::Figures;
 
 /// How soon after a fail-over everything works again: a place in a queue that nobody comes for any more, or a lease, has
@@ -46,10 +46,13 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     for (place, (_, end)) in failovers.iter().enumerate() {
         let next = failovers.get(place + 1).map_or(case.setting.span.1, |(from, _)| *from);
         let bound = end.saturating_add(within);
+        // A machine that itself stood still for long is not the store's fault.
+        let stood: u64 = case.anybody.still.iter().map(|(from, to)| overlap((from, to), (*end, bound))).sum();
+        let unfair = next < bound || stood > SLACK;
         for (name, times) in grants.iter().enumerate() {
             let granted = times.get(times.partition_point(|at| at < end)).is_some_and(|at| *at <= bound);
             let asked = case.locks[name].acquires.iter().find(|number| in_time(case, **number, *end));
-            if let Some(asked) = asked.filter(|_| !granted && next >= bound) {
+            if let Some(asked) = asked.filter(|_| !granted && !unfair) {
                 let name = &case.setting.names[name].name;
                 let seen = format!("nobody has had {name:?} for {within} ns after a fail-over");
                 court.accuse_with(case, J9, seen, &[], &[*asked]);
@@ -63,8 +66,8 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             let judged = figures.judged(J9);
             match answered {
                 Some(at) if *at <= bound.min(next) => judged.judged += 1,
-                // The next one, or the end, came before it was time.
-                _ if next < bound => judged.waived += 1,
+                // Or the next one, or the end, came before it was time.
+                _ if unfair => judged.waived += 1,
                 _ => {
                     judged.judged += 1;
                     let (worker, name) = *pair;
@@ -78,6 +81,11 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             }
         }
     }
+}
+
+/// How long two spans go on together.
+fn overlap(a: (u64, u64), b: (u64, u64)) -> u64 {
+    a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
 /// Whether an acquire asked for its name so long before the bound that it would have been answered.

@@ -38,7 +38,8 @@ impl Making<'_> {
                     }
                     replicated.kill(old)
                 })?;
-                self.replicated()?.promote(replica)?;
+                // What is lost must be missed before it has expired.
+                self.replicated()?.promote(replica, !lasts.is_zero())?;
                 self.replicated()?.come_back(old)?;
             }
             Fault::FreezePrimary => {
@@ -46,7 +47,7 @@ impl Making<'_> {
                     replicated.freeze(old);
                     Ok(())
                 })?;
-                self.replicated()?.promote(replica)?;
+                self.replicated()?.promote(replica, false)?;
                 if self.replicated()?.has_two_primaries() {
                     self.during(Fault::TwoPrimaries, part, |replicated| replicated.go_on_beside(old, lasts))?;
                 } else {

@@ -328,15 +328,23 @@ impl Run<'_> {
             session: setting.promises.session,
             shared: info.shared,
             cancels: profile.cancels(),
-            plain: if lossy { 2 } else { 5 },
+            plain: if lossy && *profile != Profile::Failover { 2 } else { 5 },
             repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
-            abandons: *profile != Profile::Leak
-                && !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            abandons: match profile {
+                Profile::Leak | Profile::Failover => false,
+                Profile::Clock => !store.expires_by_wall_clock(),
+                _ => true,
+            },
             lingers: *profile != Profile::Leak,
-            stays: setting.promises.session && lossy,
+            stays: setting.promises.session && lossy || *profile == Profile::Failover,
             // Where answers are lost, who waits for long sees little.
-            patience_ms: if lossy { 400 } else { 1_000 },
+            patience_ms: match profile {
+                // What is given back when the replica has taken over does not have to lapse.
+                Profile::Failover => 2_500,
+                _ if lossy => 400,
+                _ => 1_000,
+            },
         }
     }
 

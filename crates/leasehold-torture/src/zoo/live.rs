@@ -45,7 +45,7 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::RedisOnePermitTooMany, Invariant::I9, Store::Redis, Profile::Calm, 4),
     LiveExhibit {
         wait_replicas: 1,
-        ..live(Bug::RedisWaitsForNoReplica, Invariant::I5, Store::Sentinel, Profile::Failover, 15)
+        ..live(Bug::RedisWaitsForNoReplica, Invariant::I12, Store::Sentinel, Profile::Failover, 40)
     },
     live(Bug::RedisAsksSentinelsOnce, Invariant::J9, Store::Sentinel, Profile::Failover, 5),
     live(Bug::QuorumOfAMinority, Invariant::I1, Store::Quorum, Profile::Calm, 4),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::replicas::COPY_AT_ONCE;
 use super::{Dir, Server, certificates, tls_only};
@@ -183,16 +184,32 @@ impl Cluster {
     /// # Errors
     /// If it does not.
     pub fn switch(&self, replica: usize) -> io::Result<()> {
-        let node = &self.nodes[replica];
-        wait_until("the replica does not begin to take over", || {
-            node.is_primary()
-                || node.cli(&["CLUSTER", "FAILOVER"]) == "OK" && {
-                    // It gives up after five seconds.
-                    wait_until("it does not take over", || node.is_primary()).is_ok()
-                }
-        })?;
-        self.promoted(replica)?;
+        self.tell(replica, &["CLUSTER", "FAILOVER"])?;
         self.wait_for_demotion(other(replica))
+    }
+
+    /// Lets a replica take the place of a primary that is dead, before the cluster has found that out.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn force(&self, replica: usize) -> io::Result<()> {
+        self.tell(replica, &["CLUSTER", "FAILOVER", "FORCE"])?;
+        self.nodes[replica].mend();
+        Ok(())
+    }
+
+    fn tell(&self, replica: usize, command: &[&str]) -> io::Result<()> {
+        let mut told: Option<Instant> = None;
+        wait_until("the replica does not take over", || {
+            // It gives up after five seconds.
+            if told.is_none_or(|told| told.elapsed() > Duration::from_secs(6))
+                && self.nodes[replica].cli(command) == "OK"
+            {
+                told = Some(Instant::now());
+            }
+            self.nodes[replica].is_primary()
+        })?;
+        self.promoted(replica)
     }
 
     fn promoted(&self, replica: usize) -> io::Result<()> {

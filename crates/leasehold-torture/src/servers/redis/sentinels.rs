@@ -118,7 +118,7 @@ impl Sentinels {
         self.promoted(promoted)
     }
 
-    /// Tells the sentinels to make this one the primary, although the other lives.
+    /// Tells the sentinels to make this one the primary at once, and waits until it is, and the other is not.
     ///
     /// # Errors
     /// If they do not.
@@ -127,7 +127,9 @@ impl Sentinels {
         wait_until("no sentinel begins to fail over", || {
             self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "main"]) == "OK"
         })?;
-        self.promoted(promoted)
+        wait_until("the replica does not take over", || self.servers[promoted].is_primary())?;
+        self.servers[promoted].mend();
+        self.wait_for_demotion(1 - promoted)
     }
 
     fn promoted(&self, promoted: usize) -> io::Result<()> {
@@ -153,11 +155,7 @@ impl Sentinels {
         self.wait_for_demotion(old)
     }
 
-    /// Waits until a server is a replica.
-    ///
-    /// # Errors
-    /// If it does not become one.
-    pub fn wait_for_demotion(&self, old: usize) -> io::Result<()> {
+    fn wait_for_demotion(&self, old: usize) -> io::Result<()> {
         wait_until("the old primary does not become a replica", || !self.servers[old].is_primary())
     }
 

@@ -20,7 +20,7 @@ model: ## 20 000 steps of guided histories on each store, beside the contract
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak
 
-torture: ## Every store with every profile of faults, about half an hour
+torture: ## Every store with every profile of faults, about an hour
 	@scripts/torture.sh
 
 versions: ## The tests of Redis and PostgreSQL on other versions of them (Debian, network)

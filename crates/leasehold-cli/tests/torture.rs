@@ -53,6 +53,10 @@ fn what_does_not_suit_is_refused_with_a_reason() {
         (&["--store", "sqlite", "--profile", "net"][..], "nobody reaches this store by the network"),
         (&["--store", "memory", "--profile", "restart"], "does not survive"),
         (&["--store", "redis", "--profile", "restart", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (&["--store", "redis", "--profile", "failover"], "no replica takes over here"),
+        (&["--store", "redis-cluster", "--profile", "net"], "failover is the profile for it"),
+        (&["--store", "redis", "--wait-replicas", "1"], "wait_replicas is for redis-sentinel"),
+        (&["--store", "redis-sentinel", "--wait-replicas", "2"], "with one replica each"),
         (&["--store", "etcd"], "no such store"),
         (&["--profile", "storm"], "no such profile"),
     ] {

@@ -7,7 +7,9 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::lock_server::LockServer;
+use crate::plan::Plan;
 use crate::proxy::Proxy;
+use crate::replicated::Replicated;
 use crate::roles::Around;
 use crate::room::Room;
 use crate::servers::postgres::{Postgres, Stop};
@@ -41,6 +43,10 @@ pub(crate) struct Ground {
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
+    /// The servers that replicas follow, if there are any.
+    replicated: Option<Replicated>,
+    /// How many replicas have to confirm a grant.
+    wait_replicas: u32,
     /// One before each server, of each side. Workers of all sides share the store, and a fault is one side's.
     proxies: Vec<Vec<Proxy>>,
     /// The disk that it is on, if that can be filled.
@@ -56,20 +62,18 @@ impl Ground {
             url: Some(url.to_owned()),
             path: String::new(),
             servers: Vec::new(),
+            replicated: None,
+            wait_replicas: 0,
             proxies: Vec::new(),
             room: None,
             configuration: "somebody's own".into(),
         }
     }
 
-    /// Starts a throw-away store for so many workers in a directory, with these variables in the environment of its servers.
-    pub(crate) fn start(
-        store: Store,
-        profile: Profile,
-        workers: usize,
-        directory: &Path,
-        environment: &[(String, String)],
-    ) -> io::Result<Self> {
+    /// Starts the throw-away store of a plan in a directory, with these variables in the environment of its servers.
+    pub(crate) fn start(plan: &Plan, directory: &Path, environment: &[(String, String)]) -> io::Result<Self> {
+        let Plan { store, profile, wait_replicas, .. } = *plan;
+        let workers = plan.workers.len();
         let log = directory.join("server.log");
         let room = match (profile, store) {
             (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => {
@@ -108,15 +112,21 @@ impl Ground {
                 let nodes = (0..3).map(|_| redis(durable)).collect::<io::Result<Vec<_>>>()?;
                 (nodes, format!("three Redis servers, {kept}"))
             }
+            Store::Sentinel | Store::Cluster => (Vec::new(), String::new()),
+            Store::Postgres if profile == Profile::Failover => (Vec::new(), String::new()),
             Store::Postgres | Store::Advisory => {
                 (vec![postgres()?], "a PostgreSQL server with its package's settings".into())
             }
         };
+        let replicated = if servers.is_empty() { Replicated::start(store)? } else { None };
+        let configuration = replicated.as_ref().map_or(configuration, |all| all.configuration(wait_replicas));
         let mut ground = Ground {
             store,
             url: None,
             path: path.display().to_string(),
             servers,
+            replicated,
+            wait_replicas,
             proxies: Vec::new(),
             room,
             configuration,
@@ -124,7 +134,7 @@ impl Ground {
         if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
             ground.configuration += "; without a full disk, which takes root's rights";
         }
-        if matches!(profile, Profile::Net | Profile::Leak | Profile::All) && store.has_server() {
+        if matches!(profile, Profile::Net | Profile::Leak | Profile::All) && !ground.servers.is_empty() {
             let side = || -> io::Result<Vec<Proxy>> {
                 let before =
                     |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
@@ -159,12 +169,15 @@ impl Ground {
         if let Some(url) = &self.url {
             return url.clone();
         }
+        if let Some(replicated) = &self.replicated {
+            return replicated.url(self.wait_replicas);
+        }
         let port = ports.first().copied().unwrap_or_default();
         match self.store {
             Store::Memory | Store::Http => format!("http://127.0.0.1:{port}"),
             Store::Sqlite => format!("sqlite:{}.db", self.path),
             Store::File => format!("file:{}", self.path),
-            Store::Redis => format!("redis://127.0.0.1:{port}"),
+            Store::Redis | Store::Sentinel | Store::Cluster => format!("redis://127.0.0.1:{port}"),
             Store::Quorum => {
                 let nodes: Vec<_> = ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect();
                 format!("quorum:{}", nodes.join(","))
@@ -224,6 +237,16 @@ impl Ground {
             (Server::Lock(server), false) => server.signal(Signal::CONT)?,
         }
         Ok(())
+    }
+
+    /// The servers that replicas follow, if there are any.
+    pub(crate) fn replicated(&mut self) -> Option<&mut Replicated> {
+        self.replicated.as_mut()
+    }
+
+    /// Which part of the store a name is in.
+    pub(crate) fn part_of(&self, name: &str) -> u64 {
+        self.replicated.as_ref().map_or(0, |replicated| replicated.part_of(name))
     }
 
     /// The disk that it is on, if that can be filled.

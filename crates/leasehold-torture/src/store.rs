@@ -50,6 +50,10 @@ named! {
         File = "file",
         /// A Redis server.
         Redis = "redis",
+        /// A Redis server, a replica of it, and three sentinels.
+        Sentinel = "redis-sentinel",
+        /// A Redis cluster: three primaries with a replica each.
+        Cluster = "redis-cluster",
         /// Three Redis servers, of which a majority decides.
         Quorum = "quorum",
         /// Tables of a PostgreSQL server.
@@ -83,6 +87,8 @@ named! {
         Leak = "leak",
         /// There is no more room: on the disk, in memory, for open files.
         Resources = "resources",
+        /// Replicas take the places of primaries that are killed, stand still, or are told to let them.
+        Failover = "failover",
         /// Kill, pause, net, restart and cancel together.
         All = "all",
     }
@@ -95,7 +101,9 @@ impl Store {
         match scheme.to_ascii_lowercase().as_str() {
             "sqlite" => Some(Store::Sqlite),
             "file" => Some(Store::File),
-            "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Some(Store::Redis),
+            "redis" | "rediss" => Some(Store::Redis),
+            "redis-sentinel" => Some(Store::Sentinel),
+            "redis-cluster" => Some(Store::Cluster),
             "quorum" => Some(Store::Quorum),
             "postgres" | "postgresql" => Some(Store::Postgres),
             "postgres+advisory" | "postgresql+advisory" => Some(Store::Advisory),
@@ -122,7 +130,17 @@ impl Store {
 
     /// Whether a step forward of the server's wall clock ends leases early, as its documentation says.
     pub const fn expires_by_wall_clock(self) -> bool {
-        matches!(self, Store::Redis | Store::Quorum | Store::Postgres)
+        matches!(self, Store::Redis | Store::Sentinel | Store::Cluster | Store::Quorum | Store::Postgres)
+    }
+
+    /// Whether a replica can take the place of a server.
+    pub const fn fails_over(self) -> bool {
+        matches!(self, Store::Sentinel | Store::Cluster | Store::Postgres)
+    }
+
+    /// Whether its servers are found by other servers, so that nothing can be put in between.
+    pub const fn is_found_by_others(self) -> bool {
+        matches!(self, Store::Sentinel | Store::Cluster)
     }
 }
 
@@ -135,8 +153,18 @@ impl Profile {
             Profile::Restart if !store.survives_restart() => {
                 Some("what is in memory does not survive a restart")
             }
-            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock if !owned => {
+            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock | Profile::Failover
+                if !owned =>
+            {
                 Some("it takes a store of its own, and --url names one that is somebody's")
+            }
+            Profile::Failover if !store.fails_over() => {
+                Some("no replica takes over here; redis-sentinel, redis-cluster and postgres have one")
+            }
+            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock | Profile::All
+                if owned && store.is_found_by_others() =>
+            {
+                Some("a single server does not have to come back here; failover is the profile for it")
             }
             _ => None,
         }

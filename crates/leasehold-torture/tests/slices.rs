@@ -31,12 +31,13 @@ const fn slice(name: &'static str, store: Store, profile: Profile, secs: u64) ->
 }
 
 // After a restart, and in `all`, those who waited hold up the others for up to ten seconds: a round must last longer.
-const SLICES: [Slice; 6] = [
+const SLICES: [Slice; 7] = [
     slice("sqlite_breaks_nothing_while_workers_are_killed", Store::Sqlite, Profile::Kill, 5),
     slice("redis_breaks_nothing_while_workers_stand_still", Store::Redis, Profile::Pause, 5),
     slice("quorum_breaks_nothing_while_the_network_fails", Store::Quorum, Profile::Net, 5),
     slice("postgres_breaks_nothing_while_it_is_restarted", Store::Postgres, Profile::Restart, 10),
     slice("session_locks_break_nothing_while_workers_are_killed", Store::Advisory, Profile::Kill, 5),
+    slice("sentinels_break_nothing_while_the_primary_changes", Store::Sentinel, Profile::Failover, 8),
     slice("lock_server_breaks_nothing_under_all_faults", Store::Http, Profile::All, 7),
 ];
 

@@ -25,7 +25,7 @@ pub use count::{Count, Counts};
 pub use report::{Failure, Options, SimReport, judge, run};
 
 use crate::history::record::Record;
-use crate::history::setting::{Promises, Setting};
+use crate::history::setting::{Losses, Promises, Setting};
 
 /// What was seen of one seed.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
             ticket: 10_000_000_000,
             durable: true,
             steady: plan.steady,
+            losses: Losses::Nothing,
         },
         names: plan.names.clone(),
         sides: 0,

@@ -70,7 +70,7 @@ impl<'a> Making<'a> {
         Making { plan, ground, crew, log, clocks, landed: Faults::default(), searching, active }
     }
 
-    fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
+    pub(super) fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
         let deadline = u64::from(held);
         // Of the network's, those who go by another way feel nothing.
         let side = if is_of_network(fault) { self.ground.side_of(value as usize) } else { None };
@@ -92,7 +92,8 @@ impl<'a> Making<'a> {
             Fault::Descriptors => self.descriptors(planned),
             Fault::ClockWorker | Fault::ClockStore => self.step(planned),
             Fault::DiskFull => self.fill(planned),
-            Fault::None => Ok(()),
+            Fault::CrashPrimary | Fault::FreezePrimary | Fault::SwitchPrimary => self.fail_over(planned),
+            Fault::None | Fault::LosesLatest | Fault::TwoPrimaries => Ok(()),
             _ => self.network(planned),
         }
     }

@@ -1,6 +1,7 @@
 //! Runs a plan: starts everything, makes the faults, ends everything in peace, and has it judged.
 
 mod crew;
+mod failover;
 mod faults;
 mod landed;
 mod load;
@@ -17,9 +18,10 @@ use leasehold::{LeaseId, Locks};
 
 use crate::check;
 use crate::clock::Clocks;
+use crate::floors::{self, FAILOVER_SECS, FAILOVER_TIMES};
 use crate::ground::Ground;
 use crate::history::record::Log;
-use crate::history::setting::{Name, Promises, Setting};
+use crate::history::setting::{Losses, Name, Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
@@ -63,6 +65,8 @@ pub struct Order {
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
+    /// How many replicas have to confirm a grant, where there are any.
+    pub wait_replicas: u32,
     /// Where everything is written: a directory that is empty or not there yet.
     pub out: PathBuf,
     /// Whether to say on stderr how it goes on, if that is a terminal.
@@ -70,10 +74,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// Twelve workers for twenty seconds.
+    /// Twelve workers for twenty seconds, or for as long as twenty fail-overs take.
     pub fn new(store: Store, profile: Profile, out: impl Into<PathBuf>) -> Self {
-        let time = Duration::from_secs(20);
-        Order { store, url: None, profile, time, seed: 1, workers: 12, out: out.into(), progress: false }
+        let time = Duration::from_secs(if profile == Profile::Failover { FAILOVER_SECS } else { 20 });
+        let out = out.into();
+        let (seed, workers, wait_replicas, progress) = (1, 12, 0, false);
+        Order { store, url: None, profile, time, seed, workers, wait_replicas, out, progress }
     }
 
     /// Runs it, has it judged, and writes the report.
@@ -88,6 +94,10 @@ impl Order {
             let message = format!("the profile {} does not suit {}: {why}", self.profile, self.store);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        if self.wait_replicas > u32::from(self.store.is_found_by_others() && self.url.is_none()) {
+            let message = "wait_replicas is for redis-sentinel and redis-cluster, with one replica each";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         std::fs::create_dir_all(&self.out)?;
         let out = self.out.canonicalize()?;
         if std::fs::read_dir(&out)?.next().is_some() {
@@ -96,8 +106,9 @@ impl Order {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        let plan =
+        let mut plan =
             Plan::new(self.seed, self.store, self.url.is_none(), self.profile, lasts, self.workers.max(2));
+        plan.wait_replicas = self.wait_replicas;
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let seen = Run { order: self, plan: &plan, out: &out, runtime: &runtime }.run()?;
@@ -136,10 +147,7 @@ impl Run<'_> {
             |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
         let mut ground = match &self.order.url {
             Some(url) => Ground::theirs(store, url),
-            None => {
-                let workers = self.plan.workers.len();
-                Ground::start(store, profile, workers, self.out, &environment(Clocks::of_store))?
-            }
+            None => Ground::start(self.plan, self.out, &environment(Clocks::of_store))?,
         };
         let entered = ground.room().map(Room::entered).unwrap_or_default();
         let info = self.info(&ground)?;
@@ -223,11 +231,19 @@ impl Run<'_> {
         let mut planned = self.plan.faults.iter().peekable();
         let mut said = started;
         let mut load = Load::new();
-        while started.elapsed() < self.order.time {
+        let least = floors::failovers(self.plan);
+        while started.elapsed() < self.order.time
+            // However slow the machine is.
+            || making.landed.failovers() < least && started.elapsed() < self.order.time * FAILOVER_TIMES
+        {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
                 if !does_nothing() {
                     making.begin(*fault)?;
+                }
+                if fault.fault.is_failover() {
+                    // It takes as long as it takes.
+                    break;
                 }
             }
             making.go_on()?;
@@ -253,7 +269,10 @@ impl Run<'_> {
         // Somebody's own store may have anything in it.
         let prefix =
             url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
-        let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
+        let lock = |name: &str, limit| {
+            let name = format!("{prefix}{name}");
+            Name { part: ground.part_of(&name), name, limit }
+        };
         let mut names = vec![lock("hot", 0), lock("book", 0)];
         if info.max_permits >= 3 {
             names.push(lock("pool", 3));
@@ -266,7 +285,7 @@ impl Run<'_> {
             Store::Redis | Store::Quorum => {
                 url.is_none() && matches!(profile, Profile::Restart | Profile::All)
             }
-            Store::Memory => false,
+            Store::Memory | Store::Sentinel | Store::Cluster => false,
             _ => true,
         };
         let promises = Promises {
@@ -279,6 +298,7 @@ impl Run<'_> {
             ticket: if info.fifo { nanos(TICKET) } else { 0 },
             durable,
             steady: !store.expires_by_wall_clock() || info.time == TimeAuthority::None,
+            losses: Losses::of(store.as_str(), self.order.wait_replicas),
         };
         Setting {
             seed: *seed,
@@ -294,7 +314,7 @@ impl Run<'_> {
 
     fn task(&self, worker: &plan::Worker, setting: &Setting, info: &Info, socket: &Path) -> Task {
         let Order { store, profile, seed, .. } = self.order;
-        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::All);
+        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::Failover | Profile::All);
         Task {
             url: String::new(),
             worker: 0,
@@ -308,15 +328,23 @@ impl Run<'_> {
             session: setting.promises.session,
             shared: info.shared,
             cancels: profile.cancels(),
-            plain: if lossy { 2 } else { 5 },
+            plain: if lossy && *profile != Profile::Failover { 2 } else { 5 },
             repeats: *store != Store::Quorum,
             // After a step back of the store's clock such a lease would last for an hour.
-            abandons: *profile != Profile::Leak
-                && !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            abandons: match profile {
+                Profile::Leak | Profile::Failover => false,
+                Profile::Clock => !store.expires_by_wall_clock(),
+                _ => true,
+            },
             lingers: *profile != Profile::Leak,
-            stays: setting.promises.session && lossy,
+            stays: setting.promises.session && lossy || *profile == Profile::Failover,
             // Where answers are lost, who waits for long sees little.
-            patience_ms: if lossy { 400 } else { 1_000 },
+            patience_ms: match profile {
+                // What is given back when the replica has taken over does not have to lapse.
+                Profile::Failover => 2_500,
+                _ if lossy => 400,
+                _ => 1_000,
+            },
         }
     }
 

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check model soak torture versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check model soak torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -22,6 +22,9 @@ soak: ## Each test binary again and again, quiet and beside busy loops: how ofte
 
 torture: ## Every store with every profile of faults, about an hour
 	@scripts/torture.sh
+
+fuzz: ## Every fuzz target for FUZZ_SECS (60) seconds; what fails says its input and SEED
+	@scripts/fuzz.sh
 
 versions: ## The tests of Redis and PostgreSQL on other versions of them (Debian, network)
 	@scripts/versions.sh

@@ -21,7 +21,8 @@ step 15 'documentation' make --no-print-directory doc
 CARGO_NET_OFFLINE=false step 20 'dependencies' scripts/deny.sh
 
 not_tested 'defects planted in the real stores: make zoo'
-not_tested 'long runs under faults: make torture'
+not_tested 'long runs under faults: make torture, leasehold torture --hours'
+not_tested 'long runs of the fuzz targets: make fuzz'
 not_tested 'other releases of Redis and PostgreSQL: make versions'
 not_tested 'speed: make bench, bench-cli, bench-redis, bench-postgres, bench-server'
 passed

@@ -1,5 +1,6 @@
 //! `leasehold torture`: provokes the worst moments of a store, and judges what happened.
 
+mod hours;
 mod sim;
 
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_torture::check;
-use leasehold_torture::report::{Outcome, Report};
+use leasehold_torture::report::Outcome;
 use leasehold_torture::store::{Profile, Store};
 use leasehold_torture::supervise::Order;
 
@@ -23,6 +24,8 @@ Examples:
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
   leasehold torture check DIR                           Judge a run once more
   leasehold torture sim --seeds 100000                  The library itself, simulated
+  leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
+                                                        Again and again; nothing may grow
 
 Stores: memory, sqlite, file, redis, redis-sentinel, redis-cluster, quorum, postgres, postgres+advisory, http
 Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, failover, all";
@@ -33,16 +36,18 @@ Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, failo
 pub(crate) struct Torture {
     #[command(subcommand)]
     again: Option<Again>,
-    /// Which store [default: that of --url, else sqlite]
-    #[arg(long, value_name = "STORE")]
-    store: Option<Store>,
+    /// Which store; with --hours several [default: that of --url, else sqlite]
+    #[arg(long, value_name = "STORE", value_delimiter = ',')]
+    store: Vec<Store>,
     /// A store of your own, instead of a throw-away one
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Which faults
-    #[arg(long, default_value = "calm", value_name = "PROFILE")]
-    profile: Profile,
-    /// For how long, in seconds [default: 20; with the profile failover 200]
+    /// Which faults; with --hours several, in turn
+    #[arg(long, default_value = "calm", value_name = "PROFILE", value_delimiter = ',')]
+    profile: Vec<Profile>,
+    #[command(flatten)]
+    long: hours::Long,
+    /// For how long, in seconds, with --hours for each round [default: 20; with the profile failover 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     secs: Option<u64>,
     /// The same number gives the same plan [default: at random]
@@ -91,13 +96,19 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
         let unknown = || Failure::Usage("this URL names no store that several processes can share".into());
         Store::of_url(url).ok_or_else(unknown)
     });
-    let store = match (args.store, named.transpose()?) {
-        (Some(store), _) | (None, Some(store)) => store,
-        (None, None) => Store::Sqlite,
+    let stores = match (&args.store[..], named.transpose()?) {
+        ([], named) => vec![named.unwrap_or(Store::Sqlite)],
+        (stores, _) => stores.to_vec(),
     };
-    let name = format!("leasehold-torture-{store}-{}-{seed}", args.profile);
+    if args.long.is_wanted() {
+        return hours::run(&args, stores, seed);
+    }
+    let ([store], [profile]) = (&stores[..], &args.profile[..]) else {
+        return Err(Failure::Usage("several stores or profiles take --hours".into()));
+    };
+    let name = format!("leasehold-torture-{store}-{profile}-{seed}");
     let out = args.out.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
-    let mut order = Order::new(store, args.profile, &out);
+    let mut order = Order::new(*store, *profile, &out);
     order.url.clone_from(&args.url);
     if let Some(secs) = args.secs {
         order.time = Duration::from_secs(secs);
@@ -106,16 +117,20 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     order.seed = seed;
     order.workers = usize::from(args.workers);
     order.progress = true;
-    let report = order.run().map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
-        _ => Failure::Ended(Exit::CannotRun, format!("the torture cannot go on: {error}")),
-    })?;
+    let report = order.run().map_err(cannot_go_on)?;
     if args.out.is_none() && report.outcome == Outcome::Passed {
         // It can be had again by its seed.
         let _ = std::fs::remove_dir_all(&out);
     }
     tell(&report, args.json)?;
     Ok(exit(report.outcome).into())
+}
+
+fn cannot_go_on(error: std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
+        _ => Failure::Ended(Exit::CannotRun, format!("the torture cannot go on: {error}")),
+    }
 }
 
 fn exit(outcome: Outcome) -> Exit {
@@ -126,7 +141,7 @@ fn exit(outcome: Outcome) -> Exit {
     }
 }
 
-fn tell(report: &Report, json: bool) -> Result<(), Failure> {
+fn tell<R: serde::Serialize + std::fmt::Display>(report: &R, json: bool) -> Result<(), Failure> {
     use std::io::IsTerminal as _;
     if std::io::stderr().is_terminal() {
         // Ends the line of progress.

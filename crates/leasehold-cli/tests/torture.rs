@@ -113,3 +113,51 @@ fn a_killed_supervisor_leaves_no_process_behind_also_none_that_stands_still() {
     drop(supervisor);
     until("all are gone", || players(&out).is_empty());
 }
+
+#[test]
+fn hours_end_in_order_on_sigint_and_leave_no_process() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("run");
+    let mut command = torture(&["--hours", "1", "--store", "memory,sqlite", "--secs", "1", "--workers", "4"]);
+    command.arg("--out").arg(&out).arg("--json");
+    let mut supervisor = Supervisor(command.spawn().expect("it runs"));
+    // A round has been told of: somebody may read how it stands.
+    until("a round is over", || out.join("report.json").exists());
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(supervisor.0.id()).expect("a process id"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it is there");
+    let mut text = String::new();
+    let stdout = supervisor.0.stdout.as_mut().expect("a pipe");
+    std::io::Read::read_to_string(stdout, &mut text).expect("the report");
+    let status = supervisor.0.wait().expect("it ends");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("the report is JSON");
+    // So short a run shows too little, and nothing is wrong.
+    assert_eq!(status.code(), Some(81), "{report}");
+    assert_eq!(
+        (&report["interrupted"], &report["broken"]),
+        (&true.into(), &serde_json::json!([])),
+        "{report}"
+    );
+    assert!(report["rounds"][0]["seed"].is_u64(), "{report}");
+    until("all are gone", || players(&out).is_empty());
+}
+
+#[test]
+fn several_stores_take_hours() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (args, reason) in [
+        (&["--store", "sqlite,file"][..], "several stores or profiles take --hours"),
+        (&["--profile", "calm,kill"], "several stores or profiles take --hours"),
+        (&["--hours", "1", "--minutes", "1"], "cannot be used with"),
+        (&["--hours=-1"], "from 0 to 10000"),
+        (&["--minutes", "0"], "from 0 to 10000"),
+        (&["--minutes", "1", "--profile", "net,restart"], "none of these profiles suits"),
+        (
+            &["--minutes", "1", "--url", "redis://127.0.0.1:1", "--store", "redis,http"],
+            "one --url takes one store",
+        ),
+    ] {
+        let output = run(args, &directory.path().join("run"));
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(reason), "{args:?}: {}", said(&output));
+    }
+}

@@ -186,6 +186,11 @@ fn load(path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::invalid(format!("the file of tokens {path:?} cannot be read")).with_source(error)
     })?;
+    parse(&text, path)
+}
+
+/// The tokens of a text that is in this file.
+fn parse(text: &str, path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
     let mut list = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {
@@ -211,7 +216,8 @@ fn hex(bytes: &[u8]) -> String {
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+    // A sign before a digit would be read as a number, too.
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     for (index, byte) in hash.iter_mut().enumerate() {
@@ -305,5 +311,24 @@ mod tests {
         assert_eq!(one.readable("d".into()), None);
         let two = made(vec![scope("ci/", &[Verb::Read]), scope("cd/", &[Verb::Read])]);
         assert_eq!(two.readable("c".into()), None);
+    }
+
+    #[test]
+    fn fuzz_token_file() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/token_file.txt"), |input| {
+            let text = String::from_utf8_lossy(input);
+            let Ok(list) = parse(&text, Path::new("tokens")) else { return };
+            let mut written = String::new();
+            for (entry, hash) in &list {
+                assert_eq!(hex(hash), entry.sha256.to_lowercase(), "the hash is that of the file");
+                written += &(serde_json::to_string(entry).expect("it is written") + "\n");
+            }
+            let again = parse(&written, Path::new("tokens")).expect("what was written is read");
+            assert_eq!(again.len(), list.len());
+            for ((one, hash), (two, same)) in list.iter().zip(&again) {
+                assert_eq!((&one.name, &one.scopes, one.limits), (&two.name, &two.scopes, two.limits));
+                assert_eq!(hash, same);
+            }
+        });
     }
 }

@@ -45,8 +45,11 @@ impl Clocks {
             let said = String::from_utf8_lossy(&built.stderr).into_owned();
             return Err(io::Error::other(format!("the clock that steps cannot be built:\n{said}")));
         }
-        clocks.step(Fault::ClockWorker, 0)?;
-        clocks.step(Fault::ClockStore, 0)?;
+        for file in [&clocks.workers, &clocks.store] {
+            std::fs::write(file, [0; 16])?;
+            // Also a server with fewer rights counts how often it reads its clock.
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666))?;
+        }
         Ok(clocks)
     }
 
@@ -70,10 +73,24 @@ impl Clocks {
     /// # Errors
     /// If its file cannot be written.
     pub fn step(&self, which: Fault, seconds: i64) -> io::Result<()> {
-        let file = if which == Fault::ClockStore { &self.store } else { &self.workers };
         // Written in place, never truncated: it is mapped into the processes.
-        let file = std::fs::File::options().write(true).create(true).truncate(false).open(file)?;
+        let file = std::fs::File::options().write(true).open(self.file(which))?;
         std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)
+    }
+
+    /// How often processes have read such a clock while it was off.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub fn readings(&self, which: Fault) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        let file = std::fs::File::open(self.file(which))?;
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 8)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    fn file(&self, which: Fault) -> &Path {
+        if which == Fault::ClockStore { &self.store } else { &self.workers }
     }
 }
 
@@ -119,6 +136,7 @@ mod tests {
         clocks.step(Fault::ClockStore, -5_000).expect("it is set");
         for step in [0, 3_600, -3_600] {
             clocks.step(Fault::ClockWorker, step).expect("it is set");
+            let read = clocks.readings(Fault::ClockWorker).expect("it is read");
             let before = wall();
             writeln!(ask).expect("it is asked");
             let line = said.find(|line| line.contains(SAYS)).expect("it answers");
@@ -127,8 +145,11 @@ mod tests {
             let (time, ran): (u64, u64) = (time.parse().expect("a time"), ran.parse().expect("a time"));
             let was = time.checked_add_signed(-step).expect("a time");
             assert!((before..=wall()).contains(&was), "a step of {step}: {time}");
+            let read_again = clocks.readings(Fault::ClockWorker).expect("it is read");
+            assert_eq!(read_again > read, step != 0, "a step of {step} is felt by who reads the clock");
             assert!(ran <= began.elapsed().as_secs(), "a step of {step}: it ran for {ran} s");
         }
+        assert_eq!(clocks.readings(Fault::ClockStore).expect("it is read"), 0, "nobody has that one");
         drop(ask);
         assert!(child.wait().expect("it ends").success());
     }

@@ -158,6 +158,10 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
             }
         }
     }
+    for invariant in needed(plan, promises) {
+        let what = format!("judged by {invariant:?}");
+        floors.push(Floor { what, least: 1, seen: figures.judged_by(invariant) });
+    }
     if plan.profile == Profile::Pause && !promises.session {
         // Without these nobody was ever in danger, and that nothing happened means nothing.
         floors.push(Floor {
@@ -168,6 +172,33 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
         floors.push(Floor { what: "stale writes rejected".into(), least: 1, seen: figures.fenced_saves });
     }
     floors
+}
+
+/// What must have been judged at all: otherwise that it was not broken means nothing.
+fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
+    use Invariant::{I2, I3, I4, I5, I6, I7, I10, I11, I12, I13, J2, J3, J4, J6, J7};
+    let Promises { session, fenced, fifo, durable, .. } = *promises;
+    let (profile, store) = (plan.profile, plan.store);
+    [
+        (I2, true),
+        (I3, fenced),
+        (I4, fenced),
+        (I5, true),
+        (I6, !session),
+        (I7, !session),
+        (I10, !session && store != Store::Quorum),
+        (I11, true),
+        (I12, profile == Profile::Restart && durable),
+        (I13, profile == Profile::Calm),
+        (J2, profile == Profile::Kill),
+        (J3, true),
+        (J4, profile == Profile::Calm && fifo && fenced),
+        (J6, profile.cancels()),
+        (J7, true),
+    ]
+    .into_iter()
+    .filter_map(|(invariant, is_needed)| is_needed.then_some(invariant))
+    .collect()
 }
 
 #[cfg(test)]
@@ -199,6 +230,14 @@ mod tests {
         let mut figures = Figures { handovers: 375, ..Figures::default() };
         assert!(!of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
         figures.judged = [("I1".into(), judged(125)), ("J1".into(), judged(13))].into();
+        let unmet = |figures: &Figures| -> Vec<String> {
+            let floors = of(&plan, &promises, &Faults::default(), figures);
+            floors.into_iter().filter(|floor| !floor.is_met()).map(|floor| floor.what).collect()
+        };
+        assert!(unmet(&figures).contains(&"judged by I5".into()), "{:?}", unmet(&figures));
+        for invariant in Invariant::JUDGED {
+            figures.judged.entry(format!("{invariant:?}")).or_insert(judged(1));
+        }
         assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
+use crate::hours::counts;
 use crate::lock_server::LockServer;
 use crate::plan::Plan;
 use crate::proxy::Proxy;
@@ -260,5 +261,47 @@ impl Ground {
             Server::Redis(server) => server.cli(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]) == "OK",
             _ => false,
         }
+    }
+
+    /// Where its servers listen.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.servers.iter().map(Server::port).collect()
+    }
+
+    /// The processes of its lock servers.
+    pub(crate) fn lock_servers(&self) -> Vec<u32> {
+        let pid = |server: &Server| match server {
+            Server::Lock(server) => Some(server.pid()),
+            _ => None,
+        };
+        self.servers.iter().filter_map(pid).collect()
+    }
+
+    /// How much is kept in it, as far as that can be seen from outside: what is counted, and how many there are.
+    pub(crate) fn kept(&self) -> Vec<(&'static str, Option<u64>)> {
+        if self.url.is_some() {
+            return Vec::new();
+        }
+        let mut kept = Vec::new();
+        if matches!(self.store, Store::Sqlite | Store::Http) {
+            kept.push(("rows", counts::sqlite_rows(&Path::new(&self.path).with_extension("db"))));
+        }
+        if self.store == Store::File {
+            kept.push(("files", counts::files(Path::new(&self.path))));
+        }
+        for server in &self.servers {
+            match server {
+                Server::Redis(server) => {
+                    kept.push(("keys", server.cli(&["DBSIZE"]).parse().ok()));
+                    kept.push(("bytes of data", counts::redis_data(&server.cli(&["INFO", "memory"]))));
+                }
+                Server::Postgres(server) if self.store == Store::Postgres => {
+                    let rows = server.try_sql(counts::POSTGRES_ROWS).ok();
+                    kept.push(("rows", rows.and_then(|rows| rows.trim().parse().ok())));
+                }
+                Server::Postgres(_) | Server::Lock(_) => {}
+            }
+        }
+        kept
     }
 }

@@ -13,6 +13,8 @@ pub mod floors;
 mod ground;
 pub mod history;
 #[cfg(feature = "run")]
+pub mod hours;
+#[cfg(feature = "run")]
 mod lock_server;
 #[cfg(feature = "run")]
 pub mod plan;

@@ -56,6 +56,10 @@ impl LockServer {
         self.port
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         signal_child(&self.process, signal)
     }

@@ -191,10 +191,17 @@ impl fmt::Display for Report {
             .judged
             .iter()
             .map(|(what, Judged { judged, waived, uncertain })| {
-                format!("{what} {judged} ({waived} waived, {uncertain} uncertain)")
+                let besides = [(*waived, "waived"), (*uncertain, "uncertain")];
+                let besides = besides.iter().filter(|(count, _)| *count > 0);
+                let besides: Vec<_> = besides.map(|(count, word)| format!("{count} {word}")).collect();
+                let besides =
+                    if besides.is_empty() { String::new() } else { format!(" ({})", besides.join(", ")) };
+                format!("{what} {judged}{besides}")
             })
             .collect();
-        writeln!(f, "  judged          {}", judged.join(", "))?;
+        for (place, some) in judged.chunks(4).enumerate() {
+            writeln!(f, "  {:<16}{}", if place == 0 { "judged" } else { "" }, some.join(", "))?;
+        }
         let (stalls, waived, others) = (figures.stalls, figures.waived, self.others);
         writeln!(
             f,

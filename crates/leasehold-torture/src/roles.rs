@@ -1,6 +1,7 @@
 //! The parts that a run's processes play: the supervisor starts its own binary again, which then calls [`play`] first.
 
 use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -84,5 +85,7 @@ pub(crate) fn start(role: Role, errors: Stdio, around: &Around) -> io::Result<Ch
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)
+        // Ctrl-C is for the supervisor, which then ends the others in order.
+        .process_group(0)
         .spawn()
 }

@@ -314,6 +314,7 @@ impl<'a> Loop<'a> {
         };
         let valid = end.is_none_or(|end| now < end && end.since(now) >= self.min_validity);
         if valid {
+            bugs::leak();
             self.back.pending = false;
             return Ok(Next::Done(Outcome::Acquired(Box::new(Acquired {
                 claim: self.back.claim.clone(),

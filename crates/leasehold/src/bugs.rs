@@ -47,6 +47,8 @@ bugs! {
     WriterAmongReaders,
     /// state: one permit more than the limit is given.
     OnePermitTooMany,
+    /// state: a permit is granted as a lock.
+    PermitGrantedAsLock,
     /// state: the release of a permit that has expired frees one more.
     ExpiredPermitFreed,
     /// state: the renewal of one reader prolongs all.
@@ -141,6 +143,12 @@ bugs! {
     FileCountsNothing,
     /// http: an attempt that is made again has a new lease id.
     HttpRepeatsWithNewId,
+    /// acquire: memory of every grant is never given back.
+    MemoryKept,
+    /// acquire: a descriptor of every grant is never closed.
+    DescriptorsKept,
+    /// state: every release leaves its id behind, as if its attempt were unanswered.
+    ReleasesLeaveIds,
     /// the resource of a torture run: a stale write is taken.
     ResourceTakesStale,
     /// the supervisor of a torture run: no fault is made.
@@ -198,6 +206,18 @@ mod planted {
     /// Plants this defect in the whole process, and no other.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.store(bug.map_or(NONE, |bug| bug as u8), Ordering::Relaxed);
+    }
+}
+
+/// Keeps something of a grant for ever, if that is the defect.
+#[inline(always)]
+pub(crate) fn leak() {
+    #[cfg(feature = "bugs")]
+    if on(Bug::MemoryKept) {
+        // Not zeros: pages that nobody has written to are not there.
+        std::mem::forget(vec![7_u8; 256 << 10]);
+    } else if on(Bug::DescriptorsKept) {
+        std::mem::forget(std::fs::File::open("/dev/null"));
     }
 }
 

@@ -339,4 +339,24 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn fuzz_names() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/names.txt"), |input| {
+            let text = String::from_utf8_lossy(input);
+            let (namespace, name) = text.split_once('|').unwrap_or(("", &text));
+            let Ok(one) = Name::within(namespace, name) else { return };
+            assert!(!one.as_str().is_empty() && one.as_str().len() <= Name::MAX_BYTES);
+            assert!(one.stored().len() <= Name::MAX_STORED_BYTES);
+            let again = Name::within(&one.namespace(), one.as_str()).expect("what was normalised is a name");
+            assert_eq!(again, one, "normalising is done once");
+            assert_eq!(Name::from_stored(one.stored()).expect("a stored form"), one);
+            let prefix = Name::stored_prefix(namespace, "").expect("it was short enough");
+            assert!(one.stored().starts_with(&prefix) && one.hash() == again.hash());
+            // What a store holds is read only if leasehold can have written it.
+            if let Ok(stored) = Name::from_stored(&text) {
+                assert_eq!(stored.stored(), text);
+            }
+        });
+    }
 }

@@ -449,8 +449,12 @@ impl State {
             crowd.places.remove(&claim.id);
         }
         let ttl = micros(claim.ttl);
+        let mode = match claim.mode {
+            Mode::Permit { .. } if bugs::on(Bug::PermitGrantedAsLock) => Mode::Exclusive,
+            mode => mode,
+        };
         let lease = Lease {
-            mode: claim.mode,
+            mode,
             fence: self.fence,
             granted: self.fence,
             owner: claim.owner.clone(),
@@ -662,7 +666,7 @@ impl State {
             }
             return Released::Gone(why);
         };
-        if repeated || unanswered.is_some() {
+        if repeated || unanswered.is_some() || bugs::on(Bug::ReleasesLeaveIds) {
             self.spend(id, ttl.max(unanswered.unwrap_or(0)), Gone::NotFound, now);
         }
         Released::Done

@@ -153,4 +153,39 @@ mod tests {
             assert_eq!(code(*expected), *text);
         }
     }
+
+    /// What is read, written and read again says the same.
+    fn same<T: serde::Serialize + serde::de::DeserializeOwned>(input: &[u8]) {
+        let Ok(one) = serde_json::from_slice::<T>(input) else { return };
+        let text = serde_json::to_string(&one).expect("it is written");
+        let two: T = serde_json::from_str(&text).expect("what was written is read");
+        assert_eq!(serde_json::to_string(&two).expect("it is written"), text);
+    }
+
+    #[test]
+    fn fuzz_wire_requests() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_requests.txt"), |input| {
+            same::<Acquire>(input);
+            same::<Renew>(input);
+            same::<RenewMany>(input);
+            same::<Release>(input);
+            same::<Revoke>(input);
+            same::<Lookup>(input);
+        });
+    }
+
+    #[test]
+    fn fuzz_wire_answers() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_answers.txt"), |input| {
+            same::<Acquired>(input);
+            same::<Busy>(input);
+            same::<Renewed>(input);
+            same::<LeaseGone>(input);
+            same::<Released>(input);
+            same::<Listed>(input);
+            same::<Found>(input);
+            same::<Capabilities>(input);
+            same::<Findings>(input);
+        });
+    }
 }

@@ -4,6 +4,7 @@
 pub mod blocked;
 pub mod browser;
 pub mod faulty;
+pub mod fuzz;
 pub mod hand;
 pub mod history;
 pub mod notes;

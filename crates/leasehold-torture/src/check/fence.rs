@@ -2,10 +2,11 @@
 
 use super::Invariant::{I3, I12};
 use super::case::{Case, Court, Lease, Lock};
+use super::figures::Figures;
 use crate::history::record::Mode;
 use crate::history::setting::Losses;
 
-pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
+pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     if !case.fenced() {
         return;
     }
@@ -50,6 +51,11 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
             if highest.is_none_or(|highest| fence(&before) > fence(&highest)) {
                 highest = Some(before);
             }
+        }
+        if let Some(before) = highest {
+            let restarted = case.restarts.meets(case.leases[before].from, lease.from);
+            let invariant = if restarted && case.setting.promises.durable { I12 } else { I3 };
+            figures.weigh(invariant, lease.fence != 0, false);
         }
         // Equal ones are accused above.
         if let Some(before) = highest.filter(|before| fence(before) > lease.fence && lease.fence != 0) {

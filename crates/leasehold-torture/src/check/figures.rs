@@ -55,11 +55,10 @@ pub struct Figures {
     pub operations: BTreeMap<String, u64>,
 }
 
-/// What there was to judge an invariant by.
+/// What there was to judge an invariant by; `docs/torture-checks.md` says for each what is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Judged {
-    /// I1, I9: leases that were certainly held for a millisecond while another worker wanted them. J1: grants to those who
-    /// waited, while nothing explained a delay. I13: refusals that an uncertain one cannot have caused.
+    /// What would have been accused if it had been wrong.
     pub judged: u64,
     /// What was broken, or would have been judged, but is explained by a fault or a stall.
     pub waived: u64,
@@ -70,6 +69,17 @@ pub struct Judged {
 impl Figures {
     pub(super) fn judged(&mut self, invariant: super::Invariant) -> &mut Judged {
         self.judged.entry(format!("{invariant:?}")).or_default()
+    }
+
+    /// Counts one more that was judged, or could not be because it is `explained` or not `sure`.
+    pub(super) fn weigh(&mut self, invariant: super::Invariant, sure: bool, explained: bool) {
+        let judged = self.judged(invariant);
+        let count = match (sure, explained) {
+            (_, true) => &mut judged.waived,
+            (true, false) => &mut judged.judged,
+            (false, false) => &mut judged.uncertain,
+        };
+        *count += 1;
     }
 
     /// How often an invariant was judged.
@@ -129,6 +139,11 @@ impl Times {
 pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     figures.grants = case.leases.len() as u64;
     figures.stalls = case.stalls;
+    for invariant in super::Invariant::JUDGED {
+        // One that is not there would look as if it were not checked.
+        figures.judged(invariant);
+    }
+    rest(case, figures);
     for (fault, reach, from, to) in &case.faults {
         let hit = |worker: u32| reach.hits(worker, case.setting.sides);
         let met = |begin: u64, end: u64, worker: u32| begin <= *to && end >= *from && hit(worker);
@@ -161,6 +176,18 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
             *figures.lost.entry(why.into()).or_default() += 1;
         }
         figures.expiries += u64::from(lease.expired() && lease.gone.is_none());
+    }
+}
+
+/// What could be left at rest: of acquires that were given up (J6), and of locks that were held (J7).
+fn rest(case: &Case<'_>, figures: &mut Figures) {
+    for acquire in &case.acquires {
+        if matches!(acquire.outcome, Outcome::Dropped | Outcome::Failed) {
+            figures.weigh(super::Invariant::J6, true, false);
+        }
+    }
+    for _ in case.locks.iter().filter(|lock| !lock.leases.is_empty()) {
+        figures.weigh(super::Invariant::J7, true, false);
     }
 }
 

@@ -2,19 +2,21 @@
 
 use super::Invariant::{self, I5, I6, I7, I10, I11, I12, J3};
 use super::case::{Case, Court, Lease, SLACK};
+use super::figures::Figures;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 
 /// How long after a call was written down it was sent, at most, by a process that did not stand still: between the two it
 /// may have to wait for a processor.
 const SENT_BY: u64 = 250_000_000;
 
-pub(super) fn judge(case: &Case<'_>, court: &mut Court) {
+pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     for place in 0..case.leases.len() {
         let mut automaton = Automaton {
             case,
             place,
             lease: &case.leases[place],
             court: &mut *court,
+            figures: &mut *figures,
             deadline: 0,
             ttl: 0,
             confirmed: 0,
@@ -42,6 +44,7 @@ struct Automaton<'a> {
     place: usize,
     lease: &'a Lease,
     court: &'a mut Court,
+    figures: &'a mut Figures,
     /// As the holder last saw it.
     deadline: u64,
     ttl: u64,
@@ -74,6 +77,7 @@ impl Automaton<'_> {
 
     fn kinds(&mut self) {
         let limit = self.case.locks[usize::from(self.lease.name)].limit;
+        self.figures.weigh(I11, true, false);
         if (limit > 0) != (self.lease.mode == Mode::Permit) {
             self.accuse(I11, |brief| format!("{brief} is on a lock of another kind"));
         }
@@ -81,6 +85,7 @@ impl Automaton<'_> {
 
     fn step(&mut self, record: &Record) {
         let at = record.at;
+        self.after_the_end(record);
         match record.kind {
             Kind::AcquireCall => {
                 (self.acquire_called, self.tries) = (at, record.value == 0);
@@ -98,6 +103,8 @@ impl Automaton<'_> {
                 self.revived(record, self.renew_called, "renewed");
                 self.outlived(record);
                 self.settled = Some(at);
+                self.figures.weigh(I5, self.lease.uncertain > at, false);
+                self.survived(at);
                 // A plain lease is renewed by nobody else.
                 if self.plain() {
                     self.since_call(record, self.renew_called);
@@ -127,6 +134,23 @@ impl Automaton<'_> {
         }
     }
 
+    /// Counts what was asked of a lease that had ended: whatever is answered then, it is not there (I6).
+    fn after_the_end(&mut self, record: &Record) {
+        let called = match record.kind {
+            Kind::Held | Kind::Lost => record.at,
+            Kind::Renewed | Kind::RenewRefused => self.renew_called,
+            Kind::Released | Kind::ReleasedNothing => self.release_called,
+            Kind::Granted => self.acquire_called,
+            _ => return,
+        };
+        let by_time = self.settled.filter(|_| self.plain() && !self.lengthened && self.ttl != 0);
+        let by_time = by_time.map(|settled| settled.saturating_add(self.ttl + self.ttl / 100));
+        let over = [self.lost, self.released, self.gone, by_time].into_iter().flatten().min();
+        if over.is_some_and(|over| over < called) {
+            self.figures.weigh(I6, self.lease.uncertain > record.at, false);
+        }
+    }
+
     fn granted(&mut self, record: &Record) {
         if self.tries {
             self.since_call(record, self.acquire_called);
@@ -138,6 +162,7 @@ impl Automaton<'_> {
             self.moved(record);
             return;
         };
+        self.figures.weigh(I10, self.lease.uncertain > record.at, false);
         let own = (first.worker, first.claim) == (record.worker, record.claim);
         let chosen = record.value == 1 || self.case.records[self.lease.ops[0] as usize].lease != 0;
         if record.fence != first.fence || record.mode != first.mode {
@@ -166,6 +191,9 @@ impl Automaton<'_> {
     }
 
     fn held(&mut self, record: &Record) {
+        if record.deadline != 0 {
+            self.figures.weigh(J3, true, false);
+        }
         if let Some(lost) = self.lost.or(self.gone) {
             let later = record.at - lost;
             return self.accuse(I6, |brief| format!("{brief} was held again {later} ns after it was lost"));
@@ -198,6 +226,9 @@ impl Automaton<'_> {
         let still = self.case.asks_later() || self.case.around(record.worker).still.meets(called, record.at);
         let timed = self.ttl != 0 && record.deadline != SESSION && record.deadline > record.at;
         let latest = called.saturating_add(SENT_BY + self.ttl);
+        if timed {
+            self.figures.weigh(I7, true, still);
+        }
         // One that is further away than a ttl now is accused of that.
         if timed
             && !still
@@ -218,6 +249,9 @@ impl Automaton<'_> {
             return;
         }
         let timed = self.ttl != 0 && record.deadline != SESSION;
+        if timed {
+            self.figures.weigh(I7, true, false);
+        }
         // Also where the store's clock went back: nobody relies on more than was asked for.
         if timed && record.deadline > record.at.saturating_add(self.ttl) {
             let away = record.deadline - record.at;
@@ -246,6 +280,13 @@ impl Automaton<'_> {
         }
     }
 
+    /// The store says that it is there. If it was killed meanwhile, that is one more that it has kept (I12).
+    fn survived(&mut self, at: u64) {
+        if self.case.restarts.meets(self.lease.from, at) {
+            self.figures.weigh(I12, self.lease.uncertain > at, false);
+        }
+    }
+
     /// The store says that it is there: not after it said that it is gone.
     fn revived(&mut self, record: &Record, called: u64, how: &str) {
         let over = self.released.or(self.gone).filter(|over| *over < called);
@@ -268,7 +309,11 @@ impl Automaton<'_> {
 
     fn lost(&mut self, record: &Record) {
         let at = record.at;
-        match Loss::ALL.get(record.value as usize) {
+        let why = Loss::ALL.get(record.value as usize);
+        if why == Some(&Loss::Deadline) && self.lost.is_none() && self.gone.is_none() {
+            self.figures.weigh(J3, true, false);
+        }
+        match why {
             Some(Loss::Deadline) if self.lost.is_none() && self.gone.is_none() && at < self.deadline => {
                 let early = self.deadline - at;
                 self.accuse(J3, |brief| format!("{brief} was given up {early} ns before its deadline"));
@@ -287,6 +332,8 @@ impl Automaton<'_> {
         let sure = !self.case.around(record.worker).struck.meets(self.release_called, record.at);
         let first = self.released.or(self.gone).unwrap_or(record.at);
         let sure = sure && !self.may_be_back(first, record.at);
+        self.figures.weigh(I5, true, !sure);
+        self.survived(record.at);
         match (self.released, self.gone) {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
@@ -319,6 +366,11 @@ impl Automaton<'_> {
         // An old primary knows nothing of what the new one has granted.
         let asked_another = self.case.two_primaries[usize::from(self.lease.name)].meets(called, at);
         let unsure = own || self.revoked(at) || cut || asked_another || self.lease.uncertain <= at;
+        // One that is late proves nothing.
+        if at < self.deadline {
+            let restarted = self.case.restarts.meets(self.lease.from, at);
+            self.figures.weigh(if restarted { I12 } else { I5 }, !unsure, false);
+        }
         if unsure || at >= self.deadline || called > at {
             return;
         }

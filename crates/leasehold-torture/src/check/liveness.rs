@@ -169,8 +169,15 @@ impl<'a> Free<'a> {
             true => self.case.explains(self.lock, free, lease.from),
             false => self.case.anybody.explained.meets(since, lease.from),
         };
-        let judged = figures.judged(J1);
-        *(if explained { &mut judged.waived } else { &mut judged.judged }) += 1;
+        figures.weigh(J1, true, explained);
+        let is_dead = |before: usize| self.case.leases[before].release_called.is_none();
+        if tried > held || before.is_some_and(is_dead) {
+            figures.weigh(J2, true, explained);
+        }
+        if self.dead_reader.is_some() && lease.mode == Mode::Exclusive {
+            // Where a ttl is shorter than what is allowed anyway, another's renewals cannot be told from it.
+            figures.weigh(I8, lease.ttl > BOUND + SLACK, explained);
+        }
         if !late {
             return;
         }
@@ -284,7 +291,9 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
             (until > free.saturating_add(BOUND)).then_some((free, until))
         });
         let Some((free, until)) = in_vain else { continue };
-        if case.explains(lock, free, until) {
+        let explained = case.explains(lock, free, until);
+        figures.weigh(J1, true, explained);
+        if explained {
             figures.waived += 1;
             continue;
         }

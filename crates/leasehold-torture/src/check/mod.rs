@@ -114,6 +114,14 @@ pub enum Invariant {
     History,
 }
 
+impl Invariant {
+    /// Those that histories can show broken, and of which it is counted how much there was to judge.
+    pub const JUDGED: [Invariant; 20] = {
+        use Invariant::*;
+        [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, J1, J2, J3, J4, J5, J6, J7]
+    };
+}
+
 /// Judges the run whose setting and histories are in a directory.
 ///
 /// # Errors
@@ -140,10 +148,10 @@ pub fn check(directory: &Path) -> io::Result<Verdict> {
 pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     let (case, mut court) = gather::gather(setting, histories);
     let mut figures = Figures::default();
-    lease::judge(&case, &mut court);
+    lease::judge(&case, &mut court, &mut figures);
     for lock in &case.locks {
         overlap::judge(&case, lock, &mut court, &mut figures);
-        fence::judge(&case, lock, &mut court);
+        fence::judge(&case, lock, &mut court, &mut figures);
         busy::judge(&case, lock, &mut court, &mut figures);
         order::judge(&case, lock, &mut court, &mut figures);
     }

@@ -35,6 +35,11 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
     for number in lock.leases.iter().rev() {
         let lease = &case.leases[*number];
         let other = if lease.mode == Mode::Shared { exclusive } else { any };
+        // Somebody who was let in later waited, and so could have been overtaken.
+        if other.is_some_and(|other| case.leases[other].called < lease.from) {
+            let explained = case.around(lease.worker).explained.meets(lease.called, lease.from);
+            figures.weigh(J4, true, explained);
+        }
         if let Some(other) = other.filter(|_| called(other).saturating_add(margin) < lease.called) {
             let waited = lease.called - called(Some(other));
             found.push((*number, called(Some(other)), waited, Some(other), None));
@@ -107,9 +112,12 @@ fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         }
         let served = grants.partition_point(|at| *at < until) - grants.partition_point(|at| *at <= called);
         if served < SERVED_MEANWHILE {
+            figures.weigh(J5, true, false);
             continue;
         }
-        if case.explains(lock, called, until) {
+        let explained = case.explains(lock, called, until);
+        figures.weigh(J5, true, explained);
+        if explained {
             figures.waived += 1;
             continue;
         }

@@ -39,11 +39,22 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     }
 }
 
-/// How many were certainly held while another wanted to, and how many were perhaps.
+/// How many were certainly held while another wanted to (I1, I9), how many were perhaps, and before how many ends nobody else
+/// may have been let in (I2).
 fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
     let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
     let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
     let wanted = Meeting::new(&wanted);
+    for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|_| lock.limit == 0) {
+        let sure = lease.end() > lease.from;
+        // Nobody else came before it could be seen.
+        if !sure && lease.uncertain > lease.from {
+            continue;
+        }
+        if wanted.count(lease.from + 1, lease.end().max(lease.believed).max(lease.from + 1)) > 0 {
+            figures.weigh(I2, sure, false);
+        }
+    }
     let judged = figures.judged(if lock.limit > 0 { I9 } else { I1 });
     for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|lease| lease.believes) {
         let (from, to) = (lease.from, lease.believed.min(lease.uncertain));

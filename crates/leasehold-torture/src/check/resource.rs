@@ -23,6 +23,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             continue;
         }
         let taken = record.fault == TAKEN;
+        figures.weigh(I4, true, false);
         came.entry((name, fence, taken)).or_default().push(at);
         let mark = highest.entry(name).or_default();
         if taken && fence < value.max(*mark) {

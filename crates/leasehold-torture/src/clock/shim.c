@@ -1,7 +1,7 @@
 /* Before the C library's clocks: adds to the wall clock, and to no other, the seconds that a file says.
  *
- * The file named by LEASEHOLD_CLOCK holds one 64-bit number and is mapped, so that it can be changed while the process
- * runs. The system calls are made directly: asking for the C library's own functions can go wrong while a program
+ * The file named by LEASEHOLD_CLOCK holds two 64-bit numbers and is mapped, so that they can be changed while the process
+ * runs: the seconds, and how often a clock was read that was off. The system calls are made directly: asking for the C library's own functions can go wrong while a program
  * is still being loaded. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,22 +13,26 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int64_t none;
-static volatile int64_t *offset = &none;
+static volatile int64_t none[2];
+static volatile int64_t *offset = none;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("LEASEHOLD_CLOCK");
     if (!path) return;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return;
-    void *mapped = mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
+    void *mapped = mmap(NULL, sizeof none, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (mapped != MAP_FAILED) offset = mapped;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = (int)syscall(SYS_clock_gettime, clock, now);
-    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *offset;
+    int64_t off = offset[0];
+    if (!failed && off && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+        now->tv_sec += off;
+        __atomic_fetch_add(&offset[1], 1, __ATOMIC_RELAXED);
+    }
     return failed;
 }
 

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,6 +109,8 @@ impl Daemon {
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is not for servers: their owner ends them.
+            .process_group(0)
             .spawn()?;
         let mut line = String::new();
         let stdout = keeper.stdout.take().ok_or_else(|| failed("a pipe is missing"))?;

@@ -172,10 +172,18 @@ impl Postgres {
     /// # Panics
     /// If it fails.
     pub fn sql(&self, sql: &str) -> String {
-        let mut psql = Command::new(or_panic(program("psql")));
+        or_panic(self.try_sql(sql))
+    }
+
+    /// As [`sql`](Postgres::sql).
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn try_sql(&self, sql: &str) -> io::Result<String> {
+        let mut psql = Command::new(program("psql")?);
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url()).args(["-c", sql]);
         psql.env("PGCONNECT_TIMEOUT", PATIENCE.as_secs().to_string());
-        or_panic(run(&mut psql))
+        run(&mut psql)
     }
 
     /// Its major version.

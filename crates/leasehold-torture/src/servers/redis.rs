@@ -9,6 +9,7 @@ mod sentinels;
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -167,6 +168,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // Ctrl-C is not for servers: their owner ends them.
+            .process_group(0)
             .spawn()
             .map_err(|error| {
                 failed(format!("setpriv, of the package util-linux, cannot be started: {error}"))

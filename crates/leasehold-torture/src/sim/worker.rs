@@ -232,7 +232,13 @@ impl Claiming {
         let record = self.record(kind);
         let lease = hash(guard.lease_id().expose().as_bytes());
         let deadline = guard.valid_for().map_or(SESSION, |valid| self.after(record.at, valid));
-        Record { lease, fence: guard.fence().get(), deadline, ..record }
+        // As it was granted, whatever was asked for.
+        let mode = match guard.mode() {
+            LockMode::Shared => Mode::Shared,
+            LockMode::Permit { .. } => Mode::Permit,
+            _ => Mode::Exclusive,
+        };
+        Record { lease, mode, fence: guard.fence().get(), deadline, ..record }
     }
 
     /// Looks; whether it still may.

@@ -48,7 +48,7 @@ enum Undo {
     Thaw(usize),
     Memory(usize),
     Descriptors(usize, u32, Rlimit),
-    Clock,
+    Clock(u64),
     Room,
 }
 
@@ -281,9 +281,9 @@ impl<'a> Making<'a> {
     fn step(&mut self, planned: Planned) -> io::Result<()> {
         let Some(clocks) = self.clocks else { return Ok(()) };
         self.note(Kind::FaultBegin, planned.fault, 0, false)?;
+        let before = clocks.readings(planned.fault)?;
         clocks.step(planned.fault, planned.much)?;
-        self.landed.of(planned.fault).landed += 1;
-        self.later(planned, 0, false, Undo::Clock);
+        self.later(planned, 0, false, Undo::Clock(before));
         Ok(())
     }
 
@@ -330,9 +330,11 @@ impl<'a> Making<'a> {
                     room.empty()?;
                 }
             }
-            Undo::Clock => {
+            Undo::Clock(before) => {
                 if let Some(clocks) = self.clocks {
                     clocks.step(one.fault, 0)?;
+                    // Somebody whose clock it is read it meanwhile.
+                    landed = clocks.readings(one.fault)? > before;
                 }
             }
         }

@@ -11,6 +11,8 @@ mod stalls;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::backend::{Info, Liveness, TimeAuthority};
@@ -42,10 +44,10 @@ use stalls::Stalls;
 const HISTORY: &str = "supervisor";
 
 /// How long workers may take to give back what they hold.
-const FINISH: Duration = Duration::from_secs(20);
+pub(crate) const FINISH: Duration = Duration::from_secs(20);
 
 /// How long a dead waiter's place can hold up the others, where there are queues.
-const TICKET: Duration = Duration::from_secs(10);
+pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
 /// How long after the end something may be left where nothing has to expire.
 const AT_REST: Duration = Duration::from_secs(1);
@@ -71,15 +73,30 @@ pub struct Order {
     pub out: PathBuf,
     /// Whether to say on stderr how it goes on, if that is a terminal.
     pub progress: bool,
+    /// What the names of the locks begin with. Without it they have nothing before them in a throw-away store, and
+    /// something random in any other.
+    pub prefix: Option<String>,
+    /// The run ends early, and is judged as far as it came, when this becomes true.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Order {
     /// Twelve workers for twenty seconds, or for as long as twenty fail-overs take.
     pub fn new(store: Store, profile: Profile, out: impl Into<PathBuf>) -> Self {
         let time = Duration::from_secs(if profile == Profile::Failover { FAILOVER_SECS } else { 20 });
-        let out = out.into();
-        let (seed, workers, wait_replicas, progress) = (1, 12, 0, false);
-        Order { store, url: None, profile, time, seed, workers, wait_replicas, out, progress }
+        Order {
+            store,
+            url: None,
+            profile,
+            time,
+            seed: 1,
+            workers: 12,
+            wait_replicas: 0,
+            out: out.into(),
+            progress: false,
+            prefix: None,
+            stop: Arc::default(),
+        }
     }
 
     /// Runs it, has it judged, and writes the report.
@@ -232,9 +249,10 @@ impl Run<'_> {
         let mut said = started;
         let mut load = Load::new();
         let least = floors::failovers(self.plan);
-        while started.elapsed() < self.order.time
-            // However slow the machine is.
-            || making.landed.failovers() < least && started.elapsed() < self.order.time * FAILOVER_TIMES
+        while !self.order.stop.load(Ordering::Relaxed)
+            && (started.elapsed() < self.order.time
+                // However slow the machine is.
+                || making.landed.failovers() < least && started.elapsed() < self.order.time * FAILOVER_TIMES)
         {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
@@ -265,20 +283,11 @@ impl Run<'_> {
     }
 
     fn setting(&self, ground: &Ground, info: &Info) -> Setting {
-        let Order { store, profile, url, seed, .. } = self.order;
+        let Order { store, profile, url, seed, prefix, .. } = self.order;
         // Somebody's own store may have anything in it.
-        let prefix =
-            url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
-        let lock = |name: &str, limit| {
-            let name = format!("{prefix}{name}");
-            Name { part: ground.part_of(&name), name, limit }
-        };
-        let mut names = vec![lock("hot", 0), lock("book", 0)];
-        if info.max_permits >= 3 {
-            names.push(lock("pool", 3));
-        }
-        names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
-        names.push(lock("quiet", 0));
+        let random = || url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash()));
+        let mut names = names(&prefix.clone().or_else(random).unwrap_or_default(), info);
+        names.iter_mut().for_each(|name| name.part = ground.part_of(&name.name));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
@@ -359,6 +368,18 @@ impl Run<'_> {
     }
 }
 
+/// The locks that workers are after.
+pub(crate) fn names(prefix: &str, info: &Info) -> Vec<Name> {
+    let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit, part: 0 };
+    let mut names = vec![lock("hot", 0), lock("book", 0)];
+    if info.max_permits >= 3 {
+        names.push(lock("pool", 3));
+    }
+    names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
+    names.push(lock("quiet", 0));
+    names
+}
+
 /// Whether no fault is made: a planted defect.
 fn does_nothing() -> bool {
     #[cfg(feature = "bugs")]
@@ -368,7 +389,7 @@ fn does_nothing() -> bool {
 }
 
 /// A process that ends with its keeper.
-struct Killed(std::process::Child);
+pub(crate) struct Killed(pub(crate) std::process::Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -61,7 +61,9 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::SqliteFenceInMemory, Invariant::I3, Store::Sqlite, Profile::Clock, 5),
     live(Bug::FileCountsNothing, Invariant::I3, Store::File, Profile::Clock, 5),
     live(Bug::HttpRepeatsWithNewId, Invariant::I5, Store::Http, Profile::Calm, 4),
-    // The simulation shows it too.
+    // The simulation shows these too.
+    live(Bug::PermitGrantedAsLock, Invariant::I11, Store::Sqlite, Profile::Calm, 4),
+    live(Bug::DeadlineNotLookedAt, Invariant::J3, Store::Sqlite, Profile::Pause, 6),
     live(Bug::DropWithoutGiveBack, Invariant::J6, Store::Redis, Profile::Leak, 5),
     live(Bug::ResourceTakesStale, Invariant::I4, Store::Redis, Profile::Pause, 6),
     LiveExhibit {

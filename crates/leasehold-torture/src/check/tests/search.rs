@@ -3,10 +3,14 @@
 //! The lock is the contract's, made as permissive as a history can be read: a lease lasts at least until the latest deadline
 //! its holder saw and may end by itself at any moment after it; an answer tells what was true at one moment between
 //! call and return; a call without an answer takes effect at one moment after it, or never. Places in queues are no part of it.
+//!
+//! A revoke ends every lease, or has them refused from then on; without an answer it happens by the time at which everything that was
+//! sent has arrived, or never. A session may end while a fault is on its holder's way, or when that has died; nothing else ends it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
-use crate::history::record::{Kind, Loss, Mode, Record};
+use crate::history::record::{Fault, Kind, Loss, Mode, Record};
 
 /// What an operation did to the lock, and what it must have found.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +42,25 @@ enum Act {
     MaybeGranted {
         mode: Mode,
     },
+    /// There, and renewed: not if it was revoked.
+    Renewed {
+        id: u64,
+        deadline: Option<u64>,
+    },
+    /// Gone, or revoked.
+    Refused {
+        id: u64,
+    },
+    Revoked {
+        now: bool,
+    },
+    MaybeRevoked {
+        now: bool,
+    },
+    /// All that a worker holds by its session, if there are sessions.
+    MaybeEnded {
+        worker: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,16 +73,100 @@ struct Event {
 
 impl Event {
     fn must_be(&self) -> bool {
-        !matches!(self.act, Act::MaybeReleased { .. } | Act::MaybeGranted { .. })
+        use Act::{MaybeEnded, MaybeGranted, MaybeReleased, MaybeRevoked};
+        !matches!(
+            self.act,
+            MaybeReleased { .. } | MaybeGranted { .. } | MaybeRevoked { .. } | MaybeEnded { .. }
+        )
     }
+}
+
+/// What goes on around the lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Promises {
+    /// What was sent arrives within so long after it, or after a fault on its way. 0: at any time.
+    pub(super) arrives: u64,
+    /// There are sessions, and that one has ended is noticed within so long.
+    pub(super) notices: Option<u64>,
 }
 
 /// Whether there is an order. `limit`: of permits, 0 for a reader-writer lock.
 pub(super) fn linearizable(histories: &[Vec<Record>], limit: u32) -> bool {
-    let Some(events) = events(histories) else { return false };
-    assert!(events.len() <= 64);
-    let search = Search { events, limit };
-    search.go(&mut State::default(), 0, 0)
+    explained(histories, limit, Promises::default(), u64::MAX).unwrap_or(false)
+}
+
+/// The same among faults; `None` if it is not found out in so many steps.
+pub(super) fn explained(
+    histories: &[Vec<Record>],
+    limit: u32,
+    promises: Promises,
+    steps: u64,
+) -> Option<bool> {
+    let Some(mut events) = events(histories) else { return Some(false) };
+    around(histories, promises, &mut events);
+    if events.len() > 64 {
+        return None;
+    }
+    let search = Search { events, limit, left: Cell::new(steps) };
+    let found = search.go(&mut State::default(), 0, 0);
+    if found || search.left.get() > 0 { Some(found) } else { None }
+}
+
+/// Revokes, deaths, and faults of a worker's way.
+fn around(histories: &[Vec<Record>], promises: Promises, events: &mut Vec<Event>) {
+    let faults = || {
+        let all = histories.iter().flatten();
+        let begins = all.filter(|record| record.kind == Kind::FaultBegin);
+        begins.map(|begin| {
+            let same = |end: &&Record| {
+                end.kind == Kind::FaultEnd
+                    && (end.fault, end.value) == (begin.fault, begin.value)
+                    && end.at >= begin.at
+            };
+            let end = histories.iter().flatten().find(same).map_or(u64::MAX, |end| end.at);
+            (begin.fault, begin.value as u32, begin.at, end)
+        })
+    };
+    let arrived = |worker: u32, sent: u64| {
+        if promises.arrives == 0 {
+            return u64::MAX;
+        }
+        let mut by = sent.saturating_add(promises.arrives);
+        let mut ways: Vec<_> =
+            faults().filter(|(fault, other, ..)| *fault != Fault::Kill && *other == worker).collect();
+        ways.sort_by_key(|(_, _, from, _)| *from);
+        for (_, _, from, to) in ways {
+            // One that was over before it was sent is not in its way; the next ones may be.
+            if to >= sent && from <= by {
+                by = by.max(to.saturating_add(promises.arrives));
+            }
+        }
+        by
+    };
+    for history in histories {
+        for (place, call) in history.iter().enumerate().filter(|(_, record)| record.kind == Kind::RevokeCall)
+        {
+            let now = call.value == 1;
+            let answer = history[place..].iter().find(|record| record.kind == Kind::Revoked);
+            let event = match answer {
+                Some(answer) if answer.value == 0 => {
+                    Event { worker: call.worker, from: call.at, to: answer.at, act: Act::Revoked { now } }
+                }
+                answer => {
+                    let to = arrived(call.worker, answer.map_or(call.at, |answer| answer.at));
+                    Event { worker: call.worker, from: call.at, to, act: Act::MaybeRevoked { now } }
+                }
+            };
+            events.push(event);
+        }
+    }
+    if let Some(notices) = promises.notices {
+        for (fault, worker, from, to) in faults() {
+            let to = if fault == Fault::Kill { u64::MAX } else { to.saturating_add(notices) };
+            // Each of the worker's leases in that time may end, one after the other.
+            events.extend([Event { worker, from, to, act: Act::MaybeEnded { worker } }; 2]);
+        }
+    }
 }
 
 /// `None` if one lease alone contradicts itself: lost is final.
@@ -91,11 +198,13 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
                 Kind::Held if lost.contains_key(&claim) => return None,
                 // Not believed at all.
                 Kind::Held if deadline <= at => continue,
-                Kind::Held | Kind::Renewed => {
-                    Act::There { id, deadline: Some(deadline).filter(|deadline| *deadline > at) }
+                Kind::Held => Act::There { id, deadline: Some(deadline).filter(|deadline| *deadline > at) },
+                Kind::Renewed => {
+                    Act::Renewed { id, deadline: Some(deadline).filter(|deadline| *deadline > at) }
                 }
                 Kind::Released => Act::Released { id },
-                Kind::ReleasedNothing | Kind::RenewRefused => Act::Gone { id },
+                Kind::ReleasedNothing => Act::Gone { id },
+                Kind::RenewRefused => Act::Refused { id },
                 Kind::Lost if value == Loss::Refused as u64 => Act::Gone { id },
                 Kind::ReleaseFailed => Act::MaybeReleased { id },
                 Kind::AcquireFailed => Act::MaybeGranted { mode },
@@ -134,6 +243,10 @@ struct State {
     fence: u64,
     /// Id, whether exclusive, and from when on it may end by itself.
     leases: Vec<(u64, bool, u64)>,
+    /// Those that were revoked, and are there until their time is over.
+    revoked: Vec<u64>,
+    /// Those that were ended without their holders' knowledge, and until when these may go on believing.
+    unaware: Vec<(u64, u64)>,
 }
 
 impl State {
@@ -156,11 +269,17 @@ impl State {
 struct Search {
     events: Vec<Event>,
     limit: u32,
+    /// How many more steps it may take.
+    left: Cell<u64>,
 }
 
 impl Search {
     /// Tries each that can be next.
     fn go(&self, state: &mut State, done: u64, made: u64) -> bool {
+        if self.left.get() == 0 {
+            return false;
+        }
+        self.left.set(self.left.get() - 1);
         let open = |place: usize| done & (1 << place) == 0;
         let left = || (0..self.events.len()).filter(|place| open(*place));
         if left().all(|place| !self.events[place].must_be()) {
@@ -212,7 +331,29 @@ impl Search {
             }
             Act::Busy { mode } if state.in_the_way(mode, self.limit).is_empty() => Vec::new(),
             Act::Busy { .. } => one(next),
-            Act::There { id, deadline } => {
+            Act::Renewed { id, .. } if state.revoked.contains(&id) => Vec::new(),
+            Act::Refused { id } if state.revoked.contains(&id) => one(next),
+            Act::Revoked { now } | Act::MaybeRevoked { now } => {
+                next.revoked.extend(next.leases.iter().map(|(id, ..)| *id));
+                if now {
+                    next.unaware.extend(next.leases.drain(..).map(|(id, ..)| (id, u64::MAX)));
+                }
+                one(next)
+            }
+            Act::MaybeEnded { worker } => {
+                let own = |id: u64| id / 1000 == u64::from(worker);
+                let ended = next.leases.iter().filter(|(id, ..)| own(*id)).map(|(id, ..)| (*id, event.to));
+                next.unaware.extend(ended);
+                next.leases.retain(|(id, ..)| !own(*id));
+                one(next)
+            }
+            Act::There { id, .. }
+                if !state.has(id)
+                    && state.unaware.iter().any(|(other, until)| *other == id && *until >= event.from) =>
+            {
+                one(next)
+            }
+            Act::There { id, deadline } | Act::Renewed { id, deadline } => {
                 let Some(lease) = next.leases.iter_mut().find(|(other, ..)| *other == id) else {
                     return Vec::new();
                 };
@@ -224,7 +365,7 @@ impl Search {
                 next.leases.retain(|(other, ..)| *other != id);
                 one(next)
             }
-            Act::Gone { id } => {
+            Act::Gone { id } | Act::Refused { id } => {
                 if let Some((_, _, ends)) = next.leases.iter().find(|(other, ..)| *other == id) {
                     next.now = next.now.max(*ends);
                     next.leases.retain(|(other, ..)| *other != id);

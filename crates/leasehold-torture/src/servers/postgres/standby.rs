@@ -35,16 +35,6 @@ impl Postgres {
             .arg(directory.path().join("data")))
         .map(drop)
     }
-
-    /// As [`sql`](Postgres::sql).
-    ///
-    /// # Errors
-    /// If it fails.
-    fn try_sql(&self, sql: &str) -> io::Result<String> {
-        let mut psql = Command::new(program("psql")?);
-        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url()).args(["-c", sql]);
-        run(psql.env("PGCONNECT_TIMEOUT", "60"))
-    }
 }
 
 /// What a standby calls itself where it says nothing else. A copy that is under way has another name, and confirms nothing.

@@ -98,7 +98,9 @@ impl Content {
         let version = lines.next()?.parse().ok()?;
         let boot = unescape(lines.next()?)?.into();
         let name = unescape(lines.next()?)?.into();
-        lines.next().is_none().then_some(Content { kind, fence, reserved, version, boot, name })
+        let content = Content { kind, fence, reserved, version, boot, name };
+        // Numbers with a sign, or escapes that are none, are not ours.
+        (lines.next().is_none() && content.write() == text).then_some(content)
     }
 }
 
@@ -217,5 +219,23 @@ mod tests {
         for torn in ["", "45900000000001", "4590000000000010", "+59000000000001", "45900000000000x"] {
             assert_eq!(read_fence(torn), None, "{torn}");
         }
+    }
+
+    #[test]
+    fn fuzz_file_rows() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/file_rows.txt"), |input| {
+            let text = String::from_utf8_lossy(input);
+            if let Some(content) = Content::read(&text) {
+                assert_eq!(content.write(), text, "only what was written so is read");
+                assert_eq!(Content::read(&content.write()), Some(content));
+            }
+            for record in Record::read_all(&text) {
+                assert_eq!(Record::read_all(&record.write()), [record]);
+            }
+            assert_eq!(unescape(&escape(&text)).as_deref(), Some(&*text));
+            if let Some(plain) = unescape(&text) {
+                assert_eq!(unescape(&escape(&plain)), Some(plain));
+            }
+        });
     }
 }

@@ -55,14 +55,29 @@ impl Options {
         if authority.as_str().contains('@') {
             return Err(bad("a token does not belong into a URL; use ?token_file=path"));
         }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        if host.is_empty() {
-            return Err(bad("there is no host"));
-        }
+        let host = match authority.host().strip_prefix('[') {
+            Some(inside) => inside.strip_suffix(']').filter(|inside| is_ipv6(inside)),
+            None => Some(authority.host()).filter(|host| !host.is_empty() && !host.contains(['[', ']'])),
+        };
+        let host = host.ok_or_else(|| bad("there is no host"))?.to_owned();
+        // `port_u16` takes a port that is none for one that is not there.
+        let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
+            None | Some("") => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(port) => {
+                let number = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
+                number.ok_or_else(|| bad("the port is a number up to 65535"))?
+            }
+        };
         let mut options = Options {
             tls,
             host,
-            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            port,
             base: uri.path().trim_end_matches('/').to_owned(),
             token: None,
             ca: None,
@@ -105,6 +120,11 @@ impl Options {
     }
 }
 
+/// An IPv6 address, perhaps with a zone.
+fn is_ipv6(text: &str) -> bool {
+    text.split('%').next().is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,9 +136,46 @@ mod tests {
         assert_eq!((options.base.as_str(), options.authority().as_str()), ("/locks", "[::1]:7420"));
         assert_eq!(options.ca, Some("/ca.pem".into()));
         assert_eq!(Options::parse("http://example").unwrap().port, 80);
-        for bad in ["http://", "http:", "http://u:secret@h", "http://h?x=1", "http://h?cert=a", "ftp://h"] {
+        for bad in [
+            "http://",
+            "http:",
+            "http://u:secret@h",
+            "http://h?x=1",
+            "http://h?cert=a",
+            "ftp://h",
+            "http://h:70000",
+            "http://[h]",
+            "http://&[::1]h",
+        ] {
             let error = Options::parse(bad).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn fuzz_http_urls() {
+        use testkit::fuzz::{SECRET, fuzz};
+        fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/http_urls.txt"), |input| {
+            let url = String::from_utf8_lossy(input);
+            match Options::parse(&url) {
+                Ok(read) => {
+                    // Paths of certificates are no secrets, and neither is the host; there is no password.
+                    let shown = format!(
+                        "http{}://{}{}",
+                        if read.tls { "s" } else { "" },
+                        read.authority(),
+                        read.base
+                    );
+                    if read.ca.is_none() && read.host.is_ascii() {
+                        let again = Options::parse(&shown).expect("what was read is written as a URL");
+                        assert_eq!((again.host, again.port, again.base), (read.host, read.port, read.base));
+                    }
+                }
+                Err(error) => {
+                    let shown = format!("{error} {error:?}");
+                    assert!(!shown.contains(SECRET), "the error shows a secret: {shown}");
+                }
+            }
+        });
     }
 }

@@ -184,3 +184,32 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
         queue_length: lock.queue_length,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_http_answers() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_answers.txt"), |input| {
+            for status in [200, 400, 403, 404, 409, 410, 413, 429, 500, 503] {
+                let answer = || Answer { status, body: input.to_vec() };
+                match attempt(answer()) {
+                    // Nothing is granted unless the server said so.
+                    Ok(Attempt::Granted(_)) => assert_eq!(status, 200),
+                    Ok(Attempt::Busy(_)) => assert_ne!(status, 200),
+                    _ => {}
+                }
+                let _ = (released(answer()), revoked(answer()), answer().ok::<Batch>());
+            }
+            if let Ok(value) = serde_json::from_slice::<serde_json::Value>(input) {
+                let _ = renewed(value);
+            }
+            if let Ok(lock) = serde_json::from_slice::<wire::Lock>(input)
+                && let Ok(info) = name_info(lock.clone())
+            {
+                assert_eq!(info.name.as_str(), Name::new(&lock.lock_name).expect("a name").as_str());
+            }
+        });
+    }
+}

@@ -422,4 +422,23 @@ mod tests {
         let text = format!("{address:?}");
         assert!(text.contains('h') && !text.contains("hunter2") && !text.contains("root"), "{text}");
     }
+
+    #[test]
+    fn fuzz_postgres_urls() {
+        use testkit::fuzz::{SECRET, fuzz};
+        fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/postgres_urls.txt"), |input| {
+            let url = String::from_utf8_lossy(input);
+            match Address::parse(&url) {
+                Ok(read) => {
+                    let hosts: String = read.config().get_hosts().iter().map(show).collect();
+                    let shown = format!("{read:?}");
+                    assert!(hosts.contains(SECRET) || !shown.contains(SECRET), "{shown}");
+                }
+                Err(error) => {
+                    let shown = format!("{error} {error:?}");
+                    assert!(!shown.contains(SECRET), "the error shows a secret: {shown}");
+                }
+            }
+        });
+    }
 }

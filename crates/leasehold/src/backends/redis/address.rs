@@ -386,4 +386,25 @@ mod tests {
             assert!(error.message().contains(named), "{url}: {error:?}");
         }
     }
+
+    #[test]
+    fn fuzz_redis_urls() {
+        use testkit::fuzz::{SECRET, fuzz};
+        fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/redis_urls.txt"), |input| {
+            let url = String::from_utf8_lossy(input);
+            match Address::parse(&url) {
+                Ok(read) => {
+                    let secret = |text: Option<&str>| text.is_some_and(|text| text.contains(SECRET));
+                    let hosts = format!("{:?}", read.hosts);
+                    if secret(read.login.password()) && !hosts.contains(SECRET) {
+                        assert!(!format!("{read:?}").contains(SECRET), "{read:?}");
+                    }
+                }
+                Err(error) => {
+                    let shown = format!("{error} {error:?}");
+                    assert!(!shown.contains(SECRET), "the error shows a secret: {shown}");
+                }
+            }
+        });
+    }
 }

@@ -268,3 +268,45 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
     info.queue_length = answer.count()?;
     Ok(Seen { info, known: answer.count()? == 1, time: now })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_redis_answers() {
+        let name = Name::new("name").expect("a name");
+        let claim = Claim::new(name.clone(), Mode::Exclusive, Duration::from_secs(30), "owner");
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/redis_answers.txt"), |input| {
+            let Ok(value) = redis::parse_redis_value(input) else { return };
+            let answer = || Answer::new(value.clone());
+            if let Ok(mut answer) = answer() {
+                let _ = (answer.time(), acquired(&mut answer, &claim));
+            }
+            let _ = answer().and_then(|mut answer| renewed(&mut answer));
+            let _ = answer().and_then(|mut answer| released(&mut answer));
+            let _ = answer().and_then(|mut answer| revoked(&mut answer));
+            let _ = answer().and_then(|mut answer| swept(&mut answer));
+            if let Ok(seen) = inspected(value, &name) {
+                assert_eq!(seen.info.name, name);
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_redis_labels() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/redis_labels.txt"), |input| {
+            let text = String::from_utf8_lossy(input);
+            let (owner, metadata) =
+                text.split_once('|').map_or((&*text, None), |(one, two)| (one, Some(two)));
+            let written = String::from_utf8(super::super::calls::label(owner, metadata)).expect("it is text");
+            let (read_owner, read_metadata) = read_label(&written).expect("what was written");
+            assert_eq!((&*read_owner, read_metadata.as_deref()), (owner, metadata));
+            if let Ok((owner, metadata)) = read_label(&text) {
+                let again = super::super::calls::label(&owner, metadata.as_deref());
+                let again = String::from_utf8(again).expect("it is text");
+                assert_eq!(read_label(&again).expect("what was written"), (owner, metadata));
+            }
+        });
+    }
+}

@@ -59,7 +59,7 @@ fn owner(owner: Option<&Arc<str>>) -> Vec<u8> {
 }
 
 /// `<bytes of the owner>:<owner>`, and then, if there is any, `+<metadata>`.
-fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
+pub(super) fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
     let mut label = number(owner.len() as u64);
     label.push(b':');
     label.extend_from_slice(owner.as_bytes());

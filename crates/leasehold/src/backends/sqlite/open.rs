@@ -266,7 +266,7 @@ fn set_up(db: &Connection, max_pages: Option<u32>) -> Result<(), Fault> {
 }
 
 /// Brings the tables to the newest layout, in one transaction.
-fn migrate(db: &mut Connection) -> Result<()> {
+pub(super) fn migrate(db: &mut Connection) -> Result<()> {
     let undone = |fault| fault::error(fault, Outcome::Undone);
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(undone)?;
     // Asked again: another process may have been quicker.

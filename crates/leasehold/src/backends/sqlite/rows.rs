@@ -239,3 +239,119 @@ pub(super) fn remove(db: &Connection, name: &str, id: &LeaseId, from: Table) -> 
     db.prepare_cached(sql)?.execute([name, id.expose()])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::open::migrate;
+    use super::*;
+    use crate::backend::Gone;
+    use crate::state::{LeaseRow, SpentRow, TicketRow};
+
+    fn now() -> Now {
+        Now { expiry: 7, wall: 1_700_000_000_000_000 }
+    }
+
+    /// Numbers and text from bytes, one after the other; zeros when there are no more.
+    struct Bytes<'a>(&'a [u8]);
+
+    impl Bytes<'_> {
+        fn number(&mut self) -> u64 {
+            let (first, rest) = self.0.split_at(self.0.len().min(8));
+            self.0 = rest;
+            let mut bytes = [0; 8];
+            bytes[..first.len()].copy_from_slice(first);
+            // As the store has them: below 2^63.
+            u64::from_le_bytes(bytes) >> 1
+        }
+
+        fn is_even(&mut self) -> bool {
+            self.number().is_multiple_of(2)
+        }
+
+        fn text(&mut self) -> String {
+            let (first, rest) = self.0.split_at(self.0.len().min(12));
+            self.0 = rest;
+            String::from_utf8_lossy(first).into_owned()
+        }
+
+        fn mode(&mut self) -> Mode {
+            match self.number() % 3 {
+                0 => Mode::Exclusive,
+                1 => Mode::Shared,
+                _ => Mode::Permit { limit: self.number() as u32 },
+            }
+        }
+
+        fn row(&mut self) -> Row {
+            let (kind, mode, owner) = (self.number() % 3, self.mode(), self.text().into());
+            match kind {
+                0 => Row::Lease(LeaseRow {
+                    mode,
+                    owner,
+                    fence: Fence::new(self.number()),
+                    granted: Fence::new(self.number()),
+                    metadata: self.is_even().then(|| self.text().into()),
+                    ttl: self.number(),
+                    expires: self.number(),
+                    acquired_wall: self.number(),
+                    renewals: self.number(),
+                    nonce: self.number() << 1,
+                    repeated: self.is_even(),
+                    revoked: self.is_even(),
+                }),
+                1 => Row::Ticket(TicketRow {
+                    arrival: self.number(),
+                    mode,
+                    owner,
+                    ttl: self.number(),
+                    lapses: self.number(),
+                    joined: self.number(),
+                    nonce: self.number() << 1,
+                    repeated: self.is_even(),
+                    woken: self.is_even(),
+                }),
+                _ => {
+                    let all = [Gone::Expired, Gone::NotFound, Gone::Superseded, Gone::Revoked];
+                    Row::Spent(SpentRow {
+                        until: self.number(),
+                        why: all[self.number() as usize % all.len()],
+                    })
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fuzz_sqlite_rows() {
+        let mut db = Connection::open_in_memory().expect("memory");
+        migrate(&mut db).expect("tables");
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/sqlite_rows.txt"), |input| {
+            db.execute_batch("DELETE FROM leases; DELETE FROM tickets; DELETE FROM spent")
+                .expect("it is empty");
+            let mut bytes = Bytes(input);
+            let (id, row) = (LeaseId::random(), bytes.row());
+            put(&db, "/name", &id, &row, None, now()).expect("it is stored");
+            let (state, ..) = load(&db, "/name").expect("it is read");
+            assert_eq!(state.row(&id), Some(row), "what is stored is read back");
+            // Whatever somebody has written into the file is read or refused.
+            let text = String::from_utf8_lossy(input);
+            let texts = [
+                ("leases", "mode"),
+                ("leases", "owner"),
+                ("leases", "id"),
+                ("leases", "metadata"),
+                ("tickets", "id"),
+            ];
+            for (table, column) in texts {
+                let _ = db.execute(&format!("UPDATE {table} SET {column} = ?1"), [&*text]);
+            }
+            let numbers =
+                [("leases", "permits"), ("leases", "fence"), ("leases", "ttl_us"), ("spent", "until_us")];
+            for (table, column) in numbers {
+                let number = bytes.number().cast_signed().wrapping_neg();
+                let _ = db.execute(&format!("UPDATE {table} SET {column} = ?1"), [number]);
+            }
+            let _ = load(&db, "/name");
+        });
+    }
+}

@@ -90,4 +90,18 @@ mod tests {
     fn text_that_nobody_wrote_is_refused() {
         assert!(read("a\u{1}b").is_err() && read("\u{1}").is_err());
     }
+
+    #[test]
+    fn fuzz_postgres_rows() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/postgres_rows.txt"), |input| {
+            let text = String::from_utf8_lossy(input);
+            assert_eq!(read(&write(&text)).expect("what was written"), text);
+            // What is read was written so, and in no other way.
+            if !text.contains('\0')
+                && let Ok(plain) = read(&text)
+            {
+                assert_eq!(write(&plain), text);
+            }
+        });
+    }
 }

@@ -21,7 +21,7 @@ const SMALL: u64 = 60;
 /// How many steps a search may take: what needs more is not counted.
 const STEPS: u64 = 10_000;
 
-/// Of those without an order, so many in a hundred may go unnoticed: what may have ended by a fault is not accused.
+/// Of those without an order, so many in a hundred may go unnoticed.
 const GAPS: u64 = 15;
 
 fn histories() -> u64 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Release};
+use leasehold::backend::{Attempt, Backend, Claim, Gone, Release};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::state::{Answer, Now, Op, Row, State};
 use leasehold::{LeaseId, Name};

@@ -65,6 +65,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     };
     at_least("hand-overs", CALM_HANDOVERS / part, figures.handovers);
     at_least("leases judged by I1", CALM_JUDGED / part, figures.judged_by(Invariant::I1));
+    used(plan, promises, figures, part, &mut at_least);
     if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel) {
         // Elsewhere something explains nearly every delay.
         at_least("waits judged by J1", 50, figures.judged_by(Invariant::J1));
@@ -141,6 +142,54 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     floors
 }
 
+/// How often each part of the API was used, in 20 calm seconds.
+const CALM_USED: u64 = 100;
+
+/// What the workers must have used, as far as the store has it.
+fn used(
+    plan: &Plan,
+    promises: &Promises,
+    figures: &Figures,
+    part: u64,
+    at_least: &mut impl FnMut(&str, u64, u64),
+) {
+    let operations = |kind: &str| figures.operations.get(kind).copied().unwrap_or(0);
+    let faces = |face: &str| figures.faces.get(face).copied().unwrap_or(0);
+    let least = CALM_USED / part;
+    at_least("grants to readers", 5 * least, figures.readers);
+    if !matches!(plan.store, Store::Quorum | Store::Advisory) {
+        at_least("grants of permits", 5 * least, figures.permits);
+    }
+    at_least("acquires by with_lock and its like", least, faces("With"));
+    at_least("acquires by blocking faces", least, faces("Blocking"));
+    at_least("work inside of run", least, operations("RunEnded"));
+    if plan.profile == Profile::All {
+        // Half of its time everybody stands behind one who died in the queue: what is rare may not happen at all.
+        return;
+    }
+    if plan.store != Store::File {
+        at_least("downgrades", least, operations("Downgraded"));
+    }
+    at_least("adoptions", least, operations("Adopted"));
+    if !promises.session {
+        at_least("leases revoked at once", least / 4, figures.revoked);
+        at_least("shortenings", least / 4, operations("Shortened"));
+        if plan.profile != Profile::Leak {
+            at_least("adoptions by another process", least / 4, figures.adopted);
+        }
+    }
+    if promises.fifo {
+        at_least("lists of those who waited", least / 4, figures.lists);
+        if plan.profile == Profile::Calm {
+            at_least("grants judged by a list (J4)", CALM_USED, figures.judged_by(Invariant::J4));
+        }
+    }
+    if matches!(plan.store, Store::Http | Store::Memory) {
+        at_least("bare HTTP clients that waited", least / 4, faces("Raw"));
+    }
+    at_least("clients closed in the middle", (least / 20).max(1), operations("Closed"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +216,14 @@ mod tests {
         let judged = |judged| Judged { judged, ..Judged::default() };
         let mut figures = Figures { handovers: 375, ..Figures::default() };
         assert!(!of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
-        figures.judged = [("I1".into(), judged(125)), ("J1".into(), judged(13))].into();
+        figures.judged =
+            [("I1".into(), judged(125)), ("J1".into(), judged(13)), ("J4".into(), judged(25))].into();
+        assert!(!of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
+        (figures.readers, figures.permits) = (125, 125);
+        (figures.revoked, figures.adopted, figures.lists) = (7, 13, 7);
+        let often = |of: &[&str]| of.iter().map(|what| ((*what).into(), 25)).collect();
+        figures.operations = often(&["Downgraded", "Adopted", "Shortened", "RunEnded", "Closed"]);
+        figures.faces = often(&["With", "Blocking"]);
         assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
     }
 }

@@ -19,7 +19,7 @@ use crate::check;
 use crate::clock::Clocks;
 use crate::ground::Ground;
 use crate::history::record::Log;
-use crate::history::setting::{Name, Promises, Setting};
+use crate::history::setting::{Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
@@ -38,6 +38,9 @@ use stalls::Stalls;
 
 /// The name of the supervisor's history in the directory of a run.
 const HISTORY: &str = "supervisor";
+
+/// Where leases are laid down for another process, in the directory of a run.
+const HANDED: &str = "handed";
 
 /// How long workers may take to give back what they hold.
 const FINISH: Duration = Duration::from_secs(20);
@@ -150,6 +153,7 @@ impl Run<'_> {
 
         self.say("starting the workers");
         let socket = self.out.join("socket");
+        std::fs::create_dir_all(self.out.join(HANDED))?;
         let role = Role::Resource { socket: socket.clone(), history: self.out.join(resource::HISTORY) };
         let mut resource = Killed(roles::start(role, Stdio::inherit(), &Around::default())?);
         if !is_ready(&mut resource.0) {
@@ -174,6 +178,8 @@ impl Run<'_> {
         drop(crew);
         drop(resource);
         let _ = std::fs::remove_file(&socket);
+        // What nobody took expires.
+        let _ = std::fs::remove_dir_all(self.out.join(HANDED));
         self.say("looking at the store at rest");
         let patience = match profile {
             // Everybody gave back what it had, and nobody died: there is nothing to wait for.
@@ -253,13 +259,7 @@ impl Run<'_> {
         // Somebody's own store may have anything in it.
         let prefix =
             url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
-        let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
-        let mut names = vec![lock("hot", 0), lock("book", 0)];
-        if info.max_permits >= 3 {
-            names.push(lock("pool", 3));
-        }
-        names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
-        names.push(lock("quiet", 0));
+        let names = worker::locks_of(info, &prefix).into_iter().map(|(_, name)| name).collect();
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
@@ -304,9 +304,13 @@ impl Run<'_> {
             tasks: worker.tasks,
             threads: worker.threads,
             names: setting.names.clone(),
+            parts: worker::locks_of(info, "").into_iter().map(|(part, _)| part).collect(),
+            handed: self.out.join(HANDED),
             ttl_ms: self.plan.ttl_ms,
             session: setting.promises.session,
             shared: info.shared,
+            lists: info.fifo,
+            shows_ids: info.shows_ids,
             cancels: profile.cancels(),
             plain: if lossy { 2 } else { 5 },
             repeats: *store != Store::Quorum,

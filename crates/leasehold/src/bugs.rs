@@ -99,6 +99,12 @@ bugs! {
     RevokedRenewed,
     /// renew: that its session has ended is not told to its holder.
     SessionEndNotTold,
+    /// guard: a lease is not shortened, only renewed.
+    ShortenIgnored,
+    /// cell: a guard that is downgraded says so, and does not ask the store.
+    DowngradeNotAsked,
+    /// locks: a lease that is gone is adopted all the same.
+    GoneAdopted,
     /// redis: a release ends whatever mutex is there, not only its own.
     RedisReleasesWithoutId,
     /// redis: a renewal does not look whether the lease has expired.
@@ -111,6 +117,8 @@ bugs! {
     RedisRepeatsAnew,
     /// redis: one permit more than the limit is given.
     RedisOnePermitTooMany,
+    /// redis: a revoke at once only refuses renewals.
+    RedisRevokesPolitely,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
     /// postgres: nobody is notified that they may go in.

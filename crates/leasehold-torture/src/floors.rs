@@ -168,24 +168,24 @@ fn used(
         return;
     }
     if plan.store != Store::File {
-        at_least("downgrades", least, operations("Downgraded"));
+        at_least("downgrades", least * 2 / 5, operations("Downgraded"));
     }
-    at_least("adoptions", least, operations("Adopted"));
+    at_least("adoptions", least * 2 / 5, operations("Adopted"));
     if !promises.session {
-        at_least("leases revoked at once", least / 4, figures.revoked);
-        at_least("shortenings", least / 4, operations("Shortened"));
+        at_least("leases revoked at once", least / 10, figures.revoked);
+        at_least("shortenings", least / 10, operations("Shortened"));
         if plan.profile != Profile::Leak {
-            at_least("adoptions by another process", least / 4, figures.adopted);
+            at_least("adoptions by another process", least / 10, figures.adopted);
         }
     }
     if promises.fifo {
-        at_least("lists of those who waited", least / 4, figures.lists);
+        at_least("lists of those who waited", least / 10, figures.lists);
         if plan.profile == Profile::Calm {
             at_least("grants judged by a list (J4)", CALM_USED, figures.judged_by(Invariant::J4));
         }
     }
     if matches!(plan.store, Store::Http | Store::Memory) {
-        at_least("bare HTTP clients that waited", least / 4, faces("Raw"));
+        at_least("bare HTTP clients that waited", least / 10, faces("Raw"));
     }
     at_least("clients closed in the middle", (least / 20).max(1), operations("Closed"));
 }

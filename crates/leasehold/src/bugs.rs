@@ -145,6 +145,8 @@ bugs! {
     FileCountsNothing,
     /// http: an attempt that is made again has a new lease id.
     HttpRepeatsWithNewId,
+    /// server: a client that has gone keeps its place in the queue.
+    ServerKeepsVanished,
     /// the resource of a torture run: a stale write is taken.
     ResourceTakesStale,
     /// the supervisor of a torture run: no fault is made.

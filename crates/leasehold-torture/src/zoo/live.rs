@@ -61,6 +61,7 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::DowngradeNotAsked, Invariant::I13, Store::Redis, Profile::Calm, 4),
     live(Bug::GoneAdopted, Invariant::I1, Store::Redis, Profile::Calm, 6),
     live(Bug::ShortenIgnored, Invariant::I7, Store::Redis, Profile::Leak, 5),
+    live(Bug::ServerKeepsVanished, Invariant::J6, Store::Http, Profile::Calm, 8),
     live(Bug::ResourceTakesStale, Invariant::I4, Store::Redis, Profile::Pause, 6),
     LiveExhibit {
         bug: Bug::NoFaultIsMade,

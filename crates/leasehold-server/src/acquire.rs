@@ -291,10 +291,20 @@ impl Future for Handed {
     }
 }
 
+/// Whether a client that has gone is waited for all the same: a planted defect.
+fn keeps_vanished() -> bool {
+    #[cfg(feature = "bugs")]
+    return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
+    #[cfg(not(feature = "bugs"))]
+    false
+}
+
 impl Drop for Handed {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            self.gone.cancel();
+            if !keeps_vanished() {
+                self.gone.cancel();
+            }
             self.app.go_on_with(async { drop(work.await) });
         }
     }

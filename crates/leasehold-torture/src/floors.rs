@@ -86,6 +86,7 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     };
     at_least("hand-overs", CALM_HANDOVERS / part, figures.handovers);
     at_least("leases judged by I1", CALM_JUDGED / part, figures.judged_by(Invariant::I1));
+    used(plan, promises, figures, part, &mut at_least);
     if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel) {
         // Elsewhere something explains nearly every delay.
         at_least("waits judged by J1", 50, figures.judged_by(Invariant::J1));
@@ -201,6 +202,54 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
     .collect()
 }
 
+/// How often each part of the API was used, in 20 calm seconds.
+const CALM_USED: u64 = 100;
+
+/// What the workers must have used, as far as the store has it.
+fn used(
+    plan: &Plan,
+    promises: &Promises,
+    figures: &Figures,
+    part: u64,
+    at_least: &mut impl FnMut(&str, u64, u64),
+) {
+    let operations = |kind: &str| figures.operations.get(kind).copied().unwrap_or(0);
+    let faces = |face: &str| figures.faces.get(face).copied().unwrap_or(0);
+    let least = CALM_USED / part;
+    at_least("grants to readers", 5 * least, figures.readers);
+    if !matches!(plan.store, Store::Quorum | Store::Advisory) {
+        at_least("grants of permits", 5 * least, figures.permits);
+    }
+    at_least("acquires by with_lock and its like", least, faces("With"));
+    at_least("acquires by blocking faces", least, faces("Blocking"));
+    at_least("work inside of run", least, operations("RunEnded"));
+    if plan.profile == Profile::All {
+        // Half of its time everybody stands behind one who died in the queue: what is rare may not happen at all.
+        return;
+    }
+    if plan.store != Store::File {
+        at_least("downgrades", least * 2 / 5, operations("Downgraded"));
+    }
+    at_least("adoptions", least * 2 / 5, operations("Adopted"));
+    if !promises.session {
+        at_least("leases revoked at once", least / 10, figures.revoked);
+        at_least("shortenings", least / 10, operations("Shortened"));
+        if plan.profile != Profile::Leak {
+            at_least("adoptions by another process", least / 10, figures.adopted);
+        }
+    }
+    if promises.fifo {
+        at_least("lists of those who waited", least / 10, figures.lists);
+        if plan.profile == Profile::Calm {
+            at_least("grants judged by a list (J4)", CALM_USED, figures.judged_by(Invariant::J4));
+        }
+    }
+    if matches!(plan.store, Store::Http | Store::Memory) {
+        at_least("bare HTTP clients that waited", least / 10, faces("Raw"));
+    }
+    at_least("clients closed in the middle", (least / 20).max(1), operations("Closed"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +278,9 @@ mod tests {
         let judged = |judged| Judged { judged, ..Judged::default() };
         let mut figures = Figures { handovers: 375, ..Figures::default() };
         assert!(!of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
-        figures.judged = [("I1".into(), judged(125)), ("J1".into(), judged(13))].into();
+        let often = |of: &[&str]| of.iter().map(|what| ((*what).into(), 25)).collect();
+        figures.judged =
+            [("I1".into(), judged(125)), ("J1".into(), judged(13)), ("J4".into(), judged(25))].into();
         let unmet = |figures: &Figures| -> Vec<String> {
             let floors = of(&plan, &promises, &Faults::default(), figures);
             floors.into_iter().filter(|floor| !floor.is_met()).map(|floor| floor.what).collect()
@@ -238,6 +289,11 @@ mod tests {
         for invariant in Invariant::JUDGED {
             figures.judged.entry(format!("{invariant:?}")).or_insert(judged(1));
         }
+        assert!(unmet(&figures).contains(&"grants to readers".into()), "{:?}", unmet(&figures));
+        (figures.readers, figures.permits) = (125, 125);
+        (figures.revoked, figures.adopted, figures.lists) = (7, 13, 7);
+        figures.operations = often(&["Downgraded", "Adopted", "Shortened", "RunEnded", "Closed"]);
+        figures.faces = often(&["With", "Blocking"]);
         assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
     }
 }

@@ -169,6 +169,21 @@ impl fmt::Display for Report {
             "  acquires        {grants} granted, {busy} busy, {failed} failed, {dropped} dropped, {unknowns} calls unknown"
         )?;
         writeln!(f, "  leases          {handovers} hand-overs, {expiries} expiries, {takeovers} takeovers")?;
+        let operations = |kind: &str| figures.operations.get(kind).copied().unwrap_or(0);
+        writeln!(
+            f,
+            "  used            {} readers, {} permits, {} revoked at once, {} downgrades, {} shortened, {} adopted ({} by another process), {} lists",
+            figures.readers,
+            figures.permits,
+            figures.revoked,
+            operations("Downgraded"),
+            operations("Shortened"),
+            operations("Adopted"),
+            figures.adopted,
+            figures.lists
+        )?;
+        let faces: Vec<_> = figures.faces.iter().map(|(face, count)| format!("{face} {count}")).collect();
+        writeln!(f, "  by              {}, Run {}", faces.join(", "), operations("RunEnded"))?;
         let lost: Vec<_> = figures.lost.iter().map(|(why, count)| format!("{count} {why}")).collect();
         let lost = if lost.is_empty() { "none".into() } else { lost.join(", ") };
         let margin =

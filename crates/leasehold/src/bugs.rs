@@ -101,6 +101,12 @@ bugs! {
     RevokedRenewed,
     /// renew: that its session has ended is not told to its holder.
     SessionEndNotTold,
+    /// guard: a lease is not shortened, only renewed.
+    ShortenIgnored,
+    /// cell: a guard that is downgraded says so, and does not ask the store.
+    DowngradeNotAsked,
+    /// locks: a lease that is gone is adopted all the same.
+    GoneAdopted,
     /// redis: a release ends whatever mutex is there, not only its own.
     RedisReleasesWithoutId,
     /// redis: a renewal does not look whether the lease has expired.
@@ -117,6 +123,8 @@ bugs! {
     RedisWaitsForNoReplica,
     /// redis: the sentinels are asked for the primary once, and not after a fail-over.
     RedisAsksSentinelsOnce,
+    /// redis: a revoke at once only refuses renewals.
+    RedisRevokesPolitely,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
     /// postgres: nobody is notified that they may go in.
@@ -149,6 +157,8 @@ bugs! {
     DescriptorsKept,
     /// state: every release leaves its id behind, as if its attempt were unanswered.
     ReleasesLeaveIds,
+    /// server: a client that has gone keeps its place in the queue.
+    ServerKeepsVanished,
     /// the resource of a torture run: a stale write is taken.
     ResourceTakesStale,
     /// the supervisor of a torture run: no fault is made.

@@ -363,7 +363,8 @@ impl Cell {
         belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
         renewal.fence = Some(belief.fence);
-        renewal.mode = belief.downgrading.then_some(Mode::Shared);
+        let asks = belief.downgrading && !bugs::on(Bug::DowngradeNotAsked);
+        renewal.mode = asks.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
         (renewal, Sent { at: now, epoch: belief.epoch, capped })
     }

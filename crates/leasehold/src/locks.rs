@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
-use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
-use crate::bugs;
+use crate::backend::{Backend, Grant, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
@@ -491,7 +491,11 @@ impl Locks {
         let mut renewal = lease.renewal();
         renewal.ttl = options.max_hold.map_or(lease.ttl, |hold| lease.ttl.min(hold));
         let sent = self.client.clock.now();
-        match self.renew_one(renewal).await? {
+        let mut renewed = self.renew_one(renewal).await?;
+        if bugs::on(Bug::GoneAdopted) && matches!(renewed, Renewed::Gone(_)) {
+            renewed = Renewed::Held(Grant::new(lease.fence, lease.mode, Some(lease.ttl)));
+        }
+        match renewed {
             Renewed::Held(grant)
                 if cell::deadline(sent, &grant, lease.ttl)
                     .is_some_and(|end| self.client.clock.now() >= end) =>

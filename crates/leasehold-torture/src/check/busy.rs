@@ -27,7 +27,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
         let after = if case.fenced() && called <= lease.from { called } else { lease.called };
         holds.push((after, lease.possible.max(after)));
         if lease.mode == Mode::Exclusive {
-            exclusive.push((after, lease.possible.max(after)));
+            exclusive.push((after, lease.keeps_out().max(after)));
         }
     }
     let moments = LAST_MOMENTS.max(case.calls.last().map_or(0, |slowest| slowest.saturating_mul(2)));

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::matter::Reach;
+use super::queue::List;
+use super::revokes::Revokes;
 use super::windows::Windows;
 use super::{Invariant, Violation};
-use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Face, Fault, Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
 
 /// How long after its sending a request can arrive while nothing is the matter. Far more than it takes; a machine that is
@@ -42,6 +44,8 @@ pub(super) struct Acquire {
     /// When it returned, or else the last moment its process can have lived.
     pub(super) returned: u64,
     pub(super) lease: Option<usize>,
+    /// When its client had been closed: what it gave back had been sent by then.
+    pub(super) closed: Option<u64>,
     /// Its first record.
     pub(super) op: u32,
     /// Until when it can have held the lock or a place in its queue.
@@ -70,6 +74,12 @@ pub(super) struct Lease {
     pub(super) deadline: u64,
     /// From this moment on it was shared, if it was exclusive first.
     pub(super) downgraded: Option<u64>,
+    /// From this moment on it certainly kept no reader out: the store had said that it is shared.
+    pub(super) shared_by: u64,
+    /// For how long a renewal makes it last, since the store followed a shortening.
+    pub(super) shortened: Option<u64>,
+    /// When its client had been closed: what it gave back had been sent by then.
+    pub(super) closed: Option<u64>,
     pub(super) release_called: Option<u64>,
     /// When the store had said that it is gone, released or not.
     pub(super) gone: Option<u64>,
@@ -103,6 +113,11 @@ impl Lease {
             Mode::Exclusive => self.downgraded.unwrap_or(u64::MAX).min(self.end()),
             _ => 0,
         }
+    }
+
+    /// Until when it can have kept readers out.
+    pub(super) fn keeps_out(&self) -> u64 {
+        self.possible.min(self.shared_by)
     }
 
     /// It ended because its time was over.
@@ -156,17 +171,14 @@ pub(super) struct Case<'a> {
     pub(super) restarts: Windows,
     /// The store did not run.
     pub(super) paused: Windows,
-    /// What may have ended leases against their will, by name: revokes at once, and what the store does not promise.
-    pub(super) ended: Vec<Windows>,
     /// What a fail-over may have lost, by name: everything that was answered in these times, as far as the store may lose it.
     pub(super) lost: Vec<Windows>,
     /// When two primaries answered for a name.
     pub(super) two_primaries: Vec<Windows>,
-    /// All revokes, by name.
-    pub(super) revoked: Vec<Windows>,
-    /// The revokes that were answered, by name, in the order of their calls: when each was called, and when the first of it
-    /// and those after it had returned.
-    pub(super) refusing: Vec<Vec<(u64, u64)>>,
+    /// The revokes, by name.
+    pub(super) revokes: Vec<Revokes>,
+    /// The lists of those who waited that holders have seen, by name.
+    pub(super) lists: Vec<Vec<List>>,
     /// What the resource wrote, in its order.
     pub(super) resource: Vec<Record>,
     /// What was left in the store.
@@ -215,10 +227,9 @@ impl Case<'_> {
                 }))
     }
 
-    /// From when on the store certainly refuses to renew a lease, because it was revoked.
-    pub(super) fn refusing(&self, lease: &Lease) -> Option<u64> {
-        let revokes = &self.refusing[usize::from(lease.name)];
-        revokes.get(revokes.partition_point(|(called, _)| *called <= lease.from)).map(|(_, by)| *by)
+    /// The revokes of a lease's lock.
+    pub(super) fn revokes(&self, lease: &Lease) -> &Revokes {
+        &self.revokes[usize::from(lease.name)]
     }
 
     /// Whether the fences of its grants mean something.
@@ -299,11 +310,17 @@ impl Case<'_> {
                 Kind::AcquireCall if value == u64::MAX => write!(told, " {mode:?}"),
                 Kind::AcquireCall => write!(told, " {mode:?}, waits {:.3} ms", value as f64 / 1e6),
                 Kind::Lost => write!(told, " {:?}", Loss::ALL.get(value as usize)),
-                Kind::RenewCall => write!(told, " for {:.3} ms", value as f64 / 1e6),
+                Kind::RenewCall | Kind::ShortenCall | Kind::AdoptCall => {
+                    write!(told, " for {:.3} ms", value as f64 / 1e6)
+                }
                 Kind::ReleaseCall if value == 1 => write!(told, " by drop"),
                 _ => Ok(()),
             };
-            if fence > 0 {
+            if kind == Kind::AcquireCall {
+                if let Some(face) = Face::ALL.get(fence as usize).filter(|face| **face != Face::Usual) {
+                    let _ = write!(told, ", by {face:?}");
+                }
+            } else if fence > 0 {
                 let _ = write!(told, ", fence {fence}");
             }
             if deadline > 0 && kind != Kind::AcquireCall {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::case::{Case, Outcome};
-use crate::history::record::{Loss, Record};
+use crate::history::record::{Face, Kind, Loss, Mode, Record};
 
 /// What was seen. Times are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -51,6 +51,18 @@ pub struct Figures {
     pub judged: BTreeMap<String, Judged>,
     /// Faults, by kind, during which somebody whom they hit had an acquire under way or held a lock.
     pub felt: BTreeMap<String, u64>,
+    /// Grants to readers, and of permits.
+    pub readers: u64,
+    /// See `readers`.
+    pub permits: u64,
+    /// Acquires, by the part of the API that they were called by.
+    pub faces: BTreeMap<String, u64>,
+    /// Leases that another process than the one they were granted to adopted.
+    pub adopted: u64,
+    /// Leases that certainly ended because of a revoke at once.
+    pub revoked: u64,
+    /// Lists of those who waited, with somebody in them.
+    pub lists: u64,
     /// How often each thing was recorded.
     pub operations: BTreeMap<String, u64>,
 }
@@ -144,6 +156,7 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
         figures.judged(invariant);
     }
     rest(case, figures);
+    figures.lists = case.lists.iter().flatten().filter(|list| !list.is_empty()).count() as u64;
     for (fault, reach, from, to) in &case.faults {
         let hit = |worker: u32| reach.hits(worker, case.setting.sides);
         let met = |begin: u64, end: u64, worker: u32| begin <= *to && end >= *from && hit(worker);
@@ -162,10 +175,24 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
             Outcome::Unknown => figures.unknowns += 1,
         }
     }
+    for call in case.records.iter().filter(|record| record.kind == Kind::AcquireCall) {
+        let face = Face::ALL.get(call.fence as usize).copied().unwrap_or(Face::Usual);
+        *figures.faces.entry(format!("{face:?}")).or_default() += 1;
+    }
     for Record { kind, .. } in case.records.iter().chain(&case.resource).chain(&case.left) {
         *figures.operations.entry(format!("{kind:?}")).or_default() += 1;
     }
     for lease in &case.leases {
+        figures.readers += u64::from(lease.mode == Mode::Shared);
+        figures.permits += u64::from(lease.mode == Mode::Permit);
+        let elsewhere = |op: &u32| {
+            let Record { kind, worker, .. } = case.records[*op as usize];
+            kind == Kind::Adopted && worker != lease.worker
+        };
+        figures.adopted += u64::from(lease.ops.iter().any(elsewhere));
+        let ended = lease.release_called.unwrap_or(u64::MAX).min(lease.deadline);
+        let cleared = case.revokes(lease).cleared(lease).unwrap_or(u64::MAX);
+        figures.revoked += u64::from(cleared < ended);
         figures.unknowns += unanswered(case, &lease.ops);
         if let Some((_, why)) = lease.lost {
             let why = match why {

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 
 use super::case::{Acquire, Around, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::matter::Matter;
+use super::possible::{alone, come_back, likely, passed, possible, possible_of_acquire};
+use super::queue;
+use super::revokes::Revokes;
 use super::windows::Windows;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::{Losses, Setting};
@@ -14,8 +17,10 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
     let mut records = Vec::new();
     let (mut resource, mut left) = (Vec::new(), Vec::new());
     let mut last = 0;
+    let mut lists = vec![Vec::new(); setting.names.len()];
     for history in histories {
         let mut revokes: HashMap<(u32, u16), Record> = HashMap::new();
+        let mut reader = queue::Reader::default();
         for record in history {
             last = last.max(record.at);
             if usize::from(record.name) >= setting.names.len() {
@@ -38,6 +43,9 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
                         court.contradiction(format!("worker {} has Revoked without a call", record.worker))
                     }
                 },
+                Kind::ListCall | Kind::Waiting | Kind::Listed => {
+                    lists[usize::from(record.name)].extend(reader.read(record));
+                }
                 _ => records.push(*record),
             }
         }
@@ -58,11 +66,10 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             faults: Vec::new(),
             restarts: Windows::default(),
             paused: Windows::default(),
-            ended: Vec::new(),
             lost: Vec::new(),
             two_primaries: Vec::new(),
-            revoked: Vec::new(),
-            refusing: Vec::new(),
+            revokes: Vec::new(),
+            lists,
             resource,
             left,
             stalls,
@@ -100,6 +107,8 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
             by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
         match lease {
             Some(lease) => case.leases[*lease].ops.push(place as u32),
+            // Of an acquire that came to nothing.
+            None if record.kind == Kind::Closed => {}
             None => court.contradiction(format!(
                 "worker {} has {:?} without a grant, claim {}",
                 record.worker, record.kind, record.claim
@@ -116,7 +125,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
         lease.ops.sort_by_key(|op| (case.records[*op as usize].at, *op));
         let session = case.setting.promises.session;
         let struck = &case.around(lease.worker).struck;
-        fold(lease, &case.records, &case.revoked[usize::from(lease.name)], struck, session);
+        fold(lease, &case.records, case.revokes(lease), struck, session);
         surely(lease, case);
         lease.possible = possible(lease, case, deaths, &calls);
         lease.likely = likely(lease, deaths);
@@ -160,11 +169,12 @@ fn acquires(
     by_claim: &mut HashMap<(u32, u64), usize>,
 ) {
     let mut open: Option<usize> = None;
+    let mut last: Option<usize> = None;
     let mut before: Option<Record> = None;
     for (place, record) in case.records.iter().enumerate() {
         let same = |other: &Record| (other.worker, other.claim) == (record.worker, record.claim);
         match before.filter(same) {
-            None => open = None,
+            None => (open, last) = (None, None),
             Some(before) if before.at > record.at => court.contradiction(format!(
                 "worker {} wrote {:?} of claim {} after {:?}, but with an earlier time",
                 record.worker, record.kind, record.claim, before.kind
@@ -175,6 +185,7 @@ fn acquires(
         let outcome = match record.kind {
             Kind::AcquireCall => {
                 open = Some(case.acquires.len());
+                last = open;
                 case.acquires.push(Acquire {
                     name: record.name,
                     mode: record.mode,
@@ -185,6 +196,7 @@ fn acquires(
                     outcome: Outcome::Unknown,
                     returned: deaths.get(&record.worker).copied().unwrap_or(u64::MAX),
                     lease: None,
+                    closed: None,
                     op: place as u32,
                     possible: u64::MAX,
                 });
@@ -194,6 +206,12 @@ fn acquires(
             Kind::Busy => Outcome::Busy,
             Kind::AcquireFailed => Outcome::Failed,
             Kind::AcquireDropped => Outcome::Dropped,
+            Kind::Closed => {
+                if let Some(last) = last {
+                    case.acquires[last].closed = Some(record.at);
+                }
+                continue;
+            }
             _ => continue,
         };
         let Some(number) = open.take() else {
@@ -236,6 +254,9 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         believed: record.at,
         deadline: 0,
         downgraded: None,
+        shared_by: u64::MAX,
+        shortened: None,
+        closed: None,
         release_called: None,
         gone: None,
         lost: None,
@@ -269,10 +290,13 @@ fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
 
 /// What its records say of a lease, one after the other. That a session has ended is the word of its own end: its holder is
 /// told at once, and the store frees the lock when it hears of it.
-fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windows, session: bool) {
+fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windows, session: bool) {
+    // By how much the last shortening that was called for lets it last.
+    let mut shorter = 0;
     let mut granted = false;
-    for op in &lease.ops {
-        let Record { kind, mode, at, deadline, value, fence, worker, .. } = records[*op as usize];
+    for place in 0..lease.ops.len() {
+        let Record { kind, mode, at, deadline, value, fence, worker, .. } =
+            records[lease.ops[place] as usize];
         let over = lease.release_called.is_some() || lease.lost.is_some();
         if granted && (mode, lease.mode) == (Mode::Shared, Mode::Exclusive) && kind != Kind::AcquireCall {
             lease.downgraded.get_or_insert(at);
@@ -286,13 +310,30 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windo
                 lease.believes = deadline > at;
                 (lease.believed, lease.deadline) = (at, if lease.believes { deadline } else { lease.called });
             }
-            Kind::Granted | Kind::Held | Kind::Renewed if !over && deadline > at => {
+            Kind::Granted | Kind::Held | Kind::Renewed | Kind::Adopted if !over && deadline > at => {
                 lease.believed = lease.believed.max(at);
                 lease.believes = true;
                 lease.deadline = deadline;
             }
-            Kind::RenewCall if lease.ttl != 0 && value != u64::MAX => lease.ttl = lease.ttl.max(value),
-            Kind::Lost | Kind::RenewRefused => {
+            // The store may follow at any moment from now on.
+            Kind::ShortenCall if lease.deadline != SESSION => {
+                lease.deadline = lease.deadline.min(at.saturating_add(value));
+                shorter = value;
+            }
+            Kind::Shortened if deadline != SESSION && deadline <= at.saturating_add(shorter) => {
+                lease.shortened = Some(shorter);
+                if !over && deadline > at {
+                    lease.deadline = deadline;
+                }
+            }
+            Kind::ShortenFailed => lease.shortened = None,
+            Kind::RenewCall | Kind::AdoptCall if lease.ttl != 0 && value != u64::MAX => {
+                lease.ttl = lease.ttl.max(value);
+                lease.shortened = lease.shortened.filter(|shortened| value <= *shortened);
+            }
+            Kind::Downgraded => lease.shared_by = at,
+            Kind::Closed => lease.closed = Some(at),
+            Kind::Lost | Kind::RenewRefused | Kind::AdoptRefused => {
                 let why = match kind {
                     Kind::Lost => Loss::ALL.get(value as usize).copied().unwrap_or(Loss::Other),
                     _ => Loss::Refused,
@@ -300,7 +341,7 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windo
                 lease.lost.get_or_insert((at, why));
                 if why == Loss::Refused {
                     // One that is revoked is refused, and there until its time is over.
-                    lease.revoked |= revoked.meets(lease.called, at);
+                    lease.revoked |= revokes.revoked(lease, at);
                     if !lease.revoked && !session {
                         lease.gone.get_or_insert(at);
                     }
@@ -318,7 +359,7 @@ fn fold(lease: &mut Lease, records: &[Record], revoked: &Windows, struck: &Windo
 
 /// From when on its hold is uncertain, whatever its holder believed.
 fn surely(lease: &mut Lease, case: &Case<'_>) {
-    if let Some((begin, _)) = case.ended[usize::from(lease.name)].from(lease.called) {
+    if let Some(begin) = case.revokes(lease).ended(lease) {
         lease.uncertain = begin.max(lease.called);
     }
     if case.setting.promises.losses == Losses::Latest {
@@ -340,147 +381,5 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
         if let Some((begin, _)) = case.around(lease.worker).unnoticed.meeting(lease.believed, end) {
             lease.uncertain = lease.uncertain.min(begin.max(lease.called));
         }
-    }
-}
-
-fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    deaths.get(&worker).copied().unwrap_or(case.last)
-}
-
-/// When a lease is likely to have ended.
-fn likely(lease: &Lease, deaths: &HashMap<u32, u64>) -> u64 {
-    let released = lease.release_called.unwrap_or(u64::MAX);
-    if lease.deadline != SESSION {
-        return released.min(lease.deadline);
-    }
-    let lost = lease.lost.map_or(u64::MAX, |(at, _)| at);
-    let died = deaths.get(&lease.worker).copied().unwrap_or(lease.believed);
-    if released.min(lost) == u64::MAX { died.max(lease.believed) } else { released.min(lost) }
-}
-
-/// Until when a lease can have held the lock.
-fn possible(
-    lease: &Lease,
-    case: &Case<'_>,
-    deaths: &HashMap<u32, u64>,
-    calls: &HashMap<(u32, u16), Vec<u64>>,
-) -> u64 {
-    if let Some(gone) = lease.gone {
-        // Of a quorum it is a majority that said so; the others follow.
-        return match case.settled(lease.worker, gone) {
-            _ if !case.quorum() => gone,
-            (by, true) => by,
-            (by, false) => by.saturating_add(lease.ttl),
-        };
-    }
-    let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
-    // It may have gone to another process.
-    let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
-    // A task that makes another acquire has left it to expire.
-    if let Some(calls) = calls.get(&(last.worker, last.task)) {
-        died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
-    }
-    let last_sent = lease.release_called.or(lease.lost.map(|(at, _)| at)).unwrap_or(died);
-    let (by, calm) = case.settled(last.worker, last_sent);
-    if calm && lease.release_called.is_some() && died > by {
-        return by;
-    }
-    // A renewal may have been the last thing to arrive.
-    match (lease.deadline, lease.ttl) {
-        (SESSION, _) => by.saturating_add(case.setting.promises.notices_within),
-        (_, 0) => u64::MAX,
-        (_, ttl) => by.saturating_add(ttl),
-    }
-}
-
-/// By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
-type Alone = HashMap<u16, Vec<(u64, u64)>>;
-
-fn alone(case: &Case<'_>) -> Alone {
-    let mut alone: HashMap<u16, Vec<(u64, u64)>> = HashMap::new();
-    for lease in case.leases.iter().filter(|lease| lease.mode == Mode::Exclusive) {
-        alone.entry(lease.name).or_default().push((lease.called, lease.from));
-    }
-    for calls in alone.values_mut() {
-        calls.sort_unstable();
-        let mut first = u64::MAX;
-        for (_, answered) in calls.iter_mut().rev() {
-            first = first.min(*answered);
-            *answered = first;
-        }
-    }
-    alone
-}
-
-/// When the first was answered that was let in alone and had called after a moment.
-fn first_alone(alone: &Alone, name: u16, moment: u64) -> Option<u64> {
-    let calls = alone.get(&name)?;
-    calls.get(calls.partition_point(|(called, _)| *called <= moment)).map(|(_, answered)| *answered)
-}
-
-/// What a fail-over has lost the end of may be back, until its time is over or somebody is let in alone.
-fn come_back(case: &mut Case<'_>, alone: &Alone) {
-    let ticket = case.setting.promises.ticket;
-    let until = |name: u16, from: u64, to: u64, ttl: u64| {
-        let (_, end) = case.lost[usize::from(name)].iter().take_while(|(begin, _)| *begin <= to).last()?;
-        let over = end.saturating_add(SLACK + ttl.max(ticket));
-        (end >= from).then(|| over.min(first_alone(alone, name, end).unwrap_or(u64::MAX)))
-    };
-    let leases = case.leases.iter().map(|lease| {
-        let ended = lease.gone.or(lease.release_called).unwrap_or(lease.possible);
-        until(lease.name, lease.called, ended, lease.ttl)
-    });
-    let leases: Vec<_> = leases.collect();
-    let acquires =
-        case.acquires.iter().map(|one| until(one.name, one.called, one.returned.min(one.possible), one.ttl));
-    let acquires: Vec<_> = acquires.collect();
-    for (lease, until) in case.leases.iter_mut().zip(leases) {
-        lease.possible = lease.possible.max(until.unwrap_or(0));
-    }
-    for (acquire, until) in case.acquires.iter_mut().zip(acquires) {
-        acquire.possible = acquire.possible.max(until.unwrap_or(0));
-    }
-}
-
-/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
-/// place in the queue, which would have been before its own.
-fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>, alone: &Alone) {
-    if case.quorum() {
-        return;
-    }
-    for number in 0..case.acquires.len() {
-        let acquire = &case.acquires[number];
-        if acquire.lease.is_some() || matches!(acquire.outcome, Outcome::Granted) {
-            continue;
-        }
-        let died = died(acquire.worker, case, deaths);
-        let (by, _) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
-        if let Some(answered) = first_alone(alone, acquire.name, by) {
-            let possible = acquire.possible.min(answered.max(by));
-            case.acquires[number].possible = possible;
-        }
-    }
-}
-
-/// Until when an acquire can have held the lock or a place in its queue.
-fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
-    let again =
-        acquire.wait > 0 && case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned);
-    if (acquire.outcome == Outcome::Granted && !again)
-        || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
-    {
-        return acquire.returned;
-    }
-    let died = died(acquire.worker, case, deaths);
-    let (by, calm) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
-    if calm && acquire.outcome != Outcome::Unknown && died > by {
-        return by;
-    }
-    let promises = &case.setting.promises;
-    match (promises.session, acquire.ttl) {
-        (true, _) => by.saturating_add(promises.notices_within.max(promises.ticket)),
-        (_, 0) => u64::MAX,
-        (_, ttl) => by.saturating_add(ttl.max(promises.ticket)),
     }
 }

@@ -1,6 +1,6 @@
-//! One automaton for each lease id: what may follow on what (I5, I6, I7, I10, I11, I12, J3).
+//! One automaton for each lease id: what may follow on what (I5, I6, I7, I10, I11, I12, I14, J3).
 
-use super::Invariant::{self, I5, I6, I7, I10, I11, I12, J3};
+use super::Invariant::{self, I5, I6, I7, I10, I11, I12, I14, J3};
 use super::case::{Case, Court, Lease, SLACK};
 use super::figures::Figures;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
@@ -8,6 +8,9 @@ use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 /// How long after a call was written down it was sent, at most, by a process that did not stand still: between the two it
 /// may have to wait for a processor.
 const SENT_BY: u64 = 250_000_000;
+
+/// Stores round up what a lease is shortened to, some to whole seconds.
+const ROUNDED_UP: u64 = 2_000_000_000;
 
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     for place in 0..case.leases.len() {
@@ -24,6 +27,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             acquire_called: 0,
             tries: false,
             renew_called: 0,
+            shorten_called: None,
             release_called: 0,
             releases: 0,
             lost: None,
@@ -55,6 +59,8 @@ struct Automaton<'a> {
     /// The last acquire does not wait: it is one attempt.
     tries: bool,
     renew_called: u64,
+    /// When, and to which ttl.
+    shorten_called: Option<(u64, u64)>,
     release_called: u64,
     /// How many were called.
     releases: u32,
@@ -93,14 +99,15 @@ impl Automaton<'_> {
             }
             Kind::Granted => self.granted(record),
             Kind::Held => self.held(record),
-            Kind::RenewCall => {
+            Kind::RenewCall | Kind::AdoptCall => {
                 self.renew_called = at;
                 if self.ttl != 0 {
                     self.ttl = self.ttl.max(record.value);
                 }
             }
-            Kind::Renewed => {
+            Kind::Renewed | Kind::Adopted => {
                 self.revived(record, self.renew_called, "renewed");
+                self.cleared(self.renew_called, "renewed");
                 self.outlived(record);
                 self.settled = Some(at);
                 self.figures.weigh(I5, self.lease.uncertain > at, false);
@@ -112,12 +119,19 @@ impl Automaton<'_> {
                 self.moved(record);
                 self.confirmed = self.confirmed.max(record.deadline);
             }
-            Kind::RenewRefused => {
+            Kind::RenewRefused | Kind::AdoptRefused => {
                 self.ended_early(record, self.renew_called, "refused a renewal");
                 self.refused(at);
             }
             // It may have prolonged it.
-            Kind::RenewFailed => (self.settled, self.lengthened) = (None, true),
+            Kind::RenewFailed | Kind::AdoptFailed => (self.settled, self.lengthened) = (None, true),
+            // The holder relies on no more than this from here on.
+            Kind::ShortenCall => {
+                self.shorten_called = Some((at, record.value));
+                self.deadline = self.deadline.min(at.saturating_add(record.value));
+            }
+            Kind::Shortened => self.shortened(record),
+            Kind::RunEnded => self.ran(record),
             Kind::Lost => self.lost(record),
             Kind::ReleaseCall => {
                 self.release_called = at;
@@ -260,7 +274,7 @@ impl Automaton<'_> {
                 format!("the deadline of {brief} is {away} ns away, its ttl is {ttl} ns")
             });
         }
-        let refusing = self.case.refusing(self.lease).filter(|_| timed);
+        let refusing = self.case.revokes(self.lease).refusing(self.lease).filter(|_| timed);
         if let Some(by) = refusing.filter(|by| record.deadline > by.saturating_add(self.ttl)) {
             let later = record.deadline - self.ttl - by;
             self.accuse(I6, |brief| format!("{brief} was renewed {later} ns after it had been revoked"));
@@ -304,7 +318,43 @@ impl Automaton<'_> {
     }
 
     fn revoked(&self, at: u64) -> bool {
-        self.case.revoked[usize::from(self.lease.name)].meets(self.lease.called, at)
+        self.case.revokes(self.lease).revoked(self.lease, at)
+    }
+
+    /// The store said that it is there: not after it was revoked at once.
+    fn cleared(&mut self, called: u64, how: &str) {
+        let cleared = self.case.revokes(self.lease).cleared(self.lease).filter(|by| *by < called);
+        if let Some(by) = cleared.filter(|_| !self.case.quorum()) {
+            let later = called - by;
+            self.accuse(I14, |brief| {
+                format!("{brief} was {how} {later} ns after it had been revoked at once")
+            });
+        }
+    }
+
+    /// It was shortened: to no more than was asked for, unless renewals kept overtaking that.
+    fn shortened(&mut self, record: &Record) {
+        let Some((called, ttl)) = self.shorten_called else { return };
+        if record.deadline == SESSION {
+            return;
+        }
+        let explained = self.case.around(record.worker).explained.meets(called, record.at);
+        let latest = record.at.saturating_add(ttl + ROUNDED_UP);
+        if record.deadline > latest && !explained {
+            let later = record.deadline - latest;
+            self.accuse(I7, |brief| format!("{brief} lasts {later} ns longer than it was shortened to"));
+        }
+        self.moved(record);
+    }
+
+    /// Work under it has ended: soon after it was lost, if it was.
+    fn ran(&mut self, record: &Record) {
+        let late = record.at.saturating_sub(self.deadline);
+        let explained =
+            self.case.around(record.worker).explained.meets(self.deadline.min(record.at), record.at);
+        if self.deadline != SESSION && late > SLACK && !explained {
+            self.accuse(J3, |brief| format!("work under {brief} ran for {late} ns after its deadline"));
+        }
     }
 
     fn lost(&mut self, record: &Record) {
@@ -344,6 +394,7 @@ impl Automaton<'_> {
                     format!("{brief} was there to be released after the store had said that it is gone")
                 });
             }
+            _ if sure => self.cleared(self.release_called, "released"),
             _ => {}
         }
         self.released.get_or_insert(record.at);

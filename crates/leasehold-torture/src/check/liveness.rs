@@ -90,8 +90,8 @@ impl<'a> Free<'a> {
         Free {
             case,
             lock,
-            possible: Longest::by(|lease| lease.possible),
-            likely: Longest::by(|lease| lease.likely),
+            possible: Longest::by(|lease| lease.possible, Lease::keeps_out),
+            likely: Longest::by(|lease| lease.likely, |lease| lease.likely.min(lease.shared_by)),
             dead_reader: None,
             last_read: 0,
             calls,
@@ -130,6 +130,10 @@ impl<'a> Free<'a> {
 
     fn measure(&self, lease: &Lease, before: Option<usize>, figures: &mut Figures, times: &mut Times) {
         let Some(before) = before.map(|before| &self.case.leases[before]) else { return };
+        if lease.mode == Mode::Shared && before.shared_by < lease.from {
+            // It was let in beside it.
+            return;
+        }
         match before.release_called {
             Some(called) if !before.expired() => {
                 figures.handovers += 1;
@@ -141,7 +145,7 @@ impl<'a> Free<'a> {
                     }
                 }
             }
-            _ if before.expired() => {
+            _ if before.expired() && before.uncertain > before.deadline => {
                 figures.takeovers += 1;
                 let margin = lease.from.saturating_sub(before.deadline);
                 figures.lost_margin = Some(figures.lost_margin.map_or(margin, |least| least.min(margin)));
@@ -155,7 +159,10 @@ impl<'a> Free<'a> {
 
     fn bound(&self, number: usize, before: Option<usize>, court: &mut Court, figures: &mut Figures) {
         let lease = &self.case.leases[number];
-        let held = before.map_or(0, |before| self.case.leases[before].possible);
+        let held = before.map_or(0, |before| match (lease.mode, &self.case.leases[before]) {
+            (Mode::Shared, before) => before.keeps_out(),
+            (_, before) => before.possible,
+        });
         let tried = self.calls.partition_point(|call| *call < lease.from);
         let tried = tried.checked_sub(1).map_or(0, |last| self.in_the_way[last]);
         let free = held.max(tried).max(lease.called);
@@ -210,14 +217,16 @@ impl<'a> Free<'a> {
 /// Who held longest: of all, of those who kept readers out, and of the holders of permits.
 struct Longest {
     end: fn(&Lease) -> u64,
+    /// Of one that keeps readers out.
+    exclusive_end: fn(&Lease) -> u64,
     all: Option<usize>,
     exclusive: Option<usize>,
     permits: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 impl Longest {
-    fn by(end: fn(&Lease) -> u64) -> Self {
-        Longest { end, all: None, exclusive: None, permits: BinaryHeap::new() }
+    fn by(end: fn(&Lease) -> u64, exclusive_end: fn(&Lease) -> u64) -> Self {
+        Longest { end, exclusive_end, all: None, exclusive: None, permits: BinaryHeap::new() }
     }
 
     /// Whose end it had to wait for.
@@ -233,11 +242,13 @@ impl Longest {
     fn enter(&mut self, number: usize, case: &Case<'_>, lock: &Lock) {
         let lease = &case.leases[number];
         let end = (self.end)(lease);
-        let longer = |other: Option<usize>| other.is_none_or(|other| end >= (self.end)(&case.leases[other]));
-        if longer(self.all) {
+        let longer = |end: fn(&Lease) -> u64, other: Option<usize>| {
+            other.is_none_or(|other| end(lease) >= end(&case.leases[other]))
+        };
+        if longer(self.end, self.all) {
             self.all = Some(number);
         }
-        if lease.mode == Mode::Exclusive && longer(self.exclusive) {
+        if lease.mode == Mode::Exclusive && longer(self.exclusive_end, self.exclusive) {
             self.exclusive = Some(number);
         }
         if lease.mode == Mode::Permit {

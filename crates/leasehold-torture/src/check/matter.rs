@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::case::{Around, Case, SLACK};
+use super::revokes::{Revoke, Revokes};
 use super::windows::Windows;
 use crate::history::record::{Fault, Kind, Record};
 use crate::history::setting::{Losses, Setting};
@@ -45,16 +46,6 @@ impl Reach {
     }
 }
 
-/// A revoke: who called for it and when, until when it was sent, whether that was answered, whether it ends leases at once.
-#[derive(Debug, Clone, Copy)]
-struct Revoke {
-    worker: u32,
-    called: u64,
-    sent: u64,
-    answered: bool,
-    now: bool,
-}
-
 /// What was the matter, as it is noted.
 pub(super) struct Matter {
     open: HashMap<(Fault, u64), Vec<(u64, Reach)>>,
@@ -62,7 +53,7 @@ pub(super) struct Matter {
     /// What went on in a part of the store that failed over: what, which part, from when, until when.
     parts: Vec<(Fault, u64, u64, u64)>,
     pub(super) stalls: Vec<(u64, u64)>,
-    /// By name.
+    /// By name: `until` is when each had returned, if it did.
     revokes: Vec<Vec<Revoke>>,
     /// The last moment a process can have lived.
     pub(super) deaths: HashMap<u32, u64>,
@@ -105,14 +96,14 @@ impl Matter {
     /// A revoke of a name, and when its answer came; whether that was a failure, after which it may still happen.
     pub(super) fn revoke(&mut self, call: &Record, answer: Option<&Record>) {
         let Record { worker, at: called, .. } = *call;
-        let answered = answer.is_some_and(|answer| answer.value != 1);
-        let sent = answer.map_or(u64::MAX, |answer| answer.at);
         self.revokes[usize::from(call.name)].push(Revoke {
             worker,
             called,
-            sent,
-            answered,
+            until: answer.map_or(u64::MAX, |answer| answer.at),
+            answered: answer.is_some_and(|answer| answer.value != 1),
             now: call.value == 1,
+            only: (call.fence != 0).then_some(call.fence),
+            met: answer.and_then(|answer| answer.deadline.checked_sub(1)),
         });
     }
 
@@ -204,25 +195,11 @@ impl Matter {
             // One without an answer happens by the time at which everything that was sent has arrived, or never.
             let until = |revoke: &Revoke| {
                 let died = self.deaths.get(&revoke.worker).copied().unwrap_or(case.last);
-                let sent = revoke.sent.min(died.max(revoke.called));
+                let sent = revoke.until.min(died.max(revoke.called));
                 if revoke.answered { sent } else { case.settled(revoke.worker, sent).0 }
             };
-            let span = |revoke: &Revoke| (revoke.called, until(revoke));
-            let mut ended = unpromised.clone();
-            ended.extend(revokes.iter().filter(|revoke| revoke.now).map(span));
-            let ended = Windows::new(ended, 0);
-            let mut answered: Vec<(u64, u64)> =
-                revokes.iter().filter(|revoke| revoke.answered).map(span).collect();
-            answered.sort_unstable();
-            let mut first = u64::MAX;
-            for (_, returned) in answered.iter_mut().rev() {
-                first = first.min(*returned);
-                *returned = first;
-            }
-            let revoked = Windows::new(revokes.iter().map(span).collect(), 0);
-            case.ended.push(ended);
-            case.refusing.push(answered);
-            case.revoked.push(revoked);
+            let revokes = revokes.iter().map(|revoke| Revoke { until: until(revoke), ..*revoke }).collect();
+            case.revokes.push(Revokes::new(revokes, Windows::new(unpromised.clone(), 0), case.quorum()));
         }
         case
     }

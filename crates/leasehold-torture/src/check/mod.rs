@@ -32,7 +32,10 @@ mod liveness;
 mod matter;
 mod order;
 mod overlap;
+mod possible;
+mod queue;
 mod resource;
+mod revokes;
 mod sweep;
 mod windows;
 
@@ -92,6 +95,8 @@ pub enum Invariant {
     I12,
     /// A broken store is never reported as contention.
     I13,
+    /// A revoke takes effect, on those whom it means.
+    I14,
     /// Hand-overs are quick.
     J1,
     /// What a dead holder leaves is taken over soon.
@@ -149,12 +154,15 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     let (case, mut court) = gather::gather(setting, histories);
     let mut figures = Figures::default();
     lease::judge(&case, &mut court, &mut figures);
-    for lock in &case.locks {
+    for (place, lock) in case.locks.iter().enumerate() {
+        revokes::judge(&case, lock, &case.revokes[place], &mut court);
+        queue::judge(&case, lock, &case.lists[place], &mut court, &mut figures);
         overlap::judge(&case, lock, &mut court, &mut figures);
         fence::judge(&case, lock, &mut court, &mut figures);
         busy::judge(&case, lock, &mut court, &mut figures);
         order::judge(&case, lock, &mut court, &mut figures);
     }
+    overlap::mixed(&case, &mut court);
     liveness::judge(&case, &mut court, &mut figures);
     failover::judge(&case, &mut court, &mut figures);
     resource::judge(&case, &mut court, &mut figures);

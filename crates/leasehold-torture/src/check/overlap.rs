@@ -1,9 +1,9 @@
-//! Who held at the same time: beliefs (I1), and what the store gave away too early (I2, I12), permits (I9).
+//! Who held at the same time: beliefs (I1), and what the store gave away too early (I2, I12), permits (I9), kinds (I11).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 
-use super::Invariant::{self, I1, I2, I9, I12};
+use super::Invariant::{self, I1, I2, I9, I11, I12};
 use super::case::{Case, Court, Lease, Lock};
 use super::figures::Figures;
 use super::sweep::{Meeting, PrefixMax};
@@ -36,6 +36,38 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     meet(case, holds, I2, court, &mut accused);
     if case.fenced() {
         given_early(case, lock, court, &mut accused);
+    }
+}
+
+/// Locks that share one name are of different kinds, or have different numbers of permits: nobody holds one of them while
+/// another is held.
+pub(super) fn mixed(case: &Case<'_>, court: &mut Court) {
+    let mut groups: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (place, name) in case.setting.names.iter().enumerate() {
+        groups.entry(&name.name).or_default().push(place);
+    }
+    for group in groups.values().filter(|group| group.len() > 1) {
+        let of = |place: &usize| spans(case, &case.locks[*place], |lease| Some(lease.end()));
+        let mut holds: Vec<(usize, Span)> =
+            group.iter().flat_map(|place| of(place).into_iter().map(|span| (*place, span))).collect();
+        holds.retain(|(_, span)| span.to > span.from);
+        holds.sort_by_key(|(_, span)| (span.from, span.to));
+        // Of each of them, who lasts longest so far.
+        let mut longest: HashMap<usize, Span> = HashMap::new();
+        for (place, span) in holds {
+            let other = longest.iter().find(|(other, before)| **other != place && before.to > span.from);
+            if let Some((_, before)) = other {
+                let seen = format!(
+                    "{} was granted beside {}, which is of another kind",
+                    case.brief(span.lease),
+                    case.brief(before.lease)
+                );
+                court.accuse(case, I11, seen, &[before.lease, span.lease]);
+            }
+            if longest.get(&place).is_none_or(|before| span.to > before.to) {
+                longest.insert(place, span);
+            }
+        }
     }
 }
 

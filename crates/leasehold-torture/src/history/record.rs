@@ -34,7 +34,7 @@ numbered! {
         /// An acquire is about to be called. `value`: how long it may wait in nanoseconds, 0 for a try, `u64::MAX`
         /// without a limit. `lease`: the id, if the caller chose it (a plain lease), also for a repeat. `deadline`:
         /// the ttl it asks for in nanoseconds; 0 in a store without ttls, or where it is not known: then less can be
-        /// judged.
+        /// judged. `fence`: a [`Face`].
         AcquireCall,
         /// It returned a lease: `lease`, `fence`, `deadline`. `value`: 1 if it was a repeat of an acquire.
         Granted,
@@ -69,9 +69,11 @@ numbered! {
         ReleaseFailed,
         /// The future of the release was dropped before it returned.
         ReleaseDropped,
-        /// A revoke of the name is about to be called. `value`: 1 if it ends leases at once.
+        /// A revoke of the name is about to be called. `value`: 1 if it ends leases at once. `fence`: the only lease that
+        /// it means, or 0 for all.
         RevokeCall,
-        /// It returned. `value`: 1 if it failed.
+        /// It returned. `value`: 1 if it failed. `deadline`: one more than the number of leases it met, or 0 where that
+        /// is not known.
         Revoked,
         /// The holder is about to write to the protected resource, with `fence`. `value`: the number of the write.
         WriteCall,
@@ -98,6 +100,43 @@ numbered! {
         End,
         /// By the supervisor, at rest: something is left in the store for the name. `value`: a [`Leftover`].
         Left,
+        /// A downgrade is about to be called: from here on the lease is only shared, and `mode` says so.
+        DowngradeCall,
+        /// The store has followed: readers may enter.
+        Downgraded,
+        /// The downgrade failed: the store may have followed or not.
+        DowngradeFailed,
+        /// A shortening is about to be called: the holder relies on the lease for no longer than the ttl `value` from now,
+        /// in nanoseconds, unless it is renewed.
+        ShortenCall,
+        /// It returned, and the lease ends at `deadline` unless it is renewed.
+        Shortened,
+        /// The shortening failed: it may have been made or not.
+        ShortenFailed,
+        /// The guard has become plain data, which nothing renews. `deadline`: as it was seen last.
+        GivenAway,
+        /// A lease is about to be adopted, perhaps by another process, which repeats its `lease`, `fence` and `mode`. `value`:
+        /// the ttl in nanoseconds.
+        AdoptCall,
+        /// It is a guard again, until `deadline`.
+        Adopted,
+        /// The store said that there is no such lease any more.
+        AdoptRefused,
+        /// The adoption failed: the lease may have been renewed or not.
+        AdoptFailed,
+        /// Work is about to run for as long as the lease is held.
+        RunCall,
+        /// It has ended (`value`: 0), or was dropped because the lease was lost (`value`: 1).
+        RunEnded,
+        /// A holder is about to list those who wait for its lock.
+        ListCall,
+        /// One of those listed, in the order of the queue: `value` is its claim, `fence` its worker, `lease` its id if the
+        /// store shows ids.
+        Waiting,
+        /// The list is complete. `value`: how many there are.
+        Listed,
+        /// The client of this claim was closed: what it gave back has been sent.
+        Closed,
     }
 }
 
@@ -117,6 +156,26 @@ numbered! {
         Shared,
         /// One of the name's permits.
         Permit,
+    }
+}
+
+numbered! {
+    /// By which part of the API an acquire is called.
+    Face {
+        /// A face of the shared client, or the store itself.
+        Usual,
+        /// `with_lock` and its like.
+        With,
+        /// A blocking one.
+        Blocking,
+        /// Of a client of its own, which is closed in the middle.
+        Closing,
+        /// A look by a reader whether a downgrade has let it in.
+        Probe,
+        /// The same claim once more, after a failure.
+        Again,
+        /// A bare HTTP client, which vanishes.
+        Raw,
     }
 }
 

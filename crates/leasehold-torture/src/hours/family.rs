@@ -18,8 +18,8 @@ use crate::plan::Plan;
 use crate::roles::{self, Around, Role};
 use crate::store::{Profile, Store};
 use crate::supervise::rest::Rest;
-use crate::supervise::{FINISH, Killed, TICKET, names};
-use crate::worker::Task;
+use crate::supervise::{FINISH, Killed, TICKET};
+use crate::worker::{Task, locks_of};
 
 use super::counts;
 use super::growth::Unit;
@@ -87,7 +87,9 @@ impl Family {
         };
         let info = info(&ground.own_url())?;
         let prefix = if url.is_some() { "torture-resident/" } else { "resident/" };
-        let names = names(prefix, &info);
+        let (parts, names): (Vec<_>, Vec<_>) = locks_of(&info, prefix).into_iter().unzip();
+        let handed = directory.join("handed");
+        std::fs::create_dir_all(&handed)?;
         let socket = directory.join("socket");
         let role = Role::Resource { socket: socket.clone(), history: "/dev/null".into() };
         let mut resource = Killed(roles::start(role, Stdio::inherit(), &Around::default())?);
@@ -104,9 +106,13 @@ impl Family {
             tasks,
             threads,
             names: names.clone(),
+            parts: parts.clone(),
+            handed: handed.clone(),
             ttl_ms,
             session: info.liveness == Liveness::Session,
             shared: info.shared,
+            lists: info.fifo,
+            shows_ids: info.shows_ids,
             cancels: ways.cancels,
             plain: 5,
             repeats: ways.spends && store != Store::Quorum,

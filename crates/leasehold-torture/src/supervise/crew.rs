@@ -106,9 +106,11 @@ impl Worker {
             }
             match record.kind {
                 Kind::AcquireCall => turn.1.waits = true,
-                Kind::Granted => turn.1 = At { holds: true, waits: false },
+                Kind::Granted | Kind::Adopted => turn.1 = At { holds: true, waits: false },
                 Kind::Busy | Kind::AcquireFailed | Kind::AcquireDropped => turn.1.waits = false,
-                Kind::Lost | Kind::ReleaseCall | Kind::RenewRefused => turn.1.holds = false,
+                Kind::Lost | Kind::ReleaseCall | Kind::RenewRefused | Kind::GivenAway => {
+                    turn.1.holds = false;
+                }
                 _ => {}
             }
         }

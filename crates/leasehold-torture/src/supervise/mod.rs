@@ -23,7 +23,7 @@ use crate::clock::Clocks;
 use crate::floors::{self, FAILOVER_SECS, FAILOVER_TIMES};
 use crate::ground::Ground;
 use crate::history::record::Log;
-use crate::history::setting::{Losses, Name, Promises, Setting};
+use crate::history::setting::{Losses, Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
@@ -42,6 +42,9 @@ use stalls::Stalls;
 
 /// The name of the supervisor's history in the directory of a run.
 const HISTORY: &str = "supervisor";
+
+/// Where leases are laid down for another process, in the directory of a run.
+const HANDED: &str = "handed";
 
 /// How long workers may take to give back what they hold.
 pub(crate) const FINISH: Duration = Duration::from_secs(20);
@@ -175,6 +178,7 @@ impl Run<'_> {
 
         self.say("starting the workers");
         let socket = self.out.join("socket");
+        std::fs::create_dir_all(self.out.join(HANDED))?;
         let role = Role::Resource { socket: socket.clone(), history: self.out.join(resource::HISTORY) };
         let mut resource = Killed(roles::start(role, Stdio::inherit(), &Around::default())?);
         if !is_ready(&mut resource.0) {
@@ -199,6 +203,8 @@ impl Run<'_> {
         drop(crew);
         drop(resource);
         let _ = std::fs::remove_file(&socket);
+        // What nobody took expires.
+        let _ = std::fs::remove_dir_all(self.out.join(HANDED));
         self.say("looking at the store at rest");
         let patience = match profile {
             // Everybody gave back what it had, and nobody died: there is nothing to wait for.
@@ -286,7 +292,8 @@ impl Run<'_> {
         let Order { store, profile, url, seed, prefix, .. } = self.order;
         // Somebody's own store may have anything in it.
         let random = || url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash()));
-        let mut names = names(&prefix.clone().or_else(random).unwrap_or_default(), info);
+        let prefix = prefix.clone().or_else(random).unwrap_or_default();
+        let mut names: Vec<_> = worker::locks_of(info, &prefix).into_iter().map(|(_, name)| name).collect();
         names.iter_mut().for_each(|name| name.part = ground.part_of(&name.name));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
@@ -333,9 +340,13 @@ impl Run<'_> {
             tasks: worker.tasks,
             threads: worker.threads,
             names: setting.names.clone(),
+            parts: worker::locks_of(info, "").into_iter().map(|(part, _)| part).collect(),
+            handed: self.out.join(HANDED),
             ttl_ms: self.plan.ttl_ms,
             session: setting.promises.session,
             shared: info.shared,
+            lists: info.fifo,
+            shows_ids: info.shows_ids,
             cancels: profile.cancels(),
             plain: if lossy && *profile != Profile::Failover { 2 } else { 5 },
             repeats: *store != Store::Quorum,
@@ -366,18 +377,6 @@ impl Run<'_> {
             let _ = stderr.flush();
         }
     }
-}
-
-/// The locks that workers are after.
-pub(crate) fn names(prefix: &str, info: &Info) -> Vec<Name> {
-    let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit, part: 0 };
-    let mut names = vec![lock("hot", 0), lock("book", 0)];
-    if info.max_permits >= 3 {
-        names.push(lock("pool", 3));
-    }
-    names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
-    names.push(lock("quiet", 0));
-    names
 }
 
 /// Whether no fault is made: a planted defect.

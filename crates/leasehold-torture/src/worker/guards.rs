@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, LostReason, Result, State};
+use leasehold::{Guard, Result, State};
 
-use crate::history::record::{Kind, Loss, Mode, SESSION};
+use crate::history::record::{Face, Kind, Mode};
 
-use super::Player;
-use super::pen::now;
+use super::pen::{AnyGuard as _, now};
+use super::{Part, Player};
 
 /// How long an acquire may wait.
 #[derive(Debug, Clone, Copy)]
@@ -51,10 +51,22 @@ impl Player {
 
     /// One turn.
     pub(super) async fn take_guard(&mut self) {
+        let Some(guard) = self.acquire_guard(Face::Usual).await else { return };
+        if self.dice.once_in(8) {
+            self.run(&guard).await;
+        } else {
+            let protects = self.protects();
+            self.keep(&guard, protects).await;
+        }
+        self.finish(guard).await;
+    }
+
+    /// A guard, if it gets one; what it gets is written down.
+    pub(super) async fn acquire_guard(&mut self, face: Face) -> Option<Guard> {
         let wait = self.wait();
         let give_up = self.give_up();
         self.pen.know(None, 0);
-        self.pen.note(Kind::AcquireCall, now(), self.asked(), wait.nanos());
+        self.pen.call(now(), self.asked(), wait.nanos(), face);
         let mut finished = self.finished.clone();
         let taken = {
             let acquire = self.acquire(wait);
@@ -70,22 +82,19 @@ impl Player {
                 () = given_up => None,
             }
         };
-        let at = now();
         match taken {
             Some(Ok(Some(guard))) => {
-                self.pen.know(Some(guard.lease_id()), guard.fence().get());
-                self.pen.mode = recorded(guard.mode());
-                self.pen.note(Kind::Granted, at, deadline(&guard, at), 0);
-                self.keep(&guard).await;
-                self.release(guard).await;
+                self.pen.granted(&guard);
+                return Some(guard);
             }
-            Some(Ok(None)) => self.pen.note(Kind::Busy, at, 0, 0),
-            Some(Err(_)) => {
-                self.pen.note(Kind::AcquireFailed, at, 0, 0);
-                self.rest().await;
+            Some(taken) => {
+                if self.pen.refused(taken.err().as_ref()) {
+                    self.rest().await;
+                }
             }
-            None => self.pen.note(Kind::AcquireDropped, at, 0, 0),
+            None => self.pen.note(Kind::AcquireDropped, now(), 0, 0),
         }
+        None
     }
 
     /// A store that fails at once should not be asked in a tight loop.
@@ -93,11 +102,11 @@ impl Player {
         tokio::time::sleep(Duration::from_millis(2 + self.dice.below(20))).await;
     }
 
-    async fn acquire(&self, wait: Wait) -> Result<Option<Guard>> {
+    pub(super) async fn acquire(&self, wait: Wait) -> Result<Option<Guard>> {
         let name = self.name();
         match self.pen.mode {
             Mode::Permit => {
-                let lock = self.locks.semaphore(&name.name, name.limit);
+                let lock = self.locks.semaphore(&name.name, name.limit).ttl(self.ttl).owner(self.owner());
                 match wait {
                     Wait::Try => lock.try_acquire().await,
                     Wait::For(limit) => lock.try_acquire_for(limit).await,
@@ -105,15 +114,15 @@ impl Player {
                 }
             }
             Mode::Shared => {
-                let lock = self.locks.rwlock(&name.name);
+                let lock = self.locks.rwlock(&name.name).ttl(self.ttl).owner(self.owner());
                 match wait {
                     Wait::Try => lock.try_read().await,
                     Wait::For(limit) => lock.try_read_for(limit).await,
                     Wait::Unbounded => lock.read().await.map(Some),
                 }
             }
-            Mode::Exclusive if self.pen.name == 1 => {
-                let lock = self.locks.rwlock(&name.name);
+            Mode::Exclusive if matches!(self.part(), Part::Book | Part::Turn) => {
+                let lock = self.locks.rwlock(&name.name).ttl(self.ttl).owner(self.owner());
                 match wait {
                     Wait::Try => lock.try_write().await,
                     Wait::For(limit) => lock.try_write_for(limit).await,
@@ -121,7 +130,7 @@ impl Player {
                 }
             }
             Mode::Exclusive => {
-                let lock = self.locks.mutex(&name.name);
+                let lock = self.locks.mutex(&name.name).ttl(self.ttl).owner(self.owner());
                 match wait {
                     Wait::Try => lock.try_lock().await,
                     Wait::For(limit) => lock.try_lock_for(limit).await,
@@ -131,47 +140,29 @@ impl Player {
         }
     }
 
-    /// Looks; whether it still may.
-    fn look(&self, guard: &Guard) -> bool {
-        // Read before looking: what is seen is true of this moment and a little later.
-        let at = now();
-        let deadline = deadline(guard, at);
-        match guard.lost().now() {
-            // Also when the deadline has passed, which was looked at first: one that is not lost then is relied on for too long.
-            None => self.pen.note(Kind::Held, at, deadline, 0),
-            Some(reason) => {
-                let loss = match reason {
-                    LostReason::DeadlinePassed => Loss::Deadline,
-                    LostReason::Refused(_) => Loss::Refused,
-                    _ => Loss::Other,
-                };
-                // It had come by now.
-                self.pen.note(Kind::Lost, now(), 0, loss as u64);
-                return false;
-            }
-        }
-        true
-    }
-
-    async fn keep(&mut self, guard: &Guard) {
+    /// Keeps it for a while, and looks again and again; if it protects something, that is written to. Whoever drops this in the
+    /// middle must not protect anything.
+    pub(super) async fn keep(&mut self, guard: &Guard, protects: bool) {
         let time = self.hold_for();
         if time.is_zero() {
             return;
         }
         let end = now() + time.as_nanos() as u64;
-        let protects = self.protects();
         if protects {
             self.enter().await;
         }
-        let ttl = self.task.ttl();
         let step = u64::try_from(time.as_micros() / 6).unwrap_or(u64::MAX).clamp(300, 20_000);
         let mut may = true;
         // Some go on looking at what is lost: it does not come back.
         let stubborn = self.dice.once_in(3);
+        if self.task.lists && self.dice.once_in(25) {
+            let _ = self.list().await;
+        }
+        let renews = if self.part() == Part::Evict { 5 } else { 40 };
         while (may || stubborn) && now() < end && !*self.finished.borrow() {
-            may = self.look(guard);
-            if may && !self.task.session && self.dice.once_in(40) {
-                self.renew(guard, ttl).await;
+            may = self.pen.look(guard);
+            if may && !self.task.session && self.dice.once_in(renews) {
+                self.renew(guard, self.ttl).await;
             }
             // It does not look again before it writes: that is what fences are for.
             if protects && self.dice.once_in(3) {
@@ -184,7 +175,7 @@ impl Player {
             self.leave().await;
         }
         if may || stubborn {
-            self.look(guard);
+            self.pen.look(guard);
         }
     }
 
@@ -193,7 +184,7 @@ impl Player {
         let renewed = guard.renew_for(ttl).await;
         let at = now();
         match renewed {
-            Ok(()) => self.pen.note(Kind::Renewed, at, deadline(guard, at), 0),
+            Ok(()) => self.pen.note(Kind::Renewed, at, guard.deadline(at), 0),
             Err(error) if error.kind() == leasehold::ErrorKind::Lost => {
                 // The store said so, or the deadline has passed: the next look tells.
                 self.pen.note(Kind::RenewFailed, at, 0, 0);
@@ -202,7 +193,22 @@ impl Player {
         }
     }
 
-    async fn release(&mut self, guard: Guard) {
+    /// Ends a turn, in one of several ways.
+    pub(super) async fn finish(&mut self, guard: Guard) {
+        let leaks = !self.task.lingers;
+        if !self.task.session && self.dice.once_in(if leaks { 10 } else { 30 }) && self.shorten(&guard).await
+        {
+            // Left to expire, which is soon.
+            if leaks || (self.task.abandons && self.part() != Part::Hot && self.dice.once_in(3)) {
+                self.give_away(guard);
+                return;
+            }
+            self.pen.look(&guard);
+        }
+        self.release(guard).await;
+    }
+
+    pub(super) async fn release(&mut self, guard: Guard) {
         let give_up = self.give_up();
         if give_up.is_none() && self.dice.once_in(5) {
             self.pen.note(Kind::ReleaseCall, now(), 0, 1);
@@ -221,18 +227,4 @@ impl Player {
         };
         self.pen.note(kind, now(), 0, 0);
     }
-}
-
-/// As a history has it.
-pub(super) fn recorded(mode: leasehold::Mode) -> Mode {
-    match mode {
-        leasehold::Mode::Shared => Mode::Shared,
-        leasehold::Mode::Permit { .. } => Mode::Permit,
-        _ => Mode::Exclusive,
-    }
-}
-
-/// Until when it may be relied on.
-fn deadline(guard: &Guard, now: u64) -> u64 {
-    guard.valid_for().map_or(SESSION, |valid| now + valid.as_nanos() as u64)
 }

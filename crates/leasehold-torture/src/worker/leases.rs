@@ -5,11 +5,11 @@ use std::time::Duration;
 use leasehold::backend::{Attempt, Claim, Grant, Release, Released, Renewal, Renewed};
 use leasehold::{Error, ErrorKind, Name, Result};
 
-use crate::history::record::{Kind, Mode};
+use crate::history::record::{Face, Kind, Mode};
 
-use super::Player;
-use super::guards::{Wait, recorded};
-use super::pen::now;
+use super::guards::Wait;
+use super::pen::{now, recorded};
+use super::{Part, Player};
 
 /// What a task knows of a lease that nobody keeps for it.
 struct Kept {
@@ -17,6 +17,13 @@ struct Kept {
     /// The terms with which it can be repeated; without an id of one's own choice it cannot.
     chosen: bool,
     deadline: u64,
+}
+
+/// Whether an attempt is for a lease that its holder has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    No,
+    Yes,
 }
 
 impl Player {
@@ -37,7 +44,7 @@ impl Player {
         if !kept.chosen && !self.renew_lease(&mut kept).await {
             return;
         }
-        if self.pen.name != 0 && self.task.abandons && self.dice.once_in(5) {
+        if self.part() != Part::Hot && self.task.abandons && self.dice.once_in(5) {
             // Left to expire.
             return;
         }
@@ -55,6 +62,7 @@ impl Player {
     pub(super) async fn outlive(&mut self) {
         let quiet = self.task.names.len() - 1;
         (self.pen.name, self.pen.mode) = (quiet as u16, Mode::Exclusive);
+        self.ttl = self.task.ttl();
         let Ok(name) = self.locks.name(&self.name().name) else { return };
         let Some(mut kept) = self.take_chosen(name).await else { return };
         // Beyond what clocks may differ by.
@@ -66,11 +74,11 @@ impl Player {
 
     /// One attempt with an id of one's own.
     async fn take_chosen(&mut self, name: Name) -> Option<Kept> {
-        let mut claim = Claim::new(name, self.mode(), self.task.ttl(), self.locks.options().owner.clone());
+        let mut claim = Claim::new(name, self.mode(), self.ttl, self.owner());
         // It may be repeated, and a repeat that comes after its end must not begin it again.
         claim.repeat = true;
         self.pen.know(Some(claim.id), 0);
-        let (grant, sent) = self.attempt(&claim, false).await?;
+        let (grant, sent) = self.attempt(&claim, Repeat::No).await?;
         self.pen.know(Some(claim.id), grant.fence.get());
         // What was answered, not what was asked for.
         self.pen.mode = recorded(grant.mode);
@@ -79,30 +87,44 @@ impl Player {
         Some(Kept { claim, chosen: true, deadline: until })
     }
 
-    /// An attempt, and when it was sent. What may have been granted without an answer is given back, but not by a
-    /// repeat: whose lease that is will release it.
-    async fn attempt(&mut self, claim: &Claim, repeat: bool) -> Option<(Grant, u64)> {
-        let sent = now();
-        self.pen.note(Kind::AcquireCall, sent, self.asked(), 0);
+    /// An attempt, and when it was sent. What may have been granted without an answer is asked for once more, by the same
+    /// claim, or given back; but not by a repeat: whose lease that is will release it.
+    async fn attempt(&mut self, claim: &Claim, repeat: Repeat) -> Option<(Grant, u64)> {
         let patience = Duration::from_millis(self.task.patience_ms);
-        let answer = within(patience, self.locks.backend().try_acquire(claim)).await;
-        match answer {
-            Ok(Attempt::Granted(grant)) => return Some((grant, sent)),
-            Ok(Attempt::Busy(_)) => self.pen.note(Kind::Busy, now(), 0, 0),
-            answer => {
-                self.pen.note(Kind::AcquireFailed, now(), 0, u64::from(repeat));
-                let mut release = Release::new(claim.name.clone(), claim.id);
-                release.unanswered = Some(claim.ttl);
-                for _ in 0..3 {
-                    if repeat
-                        || answer.is_ok()
-                        || within(patience, self.locks.backend().release(&release)).await.is_ok()
-                    {
-                        break;
+        let tries = if repeat == Repeat::No && self.task.repeats { self.dice.below(4) } else { 0 };
+        for left in (0..=tries).rev() {
+            let sent = now();
+            let face = if left < tries { Face::Again } else { Face::Usual };
+            self.pen.call(sent, self.asked(), 0, face);
+            match within(patience, self.locks.backend().try_acquire(claim)).await {
+                Ok(Attempt::Granted(grant)) => return Some((grant, sent)),
+                // One before it that was not answered may still come.
+                Ok(answer) => {
+                    let busy = matches!(answer, Attempt::Busy(_));
+                    let (kind, value) = match (busy, repeat) {
+                        (true, _) => (Kind::Busy, 0),
+                        (false, repeat) => (Kind::AcquireFailed, u64::from(repeat == Repeat::Yes)),
+                    };
+                    self.pen.note(kind, now(), 0, value);
+                    if left == tries {
+                        return None;
                     }
+                    break;
+                }
+                Err(_) if left > 0 => {
+                    self.pen.note(Kind::AcquireFailed, now(), 0, 1);
                     self.rest().await;
                 }
+                Err(_) => self.pen.note(Kind::AcquireFailed, now(), 0, u64::from(repeat == Repeat::Yes)),
             }
+        }
+        let mut release = Release::new(claim.name.clone(), claim.id);
+        release.unanswered = Some(claim.ttl);
+        for _ in 0..if repeat == Repeat::Yes { 0 } else { 3 } {
+            if within(patience, self.locks.backend().release(&release)).await.is_ok() {
+                break;
+            }
+            self.rest().await;
         }
         None
     }
@@ -115,8 +137,9 @@ impl Player {
         };
         self.pen.know(None, 0);
         let called = now();
-        self.pen.note(Kind::AcquireCall, called, self.asked(), wait.nanos());
+        self.pen.call(called, self.asked(), wait.nanos(), Face::Usual);
         let leasing = self.locks.leasing(&self.name().name).mode(self.mode());
+        let leasing = leasing.ttl(self.ttl).owner(self.owner());
         let limit = Duration::from_nanos(wait.nanos());
         let mut finished = self.finished.clone();
         let taken = tokio::select! {
@@ -129,7 +152,7 @@ impl Player {
                 self.pen.know(Some(lease.id), lease.fence.get());
                 self.pen.mode = recorded(lease.mode);
                 // When it was sent is not known, only that it was not before the call: a renewal will tell more.
-                let until = at.max(margin(called, self.task.ttl()));
+                let until = at.max(margin(called, self.ttl));
                 self.pen.note(Kind::Granted, at, until, 0);
                 let mut claim = Claim::new(name, lease.mode, lease.ttl, lease.owner);
                 claim.id = lease.id;
@@ -146,7 +169,7 @@ impl Player {
     }
 
     async fn keep_lease(&mut self, kept: &mut Kept) {
-        let time = self.hold_for().min(self.task.ttl() * 2);
+        let time = self.hold_for().min(self.ttl * 2);
         let end = now() + time.as_nanos() as u64;
         let protects = self.protects() && !time.is_zero();
         if protects {
@@ -177,7 +200,7 @@ impl Player {
 
     /// The same claim again; whether it still has the lease.
     async fn repeat(&mut self, kept: &mut Kept) -> bool {
-        let Some((grant, sent)) = self.attempt(&kept.claim, true).await else { return false };
+        let Some((grant, sent)) = self.attempt(&kept.claim, Repeat::Yes).await else { return false };
         self.pen.know(Some(kept.claim.id), grant.fence.get());
         self.pen.mode = recorded(grant.mode);
         // It does not begin the ttl anew, but what it says is left is as true as what was said before.
@@ -235,7 +258,7 @@ fn deadline(sent: u64, grant: &Grant, ttl: Duration) -> u64 {
 }
 
 /// So long after `sent`, less what clocks may differ by.
-fn margin(sent: u64, left: Duration) -> u64 {
+pub(super) fn margin(sent: u64, left: Duration) -> u64 {
     (sent + (left - left / 100).as_nanos() as u64).saturating_sub(2_000_000)
 }
 

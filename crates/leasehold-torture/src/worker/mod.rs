@@ -1,9 +1,15 @@
 //! A worker: a process that takes, keeps and gives back locks in every way there is, through the public API alone,
 //! and writes down what it does and sees.
 
+mod blocking;
+mod faces;
 mod guards;
 mod leases;
+mod part;
 mod pen;
+mod queue;
+mod raw;
+mod turns;
 
 use std::io::{self, BufRead as _};
 use std::path::PathBuf;
@@ -20,6 +26,7 @@ use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
 
+pub(crate) use part::{Part, all as locks_of};
 use pen::Pen;
 pub(crate) use pen::now;
 
@@ -47,12 +54,20 @@ pub(crate) struct Task {
     pub(crate) threads: bool,
     /// The locks.
     pub(crate) names: Vec<Name>,
+    /// What each is for.
+    pub(crate) parts: Vec<Part>,
+    /// Where leases are laid down for another process to adopt.
+    pub(crate) handed: PathBuf,
     /// How long leases last.
     pub(crate) ttl_ms: u64,
     /// Leases end with their session: plain ones, which nobody watches, are not used.
     pub(crate) session: bool,
     /// Readers may share a name.
     pub(crate) shared: bool,
+    /// Holders list those who wait.
+    pub(crate) lists: bool,
+    /// Listing shows lease ids.
+    pub(crate) shows_ids: bool,
     /// Calls are given up half-way.
     pub(crate) cancels: bool,
     /// One turn in so many is with a plain lease, whose calls are made once: unlike the wait loop they show every failure.
@@ -112,6 +127,10 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
     if let Some(locks) = connect(&task, &finished).await {
         let claims = Arc::new(AtomicU64::new(1));
         let mut players = tokio::task::JoinSet::new();
+        let blocking = (task.tasks > 2).then(|| {
+            let player = blocking::Blocking::new(&locks, &task, &log, &claims, &finished);
+            tokio::task::spawn_blocking(|| player.play())
+        });
         for (number, resource) in (0..).zip(resources) {
             let player = Player {
                 locks: locks.clone(),
@@ -119,8 +138,10 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
                 pen: Pen::new(Arc::clone(&log), task.worker, number),
                 dice: Dice::fork(task.seed, u64::from(task.worker) << 16 | u64::from(number)),
                 task: Arc::clone(&task),
+                ttl: task.ttl(),
                 claims: Arc::clone(&claims),
                 finished: finished.clone(),
+                seen: 0,
             };
             players.spawn(player.play());
         }
@@ -128,6 +149,12 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
             if let Err(error) = player {
                 std::panic::resume_unwind(error.into_panic());
             }
+        }
+        if let Some(Err(error)) = match blocking {
+            Some(blocking) => Some(blocking.await),
+            None => None,
+        } {
+            std::panic::resume_unwind(error.into_panic());
         }
         // What was dropped is released in the background.
         locks.close().await;
@@ -169,29 +196,37 @@ struct Player {
     pen: Pen,
     dice: Dice,
     task: Arc<Task>,
+    /// For how long the lease of this turn is asked for.
+    ttl: Duration,
     claims: Arc<AtomicU64>,
     finished: watch::Receiver<bool>,
+    /// A fence that was seen on a lock that is revoked; by now it may be anybody's.
+    seen: u64,
 }
 
 impl Player {
     async fn play(mut self) {
         while !*self.finished.borrow() {
-            self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
-            // Shows that a step of its wall clock has reached this process; the library may have no use for that clock.
-            std::hint::black_box(std::time::SystemTime::now());
-            self.choose();
+            self.begin();
             if !self.task.session && self.task.abandons && self.dice.once_in(150) {
                 self.outlive().await;
                 continue;
             }
-            let plain = !self.task.session
-                && self.dice.once_in(if self.pen.name == 0 { self.task.plain * 12 } else { self.task.plain });
-            if plain {
-                self.take_lease().await;
-            } else {
-                self.take_guard().await;
+            if self.pen.task > 0 && self.dice.once_in(120) {
+                self.close_in_the_middle().await;
+                continue;
             }
-            if !self.is_hot() && self.dice.once_in(3) {
+            let plain = if self.part() == Part::Hot { self.task.plain * 12 } else { self.task.plain };
+            match self.part() {
+                Part::Evict if self.dice.once_in(3) => self.revoke().await,
+                Part::Turn if self.pen.mode == Mode::Exclusive => self.write_and_read().await,
+                Part::Relay => self.relay().await,
+                Part::Raw => self.vanish().await,
+                _ if self.dice.once_in(12) => self.take_with().await,
+                _ if !self.task.session && self.dice.once_in(plain) => self.take_lease().await,
+                _ => self.take_guard().await,
+            }
+            if self.devoted().is_none() && self.dice.once_in(3) {
                 tokio::time::sleep(self.dice.micros(4_000)).await;
             } else {
                 tokio::task::yield_now().await;
@@ -199,33 +234,76 @@ impl Player {
         }
     }
 
-    /// Which lock, and how. The first name is the hot one, the second is read and written, the third may be a
-    /// semaphore, and the others are cool; the last is for those who [outlive](Player::outlive) their leases. The first task of each process that has several is always after the hot
-    /// one, so that there is no moment without a queue for it; who holds another for long holds up only the others.
-    fn choose(&mut self) {
-        let names = self.task.names.len() as u64;
-        let place = match self.dice.below(100) {
-            _ if self.is_hot() => 0,
-            0..8 => 0,
-            8..30 => 1,
-            _ => self.dice.between(2, names - 1),
+    /// Begins a turn: which lock, and how.
+    fn begin(&mut self) {
+        self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
+        // Shows that a step of its wall clock has reached this process; the library may have no use for that clock.
+        std::hint::black_box(std::time::SystemTime::now());
+        let crowd = if self.dice.once_in(2) { Part::Pool } else { Part::Book };
+        let part = match (self.devoted(), self.dice.below(100)) {
+            (Some(Part::Hot), 0..25) | (Some(Part::Book), _) => crowd,
+            (Some(Part::Evict), 0..40) => Part::Turn,
+            (Some(part), _) => part,
+            (None, 0..6) => Part::Hot,
+            (None, 6..20) => crowd,
+            (None, 20..36) => Part::Evict,
+            (None, 36..46) => Part::Turn,
+            (None, 46..60) => Part::Relay,
+            (None, 60..65) if self.task.parts.contains(&Part::Raw) => Part::Raw,
+            (None, 65..72) if self.task.parts.contains(&Part::Mixed) => Part::Mixed,
+            (None, _) => Part::Cool,
         };
-        let limit = self.task.names[place as usize].limit;
-        self.pen.name = place as u16;
-        self.pen.mode = match place {
-            _ if limit > 0 => Mode::Permit,
-            1 if self.task.shared && !self.dice.once_in(3) => Mode::Shared,
-            _ => Mode::Exclusive,
+        self.pen.name = self.lock_for(part).or(self.lock_for(Part::Book)).unwrap_or(0);
+        let reads = match self.part() {
+            Part::Book => !self.dice.once_in(6),
+            Part::Turn => self.dice.once_in(2),
+            Part::Evict => self.dice.once_in(3),
+            _ => false,
         };
+        self.pen.mode = match self.name().limit {
+            0 if reads && self.task.shared => Mode::Shared,
+            0 => Mode::Exclusive,
+            _ => Mode::Permit,
+        };
+        self.ttl = match self.dice.below(8) {
+            0 => self.task.ttl() / 2,
+            1 => self.task.ttl() * 2,
+            _ => self.task.ttl(),
+        };
+    }
+
+    /// Any lock of those for something; `None` if there is none.
+    fn lock_for(&mut self, part: Part) -> Option<u16> {
+        let places: Vec<u16> =
+            (0..).zip(&self.task.parts).filter(|(_, of)| **of == part).map(|(place, _)| place).collect();
+        places.get(self.dice.below(places.len() as u64) as usize).copied()
+    }
+
+    /// What this task is mostly after, if anything. The first of each process that has several is after a hot lock, so
+    /// that there is hardly a moment without a queue for one; the second is one of a crowd of readers and permits; the third
+    /// revokes and downgrades.
+    fn devoted(&self) -> Option<Part> {
+        match (self.pen.task, self.task.tasks) {
+            (0, 2..) => Some(Part::Hot),
+            (1, 3..) => Some(Part::Book),
+            (2, 4..) => Some(Part::Evict),
+            _ => None,
+        }
+    }
+
+    /// What the lock of this turn is for.
+    fn part(&self) -> Part {
+        self.task.parts[usize::from(self.pen.name)]
     }
 
     /// The ttl that a history says was asked for.
     fn asked(&self) -> u64 {
-        if self.task.session { 0 } else { self.task.ttl_ms * 1_000_000 }
+        if self.task.session { 0 } else { self.ttl.as_nanos() as u64 }
     }
 
-    fn is_hot(&self) -> bool {
-        self.pen.task == 0 && self.task.tasks > 1
+    /// As the store shows it: tells which claim of which process it is.
+    fn owner(&self) -> String {
+        queue::owner(self.pen.worker, self.pen.claim)
     }
 
     fn name(&self) -> &Name {
@@ -267,22 +345,23 @@ impl Player {
 
     /// How long to keep it: mostly not at all or for moments, at times for longer than its ttl.
     fn hold_for(&mut self) -> Duration {
-        let ttl = self.task.ttl();
         let alone = self.task.tasks == 1;
-        let hot = self.pen.name == 0;
+        let ttl = self.ttl;
+        // Two who have one of these at once are seen only if both look.
+        let crowded = matches!(self.part(), Part::Hot | Part::Book | Part::Pool);
         if !self.task.lingers {
             return self.dice.micros(5_000);
         }
-        match self.dice.below(if hot { 2_000 } else { 60 }) {
+        match self.dice.below(if crowded { 2_000 } else { 60 }) {
             // Longer than a restart or a fail-over takes, and than it may take to notice that a session has ended.
-            0..5 if self.task.stays && !hot => {
+            0..5 if self.task.stays && !crowded => {
                 let most = if self.task.session { 6_000 } else { 3_000 };
                 Duration::from_millis(1_500 + self.dice.below(most))
             }
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
-            // Two who have the hot one at once are seen only if both look.
-            _ if hot => Duration::from_micros(self.dice.between(500, 5_000)),
+            _ if crowded => Duration::from_micros(self.dice.between(500, 5_000)),
+            _ if self.part() == Part::Evict => Duration::from_micros(self.dice.between(1_000, 20_000)),
             _ if alone => Duration::from_micros(self.dice.below(30_000)),
             roll if roll % 3 > 0 => Duration::ZERO,
             _ => self.dice.micros(2_000),

@@ -1,19 +1,62 @@
 //! What a task writes its history with: one turn's name, mode and lease, filled in as they become known.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::LeaseId;
 use leasehold::clock::{Clock as _, SystemClock};
+use leasehold::{Error, ErrorKind, LeaseId, LostReason, blocking};
 
-use crate::history::record::{Kind, Log, Mode, Record, hash};
+use crate::history::record::{Face, Kind, Log, Loss, Mode, Record, SESSION, hash};
 
 /// Now, on the clock of all histories.
 pub(crate) fn now() -> u64 {
     SystemClock.now().as_nanos()
 }
 
+/// What both kinds of guards tell.
+pub(super) trait AnyGuard {
+    fn terms(&self) -> (LeaseId, u64, leasehold::Mode);
+    fn lost_by_now(&self) -> Option<LostReason>;
+    fn left(&self) -> Option<Duration>;
+
+    /// Until when it may be relied on.
+    fn deadline(&self, now: u64) -> u64 {
+        self.left().map_or(SESSION, |left| now + left.as_nanos() as u64)
+    }
+}
+
+macro_rules! tells {
+    ($guard:ty) => {
+        impl AnyGuard for $guard {
+            fn terms(&self) -> (LeaseId, u64, leasehold::Mode) {
+                (self.lease_id(), self.fence().get(), self.mode())
+            }
+
+            fn lost_by_now(&self) -> Option<LostReason> {
+                self.lost().now()
+            }
+
+            fn left(&self) -> Option<Duration> {
+                self.valid_for()
+            }
+        }
+    };
+}
+
+tells!(leasehold::Guard);
+tells!(blocking::Guard);
+
+/// As a history has it.
+pub(super) fn recorded(mode: leasehold::Mode) -> Mode {
+    match mode {
+        leasehold::Mode::Shared => Mode::Shared,
+        leasehold::Mode::Permit { .. } => Mode::Permit,
+        _ => Mode::Exclusive,
+    }
+}
+
 /// A task's pen.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Pen {
     log: Arc<Log>,
     pub(super) worker: u32,
@@ -41,6 +84,52 @@ impl Pen {
     pub(super) fn next_write(&mut self) -> u64 {
         self.writes += 1;
         u64::from(self.task) << 48 | self.writes
+    }
+
+    /// Writes down that an acquire is about to be called, which may wait for so long.
+    pub(super) fn call(&self, at: u64, ttl: u64, wait: u64, face: Face) {
+        let call = Pen { fence: face as u64, ..self.clone() };
+        call.note(Kind::AcquireCall, at, ttl, wait);
+    }
+
+    /// Writes down a grant.
+    pub(super) fn granted(&mut self, guard: &impl AnyGuard) {
+        let at = now();
+        let (id, fence, mode) = guard.terms();
+        self.know(Some(id), fence);
+        self.mode = recorded(mode);
+        self.note(Kind::Granted, at, guard.deadline(at), 0);
+    }
+
+    /// Writes down that an acquire came to nothing. Whether its store failed.
+    pub(super) fn refused(&self, error: Option<&Error>) -> bool {
+        let busy = error.is_none_or(|error| error.kind() == ErrorKind::Timeout);
+        self.note(if busy { Kind::Busy } else { Kind::AcquireFailed }, now(), 0, 0);
+        !busy
+    }
+
+    /// Looks, and writes down what is seen; whether the holder still may.
+    pub(super) fn look(&self, guard: &impl AnyGuard) -> bool {
+        // Read before looking: what is seen is true of this moment and a little later.
+        let at = now();
+        let deadline = guard.deadline(at);
+        let lost = guard.lost_by_now();
+        match lost {
+            // Also when the deadline has passed, which was looked at first: one that is not lost then is relied on for too long.
+            None => self.note(Kind::Held, at, deadline, 0),
+            Some(reason) => self.lost(reason),
+        }
+        lost.is_none()
+    }
+
+    /// Writes down that the lost signal had come by now.
+    pub(super) fn lost(&self, reason: LostReason) {
+        let loss = match reason {
+            LostReason::DeadlinePassed => Loss::Deadline,
+            LostReason::Refused(_) => Loss::Refused,
+            _ => Loss::Other,
+        };
+        self.note(Kind::Lost, now(), 0, loss as u64);
     }
 
     /// Writes down one thing. A history with a hole shows nothing, so who cannot write ends.

@@ -65,6 +65,12 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::PermitGrantedAsLock, Invariant::I11, Store::Sqlite, Profile::Calm, 4),
     live(Bug::DeadlineNotLookedAt, Invariant::J3, Store::Sqlite, Profile::Pause, 6),
     live(Bug::DropWithoutGiveBack, Invariant::J6, Store::Redis, Profile::Leak, 5),
+    live(Bug::QueueIgnored, Invariant::J4, Store::Memory, Profile::Calm, 4),
+    live(Bug::RedisRevokesPolitely, Invariant::I14, Store::Redis, Profile::Calm, 4),
+    live(Bug::DowngradeNotAsked, Invariant::I13, Store::Redis, Profile::Calm, 4),
+    live(Bug::GoneAdopted, Invariant::I1, Store::Redis, Profile::Calm, 6),
+    live(Bug::ShortenIgnored, Invariant::I7, Store::Redis, Profile::Leak, 5),
+    live(Bug::ServerKeepsVanished, Invariant::J6, Store::Http, Profile::Calm, 8),
     live(Bug::ResourceTakesStale, Invariant::I4, Store::Redis, Profile::Pause, 6),
     LiveExhibit {
         bug: Bug::NoFaultIsMade,

@@ -55,6 +55,12 @@ const EDITS: &[Edit] = &[
         "return count < tonumber(string.sub(mode, 2))",
         "return count <= tonumber(string.sub(mode, 2))",
     ),
+    edit(
+        Bug::RedisRevokesPolitely,
+        &["redis revoke"],
+        "local at_once, only = ARGV[2] == '1',",
+        "local at_once, only = false,",
+    ),
     edit(Bug::PostgresNotifiesNobody, POSTGRES, "count(pg_notify(channel, numbers))", "count(numbers)"),
     edit(
         Bug::PostgresRenewsExpired,

@@ -1,9 +1,10 @@
 //! Histories as text: a line for each record.
 //!
 //! `WORKER[.CLAIM][/LOCK] TIME WHAT…`, times in milliseconds. A claim is 1 unless it is said, a lock `a`. Locks: `a` and `b`
-//! are reader-writer locks, `p` has two permits. What: `call [shared|permit] [try|wait=N] [ttl=N] [id=N]`,
+//! are reader-writer locks, `p` has two permits, and `q` is the same name with three. What: `call [shared|permit] [try|wait=N] [ttl=N] [id=N]`,
 //! `granted FENCE DEADLINE [id=N] [again]`, `held [shared] DEADLINE`, `lost deadline|refused|other`, `renew TTL`, `renewed DEADLINE`, `release`,
-//! `revoke now`, and so on. `session` is the deadline of a session.
+//! `revoke [now] [only=FENCE]`, `revoked [met=N]`, `list ANSWERED WORKER[.CLAIM]…`, `downgrade`, `shorten TTL`, `shortened DEADLINE`, `given`,
+//! `adopt TTL id=N fence=N`, `adopted DEADLINE`, `run`, `ran [lost]`, `closed`, and so on. `session` is the deadline of a session.
 //! By the supervisor: `S FROM fault WHICH TO [TARGET] [worker=N] [side=N]` (the sides are 0 and 1, of even and odd workers), `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
 //! resource: `R TIME write FENCE [mark=N] taken|rejected`, `R TIME enter|leave`.
 //! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock quorum ticket=N
@@ -35,7 +36,7 @@ pub(super) fn setting() -> Setting {
             steady: true,
             losses: Losses::Nothing,
         },
-        names: vec![name("a", 0), name("b", 0), name("p", 2)],
+        names: vec![name("a", 0), name("b", 0), name("p", 2), name("p", 3)],
         sides: 2,
         span: (0, 20_000 * MS),
     }
@@ -75,7 +76,7 @@ fn moment(word: &str) -> Option<u64> {
 }
 
 fn lock(word: &str) -> Option<u16> {
-    ["a", "b", "p"].iter().position(|name| *name == word).map(|place| place as u16)
+    ["a", "b", "p", "q"].iter().position(|name| *name == word).map(|place| place as u16)
 }
 
 impl Story {
@@ -212,8 +213,57 @@ impl Story {
             }
             "revoke" => {
                 record.value = u64::from(words.contains(&"now"));
+                record.fence = number(words, "only").unwrap_or(0);
                 Kind::RevokeCall
             }
+            "revoked" => {
+                record.deadline = number(words, "met").map_or(0, |met| met + 1);
+                Kind::Revoked
+            }
+            "list" => {
+                self.push(Record { kind: Kind::ListCall, ..record });
+                record.at = moment(words[3])?;
+                for waiter in &words[4..] {
+                    let (worker, claim) = waiter.split_once('.').unwrap_or((waiter, "1"));
+                    let (fence, value) = (worker.parse().ok()?, claim.parse().ok()?);
+                    self.push(Record { kind: Kind::Waiting, fence, value, lease: 0, ..record });
+                }
+                Kind::Listed
+            }
+            "downgrade" => {
+                record.mode = Mode::Shared;
+                self.claims.insert((worker, claim), Record { mode: Mode::Shared, ..kept });
+                Kind::DowngradeCall
+            }
+            "shorten" => {
+                record.value = last()?;
+                Kind::ShortenCall
+            }
+            "shortened" => {
+                record.deadline = last()?;
+                Kind::Shortened
+            }
+            "adopt" => {
+                record.value = moment(words[3])?;
+                (record.lease, record.fence) = (number(words, "id")?, number(words, "fence")?);
+                self.claims.insert((worker, claim), record);
+                Kind::AdoptCall
+            }
+            "adopted" => {
+                record.deadline = last()?;
+                Kind::Adopted
+            }
+            "ran" => {
+                record.value = u64::from(words.contains(&"lost"));
+                Kind::RunEnded
+            }
+            "run" => Kind::RunCall,
+            "downgraded" => Kind::Downgraded,
+            "undowngraded" => Kind::DowngradeFailed,
+            "unshortened" => Kind::ShortenFailed,
+            "given" => Kind::GivenAway,
+            "unadopted" => Kind::AdoptRefused,
+            "closed" => Kind::Closed,
             "drop" => {
                 record.value = 1;
                 Kind::ReleaseCall
@@ -227,7 +277,6 @@ impl Story {
             "busy" => Kind::Busy,
             "failed" => Kind::AcquireFailed,
             "dropped" => Kind::AcquireDropped,
-            "revoked" => Kind::Revoked,
             "writes" => Kind::WriteCall,
             "took" => Kind::WriteTaken,
             "rejected" => Kind::WriteRejected,

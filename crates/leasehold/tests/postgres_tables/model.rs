@@ -79,7 +79,7 @@ impl Tables {
             (Database::connect(&url).await.unwrap(), raw, heard)
         });
         let mut tables = Tables { runtime, schema, store, raw, heard, listens: false };
-        tables.sql("LISTEN test_end");
+        tables.sql(&format!("LISTEN {}_end", tables.schema));
         tables
     }
 
@@ -136,7 +136,7 @@ impl Store for Tables {
     fn begin(&mut self) {
         self.sql("TRUNCATE leasehold.names, leasehold.shares, leasehold.tickets, leasehold.spent");
         self.runtime.block_on(self.store.sweep()).unwrap();
-        self.sql("NOTIFY test_end, 'end'");
+        self.sql(&format!("NOTIFY {}_end, 'end'", self.schema));
         self.numbers();
     }
 
@@ -162,7 +162,8 @@ impl Store for Tables {
         let ids = if ids.is_empty() { "''".into() } else { ids.join(", ") };
         // What was notified before the end comes before it.
         let ask = format!(
-            "SELECT wake FROM leasehold.tickets WHERE id IN ({ids}) ORDER BY wake; NOTIFY test_end, 'end'"
+            "SELECT wake FROM leasehold.tickets WHERE id IN ({ids}) ORDER BY wake; NOTIFY {}_end, 'end'",
+            self.schema
         );
         let numbers: Vec<u64> = self.sql(&ask).iter().map(|number| number.parse().unwrap()).collect();
         let heard = self.numbers();

@@ -8,6 +8,7 @@ mod connecting;
 mod faults;
 mod kept;
 mod keys;
+mod layout;
 mod model;
 mod proxied;
 mod refusals;

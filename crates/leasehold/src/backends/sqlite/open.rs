@@ -229,7 +229,8 @@ fn check_owner(found: Found) -> Result<usize> {
         _ => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "the database has layout {}, written by a newer leasehold; this one knows layouts up to {}",
+                "the database has layout {}, written by a newer leasehold; this one knows layouts up to {}: \
+                 update it, or use another file",
                 found.version,
                 MIGRATIONS.len()
             ),

@@ -89,7 +89,8 @@ pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
         Some(other) if other > VERSION => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "the tables are of version {other}, and this build knows {VERSION}; use a newer leasehold"
+                "the tables are of version {other}, written by a newer leasehold; this one knows {VERSION}: \
+                 update it, or name another schema"
             ),
         )),
         Some(other) => Err(Error::new(

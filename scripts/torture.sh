@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# `make torture`: every store with every profile that suits it, about half an hour. Goes on after a failure, and says at
-# the end what failed. SECS, SEED, STORES and PROFILES choose otherwise; OUT is where everything is written.
+# `make torture`: every store, and what can be before it, with every profile that suits, about an hour and a half. Goes on
+# after a failure, and says at the end what failed. SECS, SEED, STORES (a front is written redis/two-servers) and PROFILES
+# choose otherwise; OUT is where everything is written.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 secs=${SECS:-20}
 seed=${SEED:-$RANDOM}
 out=${OUT:-target/torture}
-stores=${STORES:-memory sqlite file redis quorum postgres postgres+advisory http}
-profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources all}
+stores=${STORES:-memory sqlite file redis quorum quorum-mixed postgres postgres+advisory http
+  redis/server redis/two-servers redis/tls quorum/server postgres/server postgres/two-servers postgres/pgbouncer postgres/tls
+  postgres+advisory/pgbouncer postgres+advisory/tls}
+profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources crowd logs many all}
 
 # Of a build without optimisation workers would be busy with themselves.
 cargo build --locked --release -p leasehold-cli || exit 1
@@ -17,12 +20,15 @@ leasehold=target/release/leasehold
 rm -rf "$out"
 mkdir -p "$out"
 summary="$out/summary"
-printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' store profile outcome hand-overs expiries landed p99-ms | tee "$summary"
+printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' store profile outcome hand-overs expiries landed p99-ms | tee "$summary"
 failed=0
 for store in $stores; do
   for profile in $profiles; do
-    run="$out/$store-$profile"
-    "$leasehold" torture --store "$store" --profile "$profile" --secs "$secs" --seed "$seed" --out "$run" >"$run.txt" 2>&1
+    run="$out/${store/\//-}-$profile"
+    front=none
+    [[ $store != */* ]] || front=${store#*/}
+    "$leasehold" torture --store "${store%/*}" --front "$front" --profile "$profile" \
+      --secs "$secs" --seed "$seed" --out "$run" >"$run.txt" 2>&1
     code=$?
     # 64: the profile does not suit the store.
     case $code in
@@ -37,7 +43,7 @@ for store in $stores; do
     expiries=$(figure '.* \([0-9]*\) expiries.*')
     p99=$(figure '.*hand-over .*p99 \([0-9.]*\) ms.*')
     landed=$(($(grep 'faults landed' "$run.txt" | grep -oE '[0-9]+/' | tr '/' '+')0))
-    printf '%-18s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
+    printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
       tee -a "$summary"
     if [[ $code == 0 ]]; then
       # What passed can be had again by its seed.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use leasehold_torture::check;
 use leasehold_torture::report::{Outcome, Report};
-use leasehold_torture::store::{Profile, Store};
-use leasehold_torture::supervise::Order;
+use leasehold_torture::store::{Front, Profile, Store};
+use leasehold_torture::supervise::{NAMES, Order};
 
 use crate::exit::Exit;
 use crate::report::{Failure, answer, say};
@@ -20,11 +20,14 @@ Examples:
   leasehold torture --store redis --profile pause       A throw-away Redis; workers stand still
   leasehold torture --url redis://host --profile kill   Your own Redis, with faults of workers
   leasehold torture --store postgres --profile all --seed 7 --out DIR
+  leasehold torture --store redis --front two-servers   Two lock servers before one Redis
   leasehold torture check DIR                           Judge a run once more
   leasehold torture sim --seeds 100000                  The library itself, simulated
 
-Stores: memory, sqlite, file, redis, quorum, postgres, postgres+advisory, http
-Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, all";
+Stores: memory, sqlite, file, redis, quorum, quorum-mixed, postgres, postgres+advisory, http
+Fronts: none, server, two-servers, pgbouncer, tls
+Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd,
+  logs, many, all";
 
 /// Provoke the worst moments of a store, and judge what happened.
 #[derive(Debug, clap::Args)]
@@ -35,6 +38,9 @@ pub(crate) struct Torture {
     /// Which store [default: that of --url, else sqlite]
     #[arg(long, value_name = "STORE")]
     store: Option<Store>,
+    /// What is before it
+    #[arg(long, default_value = "none", value_name = "FRONT")]
+    front: Front,
     /// A store of your own, instead of a throw-away one
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -50,6 +56,9 @@ pub(crate) struct Torture {
     /// How many worker processes
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     workers: u16,
+    /// In the profile many: how many names are at rest, and as many keys of others
+    #[arg(long, default_value_t = NAMES, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    names: u32,
     /// Where everything is written; without it, what has passed is removed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -91,13 +100,16 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
         (Some(store), _) | (None, Some(store)) => store,
         (None, None) => Store::Sqlite,
     };
-    let name = format!("leasehold-torture-{store}-{}-{seed}", args.profile);
+    let ground = args.front.before(store).replace('/', "-");
+    let name = format!("leasehold-torture-{ground}-{}-{seed}", args.profile);
     let out = args.out.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
     let mut order = Order::new(store, args.profile, &out);
+    order.front = args.front;
     order.url.clone_from(&args.url);
     order.time = Duration::from_secs(args.secs);
     order.seed = seed;
     order.workers = usize::from(args.workers);
+    order.names = args.names;
     order.progress = true;
     let report = order.run().map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),

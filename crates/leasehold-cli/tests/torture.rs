@@ -53,6 +53,11 @@ fn what_does_not_suit_is_refused_with_a_reason() {
         (&["--store", "sqlite", "--profile", "net"][..], "nobody reaches this store by the network"),
         (&["--store", "memory", "--profile", "restart"], "does not survive"),
         (&["--store", "redis", "--profile", "restart", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (&["--store", "sqlite", "--front", "server"], "that is the store http"),
+        (&["--store", "redis", "--front", "pgbouncer"], "PgBouncer is for PostgreSQL"),
+        (&["--store", "redis", "--front", "tls", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (&["--store", "sqlite", "--profile", "many"], "is filled with names"),
+        (&["--front", "nginx"], "no such front"),
         (&["--store", "etcd"], "no such store"),
         (&["--profile", "storm"], "no such profile"),
     ] {

@@ -26,6 +26,7 @@ mod case;
 mod fence;
 mod figures;
 mod gather;
+mod kept;
 mod lease;
 mod liveness;
 mod matter;
@@ -106,6 +107,8 @@ pub enum Invariant {
     J7,
     /// Cost per hand-over does not grow with the number of waiters. No history tells.
     J8,
+    /// A guard is kept while nothing is in the way of its renewals.
+    J9,
     /// A history contradicts itself: whoever wrote it is broken, and nothing can be said of the store.
     History,
 }
@@ -144,6 +147,7 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
         order::judge(&case, lock, &mut court, &mut figures);
     }
     liveness::judge(&case, &mut court, &mut figures);
+    kept::judge(&case, &mut court, &mut figures);
     resource::judge(&case, &mut court, &mut figures);
     figures::count(&case, &mut figures);
     Verdict { violations: court.violations, figures }

@@ -61,6 +61,9 @@ pub struct Promises {
     /// by their deadlines.
     #[serde(default)]
     pub steady: bool,
+    /// No fault of the run keeps a client from renewing: no guard may be lost.
+    #[serde(default)]
+    pub keeps: bool,
 }
 
 impl Setting {

@@ -214,8 +214,9 @@ impl<'a> Making<'a> {
 
     fn restart(&mut self, planned: Planned) -> io::Result<()> {
         let Some(server) = self.ground.server(planned.target as usize) else { return Ok(()) };
-        // One that stands still is not the one to kill: its end is counted for.
-        if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if frozen == server)) {
+        // One that stands still is not the one to kill: its end is counted for. Nor is one that would wait for it to begin.
+        let in_the_way = |frozen: usize| frozen == server || self.ground.needs(server, frozen);
+        if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if in_the_way(frozen))) {
             return Ok(());
         }
         self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
@@ -238,7 +239,7 @@ impl<'a> Making<'a> {
     }
 
     fn memory(&mut self, planned: Planned) -> io::Result<()> {
-        let Some(server) = self.ground.server(planned.target as usize) else { return Ok(()) };
+        let Some(server) = self.ground.redis(planned.target as usize) else { return Ok(()) };
         self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
         self.landed.of(planned.fault).landed += u64::from(self.ground.limit_memory(server, 1));
         self.later(planned, planned.target, false, Undo::Memory(server));

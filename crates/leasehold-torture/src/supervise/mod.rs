@@ -4,6 +4,7 @@ mod crew;
 mod faults;
 mod landed;
 mod load;
+pub(crate) mod many;
 pub(crate) mod rest;
 mod stalls;
 
@@ -25,14 +26,16 @@ use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::roles::{self, Around, Role};
 use crate::room::Room;
-use crate::store::{Profile, Store};
-use crate::worker::{Task, now};
+use crate::store::{Front, Profile, Store};
+use crate::worker::{Part, Sink, Task, now};
 use crate::{resource, worker};
 
 use crew::Crew;
 use faults::Making;
 pub use landed::{Faults, Landed};
 use load::Load;
+use many::Looker;
+pub use many::Looks;
 use rest::Rest;
 use stalls::Stalls;
 
@@ -48,11 +51,16 @@ const TICKET: Duration = Duration::from_secs(10);
 /// How long after the end something may be left where nothing has to expire.
 const AT_REST: Duration = Duration::from_secs(1);
 
+/// How many names are at rest in the profile `many`, unless it is said.
+pub const NAMES: u32 = 50_000;
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The store.
     pub store: Store,
+    /// What is before it.
+    pub front: Front,
     /// Where it is, if it is not to be a throw-away one.
     pub url: Option<String>,
     /// The profile of faults.
@@ -63,6 +71,8 @@ pub struct Order {
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
+    /// In the profile `many`: how many names are at rest, and how many keys of others are there.
+    pub names: u32,
     /// Where everything is written: a directory that is empty or not there yet.
     pub out: PathBuf,
     /// Whether to say on stderr how it goes on, if that is a terminal.
@@ -73,7 +83,9 @@ impl Order {
     /// Twelve workers for twenty seconds.
     pub fn new(store: Store, profile: Profile, out: impl Into<PathBuf>) -> Self {
         let time = Duration::from_secs(20);
-        Order { store, url: None, profile, time, seed: 1, workers: 12, out: out.into(), progress: false }
+        let (front, url, out) = (Front::None, None, out.into());
+        let (workers, names) = (12, NAMES);
+        Order { store, front, url, profile, time, seed: 1, workers, names, out, progress: false }
     }
 
     /// Runs it, has it judged, and writes the report.
@@ -84,6 +96,10 @@ impl Order {
     /// # Errors
     /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
     pub fn run(&self) -> io::Result<Report> {
+        if let Some(why) = self.front.refuses(self.store, self.url.is_none()) {
+            let message = format!("the front {} does not suit {}: {why}", self.front, self.store);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         if let Some(why) = self.profile.refuses(self.store, self.url.is_none()) {
             let message = format!("the profile {} does not suit {}: {why}", self.profile, self.store);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -96,8 +112,14 @@ impl Order {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        let plan =
-            Plan::new(self.seed, self.store, self.url.is_none(), self.profile, lasts, self.workers.max(2));
+        let plan = Plan::new(
+            self.seed,
+            (self.store, self.front),
+            self.url.is_none(),
+            self.profile,
+            lasts,
+            self.workers.max(2),
+        );
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let seen = Run { order: self, plan: &plan, out: &out, runtime: &runtime }.run()?;
@@ -114,6 +136,7 @@ pub(crate) struct Seen {
     pub(crate) configuration: String,
     pub(crate) promises: Promises,
     pub(crate) faults: Faults,
+    pub(crate) looks: Looks,
     pub(crate) processes: u32,
     pub(crate) stuck: usize,
     pub(crate) worked: Duration,
@@ -129,7 +152,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn run(&self) -> io::Result<Seen> {
-        let Order { store, profile, .. } = *self.order;
+        let Order { store, front, profile, .. } = *self.order;
         self.say("starting the store");
         let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
         let environment =
@@ -138,13 +161,15 @@ impl Run<'_> {
             Some(url) => Ground::theirs(store, url),
             None => {
                 let workers = self.plan.workers.len();
-                Ground::start(store, profile, workers, self.out, &environment(Clocks::of_store))?
+                Ground::start(store, front, profile, workers, self.out, &environment(Clocks::of_store))?
             }
         };
         let entered = ground.room().map(Room::entered).unwrap_or_default();
         let info = self.info(&ground)?;
         let setting = self.setting(&ground, &info);
         setting.write(self.out)?;
+        let looks = self.out.join("looks.json");
+        let looker = if profile == Profile::Many { Some(self.fill(&ground, &looks)?) } else { None };
         let log = Log::append(&self.out.join(HISTORY))?;
         let stalls = Stalls::watch(&self.out.join(HISTORY))?;
 
@@ -159,8 +184,8 @@ impl Run<'_> {
             self.out,
             Around { environment: environment(Clocks::of_workers), entered: entered.clone() },
         );
-        for worker in &self.plan.workers {
-            let task = self.task(worker, &setting, &info, &socket);
+        for (place, worker) in self.plan.workers.iter().enumerate() {
+            let task = self.task(place, worker, &setting, &info, &socket);
             crew.add(task, |number| ground.url_of(number))?;
         }
         crew.wait_for_begin()?;
@@ -168,6 +193,8 @@ impl Run<'_> {
         let begun = now();
         let (faults, worked, others) = self.work(&mut ground, &mut crew, &log, clocks.as_ref())?;
         let span = (begun, now());
+        drop(looker);
+        let looks = if profile == Profile::Many { Looks::read(&looks)? } else { Looks::default() };
         self.say("everybody finishes");
         let stuck = crew.finish(FINISH)?;
         let processes = crew.count();
@@ -194,7 +221,7 @@ impl Run<'_> {
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, processes, stuck, worked, others })
+        Ok(Seen { configuration, promises, faults, looks, processes, stuck, worked, others })
     }
 
     /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
@@ -208,6 +235,23 @@ impl Run<'_> {
         let locks = self.runtime.block_on(Locks::connect(&url)).map_err(io::Error::other)?;
         self.runtime.block_on(locks.close());
         Ok(locks.info())
+    }
+
+    /// Fills the store, makes every packet late, and begins to sweep and list.
+    fn fill(&self, ground: &Ground, looks: &Path) -> io::Result<Killed> {
+        self.say("filling the store");
+        let name = "rest-0";
+        self.runtime.block_on(async {
+            let locks = Locks::connect(&ground.own_url()).await.map_err(io::Error::other)?;
+            let guard = locks.mutex(name).lock().await.map_err(io::Error::other)?;
+            guard.release().await.map_err(io::Error::other)?;
+            locks.close().await;
+            io::Result::Ok(())
+        })?;
+        ground.fill(name, self.order.names)?;
+        ground.delay(many::LATE);
+        let role = Role::Looker(Looker { url: ground.url_of(0), out: looks.to_owned() });
+        Ok(Killed(roles::start(role, Stdio::inherit(), &Around::default())?))
     }
 
     /// Lets them work, and makes the faults.
@@ -249,21 +293,27 @@ impl Run<'_> {
     }
 
     fn setting(&self, ground: &Ground, info: &Info) -> Setting {
-        let Order { store, profile, url, seed, .. } = self.order;
+        let Order { store, front, profile, url, seed, .. } = self.order;
         // Somebody's own store may have anything in it.
         let prefix =
             url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
         let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
-        let mut names = vec![lock("hot", 0), lock("book", 0)];
-        if info.max_permits >= 3 {
-            names.push(lock("pool", 3));
+        let mut names = vec![lock("hot", 0)];
+        if *profile == Profile::Crowd {
+            let quiet: u16 = self.plan.workers.iter().map(|worker| worker.tasks).sum();
+            names.extend((1..=quiet).map(|number| lock(&format!("quiet-{number}"), 0)));
+        } else {
+            names.push(lock("book", 0));
+            if info.max_permits >= 3 {
+                names.push(lock("pool", 3));
+            }
+            names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
+            names.push(lock("quiet", 0));
         }
-        names.extend((1..=4).map(|number| lock(&format!("cool-{number}"), 0)));
-        names.push(lock("quiet", 0));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
-            Store::Redis | Store::Quorum => {
+            Store::Redis | Store::Quorum | Store::MixedQuorum => {
                 url.is_none() && matches!(profile, Profile::Restart | Profile::All)
             }
             Store::Memory => false,
@@ -278,12 +328,13 @@ impl Run<'_> {
             push: info.push,
             ticket: if info.fifo { nanos(TICKET) } else { 0 },
             durable,
+            keeps: profile.keeps(),
             steady: !store.expires_by_wall_clock() || info.time == TimeAuthority::None,
         };
         Setting {
             seed: *seed,
             profile: profile.to_string(),
-            store: store.to_string(),
+            store: front.before(*store),
             configuration: ground.configuration().to_owned(),
             promises,
             names,
@@ -292,8 +343,26 @@ impl Run<'_> {
         }
     }
 
-    fn task(&self, worker: &plan::Worker, setting: &Setting, info: &Info, socket: &Path) -> Task {
+    fn task(
+        &self,
+        place: usize,
+        worker: &plan::Worker,
+        setting: &Setting,
+        info: &Info,
+        socket: &Path,
+    ) -> Task {
         let Order { store, profile, seed, .. } = self.order;
+        let before: u16 = self.plan.workers[..place].iter().map(|worker| worker.tasks).sum();
+        let part = match place < self.plan.workers.len().div_ceil(2) {
+            // The first of all keeps the hot name for a quarter of the run: less than J5 lets anybody wait.
+            true => Part::Crowd { stuck_ms: if place == 0 { self.plan.lasts_ms / 4 } else { 0 } },
+            false => Part::Quiet { from: 1 + before },
+        };
+        let sink = match place % 3 {
+            0 => Some(Sink::Blocks { ms: self.plan.ttl_ms + self.plan.ttl_ms / 4 }),
+            1 => Some(Sink::Panics),
+            _ => None,
+        };
         let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::All);
         Task {
             url: String::new(),
@@ -309,14 +378,19 @@ impl Run<'_> {
             shared: info.shared,
             cancels: profile.cancels(),
             plain: if lossy { 2 } else { 5 },
-            repeats: *store != Store::Quorum,
+            repeats: !store.is_quorum(),
             // After a step back of the store's clock such a lease would last for an hour.
-            abandons: *profile != Profile::Leak
-                && !(*profile == Profile::Clock && store.expires_by_wall_clock()),
+            abandons: match profile {
+                Profile::Leak | Profile::Crowd => false,
+                Profile::Clock => !store.expires_by_wall_clock(),
+                _ => true,
+            },
             lingers: *profile != Profile::Leak,
-            stays: setting.promises.session && lossy,
+            stays: setting.promises.session && lossy || *profile == Profile::Logs,
             // Where answers are lost, who waits for long sees little.
             patience_ms: if lossy { 400 } else { 1_000 },
+            part: (*profile == Profile::Crowd).then_some(part),
+            sink: sink.filter(|_| *profile == Profile::Logs),
         }
     }
 
@@ -324,8 +398,8 @@ impl Run<'_> {
     fn say(&self, line: &str) {
         let mut stderr = io::stderr().lock();
         if self.order.progress && stderr.is_terminal() {
-            let Order { store, profile, .. } = self.order;
-            let _ = write!(stderr, "\r\x1b[K{store} {profile}: {line}");
+            let Order { store, front, profile, .. } = self.order;
+            let _ = write!(stderr, "\r\x1b[K{} {profile}: {line}", front.before(*store));
             let _ = stderr.flush();
         }
     }

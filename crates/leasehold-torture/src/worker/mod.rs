@@ -1,9 +1,11 @@
 //! A worker: a process that takes, keeps and gives back locks in every way there is, through the public API alone,
 //! and writes down what it does and sees.
 
+mod crowd;
 mod guards;
 mod leases;
 mod pen;
+mod sink;
 
 use std::io::{self, BufRead as _};
 use std::path::PathBuf;
@@ -20,8 +22,10 @@ use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
 
+pub(crate) use crowd::Part;
 use pen::Pen;
 pub(crate) use pen::now;
+pub(crate) use sink::Sink;
 
 /// The name of a worker's history in the directory of a run.
 pub(crate) fn history(number: u32) -> String {
@@ -64,10 +68,14 @@ pub(crate) struct Task {
     pub(crate) abandons: bool,
     /// Some hold a lock for as long as its ttl, or longer.
     pub(crate) lingers: bool,
-    /// Some session locks are held for seconds.
+    /// Some locks are held for seconds.
     pub(crate) stays: bool,
     /// How long a call to the store may take.
     pub(crate) patience_ms: u64,
+    /// What it does in a crowd, if it is in one.
+    pub(crate) part: Option<Part>,
+    /// What is wrong with its log, if anything is.
+    pub(crate) sink: Option<Sink>,
 }
 
 impl Task {
@@ -79,6 +87,9 @@ impl Task {
 /// Works until told to finish by a line of input; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
     let log = Arc::new(Log::append(&task.history)?);
+    if let Some(sink) = task.sink {
+        sink::install(sink)?;
+    }
     let (finish, finished) = watch::channel(false);
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -112,9 +123,14 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
     if let Some(locks) = connect(&task, &finished).await {
         let claims = Arc::new(AtomicU64::new(1));
         let mut players = tokio::task::JoinSet::new();
+        let mut clients = vec![locks.clone()];
         for (number, resource) in (0..).zip(resources) {
+            // In a crowd everybody is a client by itself.
+            if task.part.is_some() && number > 0 {
+                clients.extend(connect(&task, &finished).await);
+            }
             let player = Player {
-                locks: locks.clone(),
+                locks: clients[clients.len() - 1].clone(),
                 resource,
                 pen: Pen::new(Arc::clone(&log), task.worker, number),
                 dice: Dice::fork(task.seed, u64::from(task.worker) << 16 | u64::from(number)),
@@ -130,7 +146,9 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
             }
         }
         // What was dropped is released in the background.
-        locks.close().await;
+        for locks in clients {
+            locks.close().await;
+        }
     }
     log.write(Record::new(Kind::End, task.worker, now()))
 }
@@ -177,12 +195,16 @@ impl Player {
     async fn play(mut self) {
         while !*self.finished.borrow() {
             self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
-            self.choose();
+            match self.task.part {
+                Some(part) => self.choose_in_crowd(part),
+                None => self.choose(),
+            }
             if !self.task.session && self.task.abandons && self.dice.once_in(150) {
                 self.outlive().await;
                 continue;
             }
             let plain = !self.task.session
+                && self.task.part.is_none()
                 && self.dice.once_in(if self.pen.name == 0 { self.task.plain * 12 } else { self.task.plain });
             if plain {
                 self.take_lease().await;
@@ -268,6 +290,9 @@ impl Player {
         let ttl = self.task.ttl();
         let alone = self.task.tasks == 1;
         let hot = self.pen.name == 0;
+        if let Some(part) = self.task.part {
+            return self.hold_in_crowd(part);
+        }
         if !self.task.lingers {
             return self.dice.micros(5_000);
         }

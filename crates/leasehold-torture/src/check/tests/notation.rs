@@ -6,7 +6,7 @@
 //! `revoke now`, and so on. `session` is the deadline of a session.
 //! By the supervisor: `S FROM fault WHICH TO [TARGET] [worker=N] [side=N]` (the sides are 0 and 1, of even and odd workers), `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
 //! resource: `R TIME write FENCE [mark=N] taken|rejected`, `R TIME enter|leave`.
-//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock quorum ticket=N`.
+//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock keeps quorum ticket=N`.
 
 use std::collections::HashMap;
 
@@ -32,6 +32,7 @@ pub(super) fn setting() -> Setting {
             ticket: 0,
             durable: true,
             steady: true,
+            keeps: false,
         },
         names: vec![name("a", 0), name("b", 0), name("p", 2)],
         sides: 2,
@@ -99,6 +100,7 @@ impl Story {
                 "unordered" => promises.fifo = false,
                 "forgetful" => promises.durable = false,
                 "clock" => promises.steady = false,
+                "keeps" => promises.keeps = true,
                 "quorum" => self.setting.store = "quorum".into(),
                 _ => return None,
             }

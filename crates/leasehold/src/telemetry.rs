@@ -83,12 +83,15 @@ pub(crate) struct Acquiring<'a> {
 impl<'a> Acquiring<'a> {
     pub(crate) fn new(request: &Request<'a>, name: &'a Name, started: Moment) -> Self {
         let client = request.client;
-        let span = tracing::debug_span!(
-            "leasehold.acquire",
-            scheme = client.info.scheme,
-            name_hash = name.hash(),
-            mode = %request.mode
-        );
+        let span = contained(|| {
+            tracing::debug_span!(
+                "leasehold.acquire",
+                scheme = client.info.scheme,
+                name_hash = name.hash(),
+                mode = %request.mode
+            )
+        })
+        .unwrap_or_else(Span::none);
         Acquiring { span, name, clock: &*client.clock, started, told: false }
     }
 

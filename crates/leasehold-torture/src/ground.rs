@@ -383,6 +383,12 @@ impl Ground {
         number.checked_rem(self.servers.len())
     }
 
+    /// A server that has ended by itself: PgBouncer 1.18 does when cancel requests come and go quickly ("bad client state").
+    pub(crate) fn fallen(&self) -> Option<usize> {
+        let has_ended = |server: &Server| matches!(server, Server::PgBouncer(pooler) if pooler.has_ended());
+        self.servers.iter().position(has_ended)
+    }
+
     /// Kills a server and starts it again.
     pub(crate) fn restart(&mut self, server: usize) -> io::Result<()> {
         // What begins has to reach the store, and faults end only when this one is over.

@@ -99,6 +99,7 @@ impl<'a> Making<'a> {
 
     /// Goes on with what is under way.
     pub(super) fn go_on(&mut self) -> io::Result<()> {
+        self.raise()?;
         let now = Instant::now();
         let (over, active) = std::mem::take(&mut self.active).into_iter().partition(|one| one.until <= now);
         self.active = active;
@@ -113,8 +114,19 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
+    /// Starts what has ended by itself once more, as a machine's own supervisor would: one restart more.
+    fn raise(&mut self) -> io::Result<()> {
+        if let Some(server) = self.ground.fallen() {
+            self.note(Kind::FaultBegin, Fault::RestartStore, server as u64, false)?;
+            self.ground.restart(server)?;
+            self.note(Kind::FaultEnd, Fault::RestartStore, server as u64, false)?;
+        }
+        Ok(())
+    }
+
     /// Undoes everything.
     pub(super) fn heal(&mut self) -> io::Result<()> {
+        self.raise()?;
         self.searching.clear();
         for one in std::mem::take(&mut self.active) {
             self.undo(one)?;

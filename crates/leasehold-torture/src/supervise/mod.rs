@@ -202,6 +202,9 @@ impl Run<'_> {
         drop(resource);
         let _ = std::fs::remove_file(&socket);
         self.say("looking at the store at rest");
+        if let Some(server) = ground.fallen() {
+            ground.restart(server)?;
+        }
         let patience = match profile {
             // Everybody gave back what it had, and nobody died: there is nothing to wait for.
             Profile::Leak => AT_REST,

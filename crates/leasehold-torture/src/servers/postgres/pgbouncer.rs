@@ -112,6 +112,11 @@ impl PgBouncer {
         Ok(())
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.daemon.as_ref().is_none_or(Daemon::has_ended)
+    }
+
     /// Stops it with SIGSTOP, and returns when it stands still.
     ///
     /// # Errors

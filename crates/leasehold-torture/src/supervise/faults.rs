@@ -30,6 +30,8 @@ pub(super) struct Making<'a> {
     searching: Vec<(Instant, Planned)>,
     /// Those that will have to be undone.
     active: Vec<Active>,
+    /// When every server was last seen to run.
+    all_ran: u64,
 }
 
 struct Active {
@@ -67,7 +69,17 @@ impl<'a> Making<'a> {
         clocks: Option<&'a Clocks>,
     ) -> Self {
         let (searching, active) = (Vec::new(), Vec::new());
-        Making { plan, ground, crew, log, clocks, landed: Faults::default(), searching, active }
+        Making {
+            plan,
+            ground,
+            crew,
+            log,
+            clocks,
+            landed: Faults::default(),
+            searching,
+            active,
+            all_ran: now(),
+        }
     }
 
     fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
@@ -116,11 +128,15 @@ impl<'a> Making<'a> {
 
     /// Starts what has ended by itself once more, as a machine's own supervisor would: one restart more.
     fn raise(&mut self) -> io::Result<()> {
+        let looked = now();
         if let Some(server) = self.ground.fallen() {
-            self.note(Kind::FaultBegin, Fault::RestartStore, server as u64, false)?;
+            let (fault, value) = (Fault::RestartStore, server as u64);
+            // It ended at some time since the last look.
+            self.log.write(Record { fault, value, ..Record::new(Kind::FaultBegin, 0, self.all_ran) })?;
             self.ground.restart(server)?;
-            self.note(Kind::FaultEnd, Fault::RestartStore, server as u64, false)?;
+            self.note(Kind::FaultEnd, fault, value, false)?;
         }
+        self.all_ran = looked;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ check: ## The quick one for daily work: format, lints, tests
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak
 
-torture: ## Every store and front with every profile of faults, about an hour and a half
+torture: ## Every store and front with every profile of faults, about two hours
 	@scripts/torture.sh
 
 versions: ## The tests of Redis and PostgreSQL on other versions of them (Debian, network)

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# `make torture`: every store, and what can be before it, with every profile that suits, about an hour and a half. Goes on
-# after a failure, and says at the end what failed. SECS, SEED, STORES (a front is written redis/two-servers) and PROFILES
-# choose otherwise; OUT is where everything is written.
+# `make torture`: every store, and what can be before it, with every profile that suits, about two hours. Goes on
+# after a failure, and says at the end what failed. SECS, FAILOVER_SECS, SEED, STORES (a front is written
+# redis/two-servers) and PROFILES choose otherwise; OUT is where everything is written.
+# A store with `+wait` is one whose replicas have to confirm grants, for the profile failover alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 secs=${SECS:-20}
+failover_secs=${FAILOVER_SECS:-200}
 seed=${SEED:-$RANDOM}
 out=${OUT:-target/torture}
-stores=${STORES:-memory sqlite file redis quorum quorum-mixed postgres postgres+advisory http
+stores=${STORES:-memory sqlite file redis redis-sentinel redis-sentinel+wait redis-cluster redis-cluster+wait
+  quorum quorum-mixed postgres postgres+advisory http
   redis/server redis/two-servers redis/tls quorum/server postgres/server postgres/two-servers postgres/pgbouncer postgres/tls
   postgres+advisory/pgbouncer postgres+advisory/tls}
-profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources crowd logs many all}
+profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources crowd logs many failover all}
 
 # Of a build without optimisation workers would be busy with themselves.
 cargo build --locked --release -p leasehold-cli || exit 1
@@ -27,8 +30,15 @@ for store in $stores; do
     run="$out/${store/\//-}-$profile"
     front=none
     [[ $store != */* ]] || front=${store#*/}
-    "$leasehold" torture --store "${store%/*}" --front "$front" --profile "$profile" \
-      --secs "$secs" --seed "$seed" --out "$run" >"$run.txt" 2>&1
+    name=${store%/*}
+    time=$secs
+    [[ $profile != failover ]] || time=$failover_secs
+    args=(--store "${name%+wait}" --front "$front" --profile "$profile" --secs "$time")
+    if [[ $store == *+wait ]]; then
+      [[ $profile == failover ]] || continue
+      args+=(--wait-replicas 1)
+    fi
+    "$leasehold" torture "${args[@]}" --seed "$seed" --out "$run" >"$run.txt" 2>&1
     code=$?
     # 64: the profile does not suit the store.
     case $code in

@@ -21,13 +21,15 @@ Examples:
   leasehold torture --url redis://host --profile kill   Your own Redis, with faults of workers
   leasehold torture --store postgres --profile all --seed 7 --out DIR
   leasehold torture --store redis --front two-servers   Two lock servers before one Redis
+  leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
   leasehold torture check DIR                           Judge a run once more
   leasehold torture sim --seeds 100000                  The library itself, simulated
 
-Stores: memory, sqlite, file, redis, quorum, quorum-mixed, postgres, postgres+advisory, http
+Stores: memory, sqlite, file, redis, redis-sentinel, redis-cluster, quorum, quorum-mixed,
+  postgres, postgres+advisory, http
 Fronts: none, server, two-servers, pgbouncer, tls
 Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd,
-  logs, many, all";
+  logs, many, failover, all";
 
 /// Provoke the worst moments of a store, and judge what happened.
 #[derive(Debug, clap::Args)]
@@ -47,9 +49,9 @@ pub(crate) struct Torture {
     /// Which faults
     #[arg(long, default_value = "calm", value_name = "PROFILE")]
     profile: Profile,
-    /// For how long, in seconds
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    secs: u64,
+    /// For how long, in seconds [default: 20; with the profile failover 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    secs: Option<u64>,
     /// The same number gives the same plan [default: at random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -59,6 +61,9 @@ pub(crate) struct Torture {
     /// In the profile many: how many names are at rest, and as many keys of others
     #[arg(long, default_value_t = NAMES, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     names: u32,
+    /// How many replicas have to confirm a grant: 0 or 1, for redis-sentinel and redis-cluster
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    wait_replicas: u32,
     /// Where everything is written; without it, what has passed is removed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -106,7 +111,10 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     let mut order = Order::new(store, args.profile, &out);
     order.front = args.front;
     order.url.clone_from(&args.url);
-    order.time = Duration::from_secs(args.secs);
+    if let Some(secs) = args.secs {
+        order.time = Duration::from_secs(secs);
+    }
+    order.wait_replicas = args.wait_replicas;
     order.seed = seed;
     order.workers = usize::from(args.workers);
     order.names = args.names;

@@ -58,6 +58,12 @@ fn what_does_not_suit_is_refused_with_a_reason() {
         (&["--store", "redis", "--front", "tls", "--url", "redis://127.0.0.1:1"], "somebody's"),
         (&["--store", "sqlite", "--profile", "many"], "is filled with names"),
         (&["--front", "nginx"], "no such front"),
+        (&["--store", "postgres", "--front", "server", "--profile", "failover"], "with nothing before it"),
+        (&["--store", "redis-cluster", "--front", "tls"], "there is no such ground yet"),
+        (&["--store", "redis", "--profile", "failover"], "no replica takes over here"),
+        (&["--store", "redis-cluster", "--profile", "net"], "failover is the profile for it"),
+        (&["--store", "redis", "--wait-replicas", "1"], "wait_replicas is for redis-sentinel"),
+        (&["--store", "redis-sentinel", "--wait-replicas", "2"], "with one replica each"),
         (&["--store", "etcd"], "no such store"),
         (&["--profile", "storm"], "no such profile"),
     ] {

@@ -41,6 +41,24 @@ const CALM_HANDOVERS: u64 = 1_500;
 /// Leases that were certainly held while somebody else wanted them, in 20 calm seconds.
 const CALM_JUDGED: u64 = 500;
 
+/// Fail-overs in the time that is beside it.
+const FAILOVERS: u64 = 20;
+
+/// How long a run with fail-overs lasts unless it is told otherwise.
+pub const FAILOVER_SECS: u64 = 200;
+
+/// How many fail-overs a run has to land: in a part of that time a part of them. It goes on until it has them, for up to
+/// [so many](FAILOVER_TIMES) times as long.
+pub(crate) fn failovers(plan: &Plan) -> u64 {
+    match plan.profile {
+        Profile::Failover => (FAILOVERS * plan.lasts_ms / (FAILOVER_SECS * 1_000)).max(2),
+        _ => 0,
+    }
+}
+
+/// A machine that needs longer than this many times its time shows nothing.
+pub(crate) const FAILOVER_TIMES: u32 = 3;
+
 /// All floors of a run.
 pub(crate) fn of(
     plan: &Plan,
@@ -58,7 +76,8 @@ pub(crate) fn of(
     // Where the supervisor cannot tell, the histories say whether anybody was there.
     let landed = |fault: Fault| {
         let felt = figures.felt.get(&format!("{fault:?}")).copied().unwrap_or(0);
-        let assumed = matches!(fault, Fault::RestartStore | Fault::PauseStore | Fault::Descriptors);
+        let assumed = matches!(fault, Fault::RestartStore | Fault::PauseStore | Fault::Descriptors)
+            || fault.is_failover();
         if assumed { faults.get(fault).landed.min(felt) } else { faults.get(fault).landed }
     };
     // Faults make everything slow; without some work in between they show nothing.
@@ -67,6 +86,8 @@ pub(crate) fn of(
         Profile::Cancel | Profile::Clock | Profile::Leak | Profile::Logs | Profile::Many => 4,
         // A queue stands still for a ticket ttl, half a run, when one who waits in it is killed.
         Profile::All => 25,
+        // For half of the time there is nobody who could grant anything.
+        Profile::Failover => 25,
         _ => 10,
     };
     // Three nodes, each behind a lock server, or of which two wait for the disk.
@@ -86,10 +107,10 @@ pub(crate) fn of(
         }
         // The locks of a session are not renewed.
         Profile::Crowd if promises.session => {}
-        Profile::Crowd => at_least("guards judged by J9", 100, figures.judged_by(Invariant::J9)),
+        Profile::Crowd => at_least("guards judged by J10", 100, figures.judged_by(Invariant::J10)),
         Profile::Logs => {
             if !promises.session {
-                at_least("guards judged by J9", 10, figures.judged_by(Invariant::J9));
+                at_least("guards judged by J10", 10, figures.judged_by(Invariant::J10));
             }
             at_least("pauses of holders", 3, faults.get(Fault::Pause).holders);
         }
@@ -143,6 +164,14 @@ pub(crate) fn of(
                 }
             }
         }
+        Profile::Failover => {
+            let kinds = [Fault::CrashPrimary, Fault::FreezePrimary, Fault::SwitchPrimary];
+            let seen = kinds.into_iter().map(landed).sum();
+            floors.push(Floor { what: "fail-overs".into(), least: failovers(plan), seen });
+            let works = figures.judged_by(Invariant::J9);
+            let least = failovers(plan) * 20;
+            floors.push(Floor { what: "names that work again, by worker (J9)".into(), least, seen: works });
+        }
         Profile::All => {
             at_least("kills of holders", 10, faults.get(Fault::Kill).holders);
             at_least("pauses of holders", 10, faults.get(Fault::Pause).holders);
@@ -168,6 +197,7 @@ pub(crate) fn of(
 mod tests {
     use super::*;
     use crate::check::Judged;
+    use crate::history::setting::Losses;
 
     #[test]
     fn a_run_in_which_nothing_happened_is_below_the_floors_of_every_profile() {
@@ -181,6 +211,7 @@ mod tests {
             durable: true,
             steady: true,
             keeps: false,
+            losses: Losses::Nothing,
         };
         for profile in Profile::ALL {
             let plan = Plan::new(1, (Store::Redis, Front::None), true, *profile, 5_000, 8);

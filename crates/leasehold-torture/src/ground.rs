@@ -8,7 +8,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::lock_server::LockServer;
+use crate::plan::Plan;
 use crate::proxy::{Direction, Proxy};
+use crate::replicated::Replicated;
 use crate::roles::Around;
 use crate::room::Room;
 use crate::servers::postgres::{PgBouncer, PoolMode, Postgres, Stop};
@@ -70,6 +72,10 @@ pub(crate) struct Ground {
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
+    /// The servers that replicas follow, if there are any: these are found by clients themselves.
+    replicated: Option<Replicated>,
+    /// How many replicas have to confirm a grant.
+    wait_replicas: u32,
     /// The servers that a client's URL names: one, or the nodes of a quorum. Clients are spread over several doors.
     doors: Vec<Vec<usize>>,
     /// One before each server of a door, of each side. Workers of all sides share the store, and a fault is one side's.
@@ -95,6 +101,8 @@ impl Ground {
             url: Some(url.to_owned()),
             path: String::new(),
             servers: Vec::new(),
+            replicated: None,
+            wait_replicas: 0,
             doors: Vec::new(),
             proxies: Vec::new(),
             behind: Vec::new(),
@@ -103,15 +111,9 @@ impl Ground {
         }
     }
 
-    /// Starts a throw-away store for so many workers in a directory, with these variables in the environment of its servers.
-    pub(crate) fn start(
-        store: Store,
-        front: Front,
-        profile: Profile,
-        workers: usize,
-        directory: &Path,
-        environment: &[(String, String)],
-    ) -> io::Result<Self> {
+    /// Starts the throw-away store of a plan in a directory, with these variables in the environment of its servers.
+    pub(crate) fn start(plan: &Plan, directory: &Path, environment: &[(String, String)]) -> io::Result<Self> {
+        let Plan { store, front, profile, wait_replicas, .. } = *plan;
         let room = match (profile, store) {
             (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => {
                 Room::new(&directory.join("room")).ok()
@@ -129,13 +131,14 @@ impl Ground {
             url: None,
             path: path.display().to_string(),
             servers: Vec::new(),
+            replicated: None,
+            wait_replicas,
             doors: Vec::new(),
             proxies: Vec::new(),
             behind: Vec::new(),
             room,
             configuration: String::new(),
         };
-        let durable = matches!(profile, Profile::Restart | Profile::All);
         let through_proxies = matches!(profile, Profile::Net | Profile::Leak | Profile::Many | Profile::All);
         let log = directory.join("server.log");
         let lock_server = |url: &str| LockServer::start(url, &log, &around).map(Server::Lock);
@@ -145,14 +148,14 @@ impl Ground {
             (_, Front::PgBouncer) => 400,
             _ => 200,
         };
-        ground.start_store(durable, connections, environment, &lock_server)?;
+        ground.start_store(profile, connections, environment, &lock_server)?;
         ground.start_front(through_proxies, &lock_server)?;
         if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
             ground.configuration += "; without a full disk, which takes root's rights";
         }
-        if through_proxies && store.has_server() {
+        if through_proxies && !ground.servers.is_empty() {
             // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
-            let sides = if store == Store::Advisory { workers } else { 2 };
+            let sides = if store == Store::Advisory { plan.workers.len() } else { 2 };
             let ports = |side: usize| {
                 ground.doors[side % ground.doors.len()].iter().map(|at| ground.servers[*at].port())
             };
@@ -165,11 +168,13 @@ impl Ground {
     /// The servers of the store itself, which are the only door as long as nothing is before them.
     fn start_store(
         &mut self,
-        durable: bool,
+        profile: Profile,
         connections: u32,
         environment: &[(String, String)],
         lock_server: &dyn Fn(&str) -> io::Result<Server>,
     ) -> io::Result<()> {
+        let durable = matches!(profile, Profile::Restart | Profile::All);
+        let with_replicas = profile == Profile::Failover;
         let tls = self.front == Front::Tls;
         let redis = || {
             let options: &[&str] =
@@ -206,12 +211,20 @@ impl Ground {
                     format!("a Redis server, {kept}; a lock server on a SQLite file; a PostgreSQL server"),
                 )
             }
+            Store::Sentinel | Store::Cluster => (Vec::new(), String::new()),
+            Store::Postgres if with_replicas => (Vec::new(), String::new()),
             Store::Postgres | Store::Advisory => {
                 (vec![postgres()?], "a PostgreSQL server with its package's settings".into())
             }
         };
         self.doors = vec![(0..servers.len()).collect()];
         (self.servers, self.configuration) = (servers, configuration);
+        if self.servers.is_empty() {
+            self.replicated = Replicated::start(self.store)?;
+        }
+        if let Some(replicated) = &self.replicated {
+            self.configuration = replicated.configuration(self.wait_replicas);
+        }
         Ok(())
     }
 
@@ -286,6 +299,9 @@ impl Ground {
     fn url_at(&self, side: usize, ports: Option<Vec<u16>>) -> String {
         if let Some(url) = &self.url {
             return url.clone();
+        }
+        if let Some(replicated) = &self.replicated {
+            return replicated.url(self.wait_replicas);
         }
         match self.store {
             Store::Sqlite => return format!("sqlite:{}.db", self.path),
@@ -420,6 +436,16 @@ impl Ground {
             (Server::Lock(server), false) => server.signal(Signal::CONT)?,
         }
         Ok(())
+    }
+
+    /// The servers that replicas follow, if there are any.
+    pub(crate) fn replicated(&mut self) -> Option<&mut Replicated> {
+        self.replicated.as_mut()
+    }
+
+    /// Which part of the store a name is in.
+    pub(crate) fn part_of(&self, name: &str) -> u64 {
+        self.replicated.as_ref().map_or(0, |replicated| replicated.part_of(name))
     }
 
     /// The disk that it is on, if that can be filled.

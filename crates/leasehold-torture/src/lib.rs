@@ -18,6 +18,8 @@ mod lock_server;
 pub mod plan;
 pub mod proxy;
 #[cfg(feature = "run")]
+mod replicated;
+#[cfg(feature = "run")]
 pub mod report;
 #[cfg(feature = "run")]
 pub mod resource;

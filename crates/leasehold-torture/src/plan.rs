@@ -20,6 +20,8 @@ pub struct Plan {
     pub front: Front,
     /// The profile.
     pub profile: Profile,
+    /// How many replicas have to confirm a grant, where there are any.
+    pub wait_replicas: u32,
     /// How long it goes on, in milliseconds.
     pub lasts_ms: u64,
     /// How long leases last, in milliseconds.
@@ -92,6 +94,8 @@ impl Plan {
             (Profile::Leak, _) => 10_000,
             // So many clients on one machine take turns: a renewal may be late, but not by a second.
             (Profile::Crowd, _) => 2_000,
+            // What is lost is missed only by those who still believe when the replica has taken over.
+            (Profile::Failover, _) => 3_000,
             // Of a quorum's ttl 90 % must be left when the grant arrives.
             _ if store.is_quorum() => 800,
             _ => 400,
@@ -113,7 +117,9 @@ impl Plan {
             threads: place % 3 == 2,
         };
         let workers = (0..workers).map(worker).collect();
-        let mut plan = Plan { seed, store, front, profile, lasts_ms, ttl_ms, workers, faults: Vec::new() };
+        let faults = Vec::new();
+        let wait_replicas = 0;
+        let mut plan = Plan { seed, store, front, profile, wait_replicas, lasts_ms, ttl_ms, workers, faults };
         let places = plan.workers.len() as u64;
         let mut number = 0;
         let mut series = |plan: &mut Plan, every: u64, make: &dyn Fn(&mut Dice) -> (Fault, u64, u64, i64)| {
@@ -150,7 +156,9 @@ impl Plan {
                     series(&mut plan, 2_500, &store_clock);
                 }
             }
-            Profile::Leak if owned && store.has_server() => {
+            // One after the other, each when everything works again: as many as there is time for.
+            Profile::Failover => series(&mut plan, 1_500, &failover),
+            Profile::Leak if owned && store.has_server() && !store.is_found_by_others() => {
                 // Less than any call may take.
                 let late = |dice: &mut Dice| {
                     let target = dice.roll() >> 32;
@@ -199,6 +207,19 @@ fn net(dice: &mut Dice) -> (Fault, u64, u64, i64) {
         5 | 6 => (Fault::Cut, target, 500, dice.between(1, 3_000) as i64),
         7 | 8 => (Fault::Swallow, target, 500, 0),
         _ => (Fault::Hold, target, dice.between(50, 2_000), 0),
+    }
+}
+
+/// How it ends is shuffled, so that a few have all kinds; for how long nothing comes to the replica before a crash, or an
+/// old primary serves beside the new one.
+fn failover(dice: &mut Dice) -> (Fault, u64, u64, i64) {
+    let part = dice.below(3);
+    let lasts = dice.between(200, 800);
+    match dice.below(5) {
+        0 => (Fault::CrashPrimary, part, 0, 0),
+        1 | 2 => (Fault::CrashPrimary, part, lasts, 0),
+        3 => (Fault::FreezePrimary, part, lasts, 0),
+        _ => (Fault::SwitchPrimary, part, 0, 0),
     }
 }
 

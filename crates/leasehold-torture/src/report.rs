@@ -25,7 +25,10 @@ const OTHERS: u64 = 30;
 
 /// Whether it is only a matter of how quickly something happened.
 fn is_of_time(invariant: Invariant) -> bool {
-    matches!(invariant, Invariant::J1 | Invariant::J2 | Invariant::J4 | Invariant::J5 | Invariant::J9)
+    matches!(
+        invariant,
+        Invariant::J1 | Invariant::J2 | Invariant::J4 | Invariant::J5 | Invariant::J9 | Invariant::J10
+    )
 }
 
 /// How it ended.

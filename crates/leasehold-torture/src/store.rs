@@ -50,6 +50,10 @@ named! {
         File = "file",
         /// A Redis server.
         Redis = "redis",
+        /// A Redis server, a replica of it, and three sentinels.
+        Sentinel = "redis-sentinel",
+        /// A Redis cluster: three primaries with a replica each.
+        Cluster = "redis-cluster",
         /// Three Redis servers, of which a majority decides.
         Quorum = "quorum",
         /// A Redis server, a lock server on a SQLite file and a PostgreSQL server, of which a majority decides.
@@ -107,6 +111,8 @@ named! {
         Logs = "logs",
         /// The store is full of names at rest and of what others keep there, packets are late, and somebody sweeps and lists.
         Many = "many",
+        /// Replicas take the places of primaries that are killed, stand still, or are told to let them.
+        Failover = "failover",
         /// Kill, pause, net, restart and cancel together.
         All = "all",
     }
@@ -119,7 +125,9 @@ impl Store {
         match scheme.to_ascii_lowercase().as_str() {
             "sqlite" => Some(Store::Sqlite),
             "file" => Some(Store::File),
-            "redis" | "rediss" | "redis-sentinel" | "redis-cluster" => Some(Store::Redis),
+            "redis" | "rediss" => Some(Store::Redis),
+            "redis-sentinel" => Some(Store::Sentinel),
+            "redis-cluster" => Some(Store::Cluster),
             "quorum" => Some(Store::Quorum),
             "postgres" | "postgresql" => Some(Store::Postgres),
             "postgres+advisory" | "postgresql+advisory" => Some(Store::Advisory),
@@ -146,7 +154,18 @@ impl Store {
 
     /// Whether a step forward of the server's wall clock ends leases early, as its documentation says.
     pub const fn expires_by_wall_clock(self) -> bool {
-        matches!(self, Store::Redis | Store::Quorum | Store::MixedQuorum | Store::Postgres)
+        use Store::{Cluster, MixedQuorum, Postgres, Quorum, Redis, Sentinel};
+        matches!(self, Redis | Sentinel | Cluster | Quorum | MixedQuorum | Postgres)
+    }
+
+    /// Whether a replica can take the place of a server.
+    pub const fn fails_over(self) -> bool {
+        matches!(self, Store::Sentinel | Store::Cluster | Store::Postgres)
+    }
+
+    /// Whether its servers are found by other servers, so that nothing can be put in between.
+    pub const fn is_found_by_others(self) -> bool {
+        matches!(self, Store::Sentinel | Store::Cluster)
     }
 }
 
@@ -168,6 +187,7 @@ impl Front {
                 Some("a lock server takes no store whose locks end with a session")
             }
             (Front::Server | Front::TwoServers, _) => Some("there is no such ground yet"),
+            (Front::Tls, Store::Sentinel | Store::Cluster) => Some("there is no such ground yet"),
             (Front::PgBouncer, _) => Some("PgBouncer is for PostgreSQL"),
             (Front::Tls, _) => Some("Redis and PostgreSQL speak TLS"),
         }
@@ -199,10 +219,23 @@ impl Profile {
             Profile::Many if !matches!(store, Store::Redis | Store::Postgres) => {
                 Some("only one Redis or PostgreSQL server is filled with names")
             }
-            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock | Profile::Many
+            Profile::Net
+            | Profile::Restart
+            | Profile::Resources
+            | Profile::Clock
+            | Profile::Many
+            | Profile::Failover
                 if !owned =>
             {
                 Some("it takes a store of its own, and --url names one that is somebody's")
+            }
+            Profile::Failover if !store.fails_over() => {
+                Some("no replica takes over here; redis-sentinel, redis-cluster and postgres have one")
+            }
+            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock | Profile::All
+                if owned && store.is_found_by_others() =>
+            {
+                Some("a single server does not have to come back here; failover is the profile for it")
             }
             _ => None,
         }

@@ -36,7 +36,7 @@ const fn behind(front: Front, slice: Slice) -> Slice {
 }
 
 // After a restart, and in `all`, those who waited hold up the others for up to ten seconds: a round must last longer.
-const SLICES: [Slice; 8] = [
+const SLICES: [Slice; 9] = [
     slice("sqlite_breaks_nothing_while_workers_are_killed", Store::Sqlite, Profile::Kill, 5),
     slice("redis_breaks_nothing_while_workers_stand_still", Store::Redis, Profile::Pause, 5),
     slice("quorum_breaks_nothing_while_the_network_fails", Store::Quorum, Profile::Net, 5),
@@ -47,6 +47,7 @@ const SLICES: [Slice; 8] = [
         slice("two_lock_servers_break_nothing_while_workers_are_killed", Store::Redis, Profile::Kill, 4),
     ),
     slice("locks_are_kept_while_logs_panic_and_block", Store::Redis, Profile::Logs, 4),
+    slice("sentinels_break_nothing_while_the_primary_changes", Store::Sentinel, Profile::Failover, 12),
     slice("lock_server_breaks_nothing_under_all_faults", Store::Http, Profile::All, 7),
 ];
 

@@ -111,6 +111,10 @@ bugs! {
     RedisRepeatsAnew,
     /// redis: one permit more than the limit is given.
     RedisOnePermitTooMany,
+    /// redis: a grant or renewal counts before the replicas have it.
+    RedisWaitsForNoReplica,
+    /// redis: the sentinels are asked for the primary once, and not after a fail-over.
+    RedisAsksSentinelsOnce,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
     /// postgres: nobody is notified that they may go in.

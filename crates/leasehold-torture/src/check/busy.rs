@@ -76,6 +76,11 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
             continue;
         }
         let Acquire { called, returned, wait, .. } = *acquire;
+        // An old primary does not know who has gone since.
+        if case.two_primaries[usize::from(acquire.name)].meets(called, returned) {
+            figures.judged(I13).waived += 1;
+            continue;
+        }
         // Its own refusal is no reason for it.
         let itself = usize::from(wait == 0 && case.quorum());
         let waiting = if idle.contains(number) {

@@ -158,6 +158,10 @@ pub(super) struct Case<'a> {
     pub(super) paused: Windows,
     /// What may have ended leases against their will, by name: revokes at once, and what the store does not promise.
     pub(super) ended: Vec<Windows>,
+    /// What a fail-over may have lost, by name: everything that was answered in these times, as far as the store may lose it.
+    pub(super) lost: Vec<Windows>,
+    /// When two primaries answered for a name.
+    pub(super) two_primaries: Vec<Windows>,
     /// All revokes, by name.
     pub(super) revoked: Vec<Windows>,
     /// The revokes that were answered, by name, in the order of their calls: when each was called, and when the first of it

@@ -1,8 +1,9 @@
 //! Fences strictly increase in real-time order (I3).
 
 use super::Invariant::{I3, I12};
-use super::case::{Case, Court, Lock};
+use super::case::{Case, Court, Lease, Lock};
 use crate::history::record::Mode;
+use crate::history::setting::Losses;
 
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
     if !case.fenced() {
@@ -14,6 +15,12 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
         }
     }
     let fence = |number: &usize| case.leases[*number].fence;
+    // What two primaries give at the same time has no order, where they give it by themselves.
+    let no_order = |number: &usize| {
+        let Lease { name, called, from, .. } = case.leases[*number];
+        case.setting.promises.losses == Losses::Latest
+            && case.two_primaries[usize::from(name)].meets(called, from)
+    };
     for same in lock.leases.chunk_by(|a, b| fence(a) == fence(b)).filter(|same| fence(&same[0]) != 0) {
         for pair in same.windows(2) {
             let (a, b) = (&case.leases[pair[0]], &case.leases[pair[1]]);
@@ -22,14 +29,18 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court) {
             if case.quorum() && together && a.mode == Mode::Shared && b.mode == Mode::Shared {
                 continue;
             }
+            if pair.iter().any(no_order) {
+                continue;
+            }
             let seen = format!("{} and {} have the same fence", case.brief(pair[0]), case.brief(pair[1]));
             court.accuse(case, I3, seen, pair);
         }
     }
     // A grant that was called for after another had returned has the higher fence.
     let mut by_return = lock.leases.clone();
+    by_return.retain(|number| !no_order(number));
     by_return.sort_by_key(|number| case.leases[*number].from);
-    let mut by_call = lock.leases.clone();
+    let mut by_call = by_return.clone();
     by_call.sort_by_key(|number| case.leases[*number].called);
     let mut returned = by_return.into_iter().peekable();
     let mut highest: Option<usize> = None;

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::case::{Acquire, Around, Case, Court, Lease, Lock, Outcome};
+use super::case::{Acquire, Around, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::matter::Matter;
 use super::windows::Windows;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
-use crate::history::setting::Setting;
+use crate::history::setting::{Losses, Setting};
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
     let mut court = Court::default();
@@ -59,6 +59,8 @@ pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Ca
             restarts: Windows::default(),
             paused: Windows::default(),
             ended: Vec::new(),
+            lost: Vec::new(),
+            two_primaries: Vec::new(),
             revoked: Vec::new(),
             refusing: Vec::new(),
             resource,
@@ -123,7 +125,9 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     for acquire in 0..case.acquires.len() {
         case.acquires[acquire].possible = possible_of_acquire(&case.acquires[acquire], case, deaths);
     }
-    passed(case, deaths);
+    let alone = alone(case);
+    passed(case, deaths, &alone);
+    come_back(case, &alone);
     let calls = single_calls(case);
     case.slow = calls.iter().copied().filter(|(called, returned)| returned - called > SLOW).collect();
     case.calls = calls.into_iter().map(|(called, returned)| returned - called).collect();
@@ -317,6 +321,19 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
     if let Some((begin, _)) = case.ended[usize::from(lease.name)].from(lease.called) {
         lease.uncertain = begin.max(lease.called);
     }
+    if case.setting.promises.losses == Losses::Latest {
+        for (begin, end) in case.lost[usize::from(lease.name)].iter() {
+            // What was answered later is the next primary's.
+            if end < lease.called || lease.from > end.saturating_add(SLACK) {
+                continue;
+            }
+            // What its holder had been told before is not lost.
+            let before = lease.ops.iter().map(|op| &case.records[*op as usize]).filter(|op| op.at < begin);
+            let answers = before.filter(|op| matches!(op.kind, Kind::Granted | Kind::Held | Kind::Renewed));
+            let kept = answers.map(|op| op.deadline).max().unwrap_or(0);
+            lease.uncertain = lease.uncertain.min(begin.max(lease.called).max(kept));
+        }
+    }
     if lease.deadline == SESSION {
         // A look after such a time shows that it was held all along.
         let end = lease.end().max(lease.believed);
@@ -376,13 +393,10 @@ fn possible(
     }
 }
 
-/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
-/// place in the queue, which would have been before its own.
-fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>) {
-    if case.quorum() {
-        return;
-    }
-    // By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
+/// By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
+type Alone = HashMap<u16, Vec<(u64, u64)>>;
+
+fn alone(case: &Case<'_>) -> Alone {
     let mut alone: HashMap<u16, Vec<(u64, u64)>> = HashMap::new();
     for lease in case.leases.iter().filter(|lease| lease.mode == Mode::Exclusive) {
         alone.entry(lease.name).or_default().push((lease.called, lease.from));
@@ -395,6 +409,45 @@ fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>) {
             *answered = first;
         }
     }
+    alone
+}
+
+/// When the first was answered that was let in alone and had called after a moment.
+fn first_alone(alone: &Alone, name: u16, moment: u64) -> Option<u64> {
+    let calls = alone.get(&name)?;
+    calls.get(calls.partition_point(|(called, _)| *called <= moment)).map(|(_, answered)| *answered)
+}
+
+/// What a fail-over has lost the end of may be back, until its time is over or somebody is let in alone.
+fn come_back(case: &mut Case<'_>, alone: &Alone) {
+    let ticket = case.setting.promises.ticket;
+    let until = |name: u16, from: u64, to: u64, ttl: u64| {
+        let (_, end) = case.lost[usize::from(name)].iter().take_while(|(begin, _)| *begin <= to).last()?;
+        let over = end.saturating_add(SLACK + ttl.max(ticket));
+        (end >= from).then(|| over.min(first_alone(alone, name, end).unwrap_or(u64::MAX)))
+    };
+    let leases = case.leases.iter().map(|lease| {
+        let ended = lease.gone.or(lease.release_called).unwrap_or(lease.possible);
+        until(lease.name, lease.called, ended, lease.ttl)
+    });
+    let leases: Vec<_> = leases.collect();
+    let acquires =
+        case.acquires.iter().map(|one| until(one.name, one.called, one.returned.min(one.possible), one.ttl));
+    let acquires: Vec<_> = acquires.collect();
+    for (lease, until) in case.leases.iter_mut().zip(leases) {
+        lease.possible = lease.possible.max(until.unwrap_or(0));
+    }
+    for (acquire, until) in case.acquires.iter_mut().zip(acquires) {
+        acquire.possible = acquire.possible.max(until.unwrap_or(0));
+    }
+}
+
+/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
+/// place in the queue, which would have been before its own.
+fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>, alone: &Alone) {
+    if case.quorum() {
+        return;
+    }
     for number in 0..case.acquires.len() {
         let acquire = &case.acquires[number];
         if acquire.lease.is_some() || matches!(acquire.outcome, Outcome::Granted) {
@@ -402,9 +455,8 @@ fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>) {
         }
         let died = died(acquire.worker, case, deaths);
         let (by, _) = case.settled(acquire.worker, acquire.returned.min(died.max(acquire.called)));
-        let Some(calls) = alone.get(&acquire.name) else { continue };
-        if let Some((_, answered)) = calls.get(calls.partition_point(|(called, _)| *called <= by)) {
-            let possible = acquire.possible.min((*answered).max(by));
+        if let Some(answered) = first_alone(alone, acquire.name, by) {
+            let possible = acquire.possible.min(answered.max(by));
             case.acquires[number].possible = possible;
         }
     }

@@ -1,6 +1,6 @@
-//! Where nothing is in the way of renewals, no guard is lost (J9).
+//! Where nothing is in the way of renewals, no guard is lost (J10).
 
-use super::Invariant::J9;
+use super::Invariant::J10;
 use super::case::{Case, Court};
 use super::figures::Figures;
 use crate::history::record::{Loss, SESSION};
@@ -18,7 +18,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
         }
         let until = lost.unwrap_or(lease.believed);
         let explained = case.around(lease.worker).explained.meets(lease.called, until);
-        let judged = figures.judged(J9);
+        let judged = figures.judged(J10);
         match lost {
             _ if explained => judged.waived += 1,
             None => judged.judged += 1,
@@ -26,7 +26,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
                 judged.judged += 1;
                 let seen =
                     format!("{} was lost, and nothing was in the way of its renewals", case.brief(place));
-                court.accuse(case, J9, seen, &[place]);
+                court.accuse(case, J10, seen, &[place]);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! One automaton for each lease id: what may follow on what (I5, I6, I7, I10, I11, I12, J3).
 
 use super::Invariant::{self, I5, I6, I7, I10, I11, I12, J3};
-use super::case::{Case, Court, Lease};
+use super::case::{Case, Court, Lease, SLACK};
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 
 /// How long after a call was written down it was sent, at most, by a process that did not stand still: between the two it
@@ -249,7 +249,7 @@ impl Automaton<'_> {
     /// The store says that it is there: not after it said that it is gone.
     fn revived(&mut self, record: &Record, called: u64, how: &str) {
         let over = self.released.or(self.gone).filter(|over| *over < called);
-        if let Some(over) = over {
+        if let Some(over) = over.filter(|over| !self.may_be_back(*over, record.at)) {
             let later = record.at - over;
             self.accuse(I6, |brief| format!("{brief} was {how} {later} ns after its end"));
         }
@@ -285,6 +285,8 @@ impl Automaton<'_> {
     fn released(&mut self, record: &Record) {
         // One whose first try had no answer is told that it released what is gone.
         let sure = !self.case.around(record.worker).struck.meets(self.release_called, record.at);
+        let first = self.released.or(self.gone).unwrap_or(record.at);
+        let sure = sure && !self.may_be_back(first, record.at);
         match (self.released, self.gone) {
             (Some(_), _) if sure => {
                 self.accuse(I5, |brief| format!("{brief} was released twice"));
@@ -300,6 +302,12 @@ impl Automaton<'_> {
         self.released.get_or_insert(record.at);
     }
 
+    /// A fail-over may have lost that it had ended by the first of these moments.
+    fn may_be_back(&self, ended: u64, at: u64) -> bool {
+        // Its answer came a while after it happened.
+        self.case.lost[usize::from(self.lease.name)].meets(ended.saturating_sub(SLACK), at)
+    }
+
     /// The store ended it: not before its deadline, unless it was told to.
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
@@ -308,7 +316,9 @@ impl Automaton<'_> {
         let cut = self.lease.deadline == SESSION
             && (around.unnoticed.meets(self.lease.called, at)
                 || around.disturbed.meets(self.lease.called, at));
-        let unsure = own || self.revoked(at) || cut || self.lease.uncertain <= at;
+        // An old primary knows nothing of what the new one has granted.
+        let asked_another = self.case.two_primaries[usize::from(self.lease.name)].meets(called, at);
+        let unsure = own || self.revoked(at) || cut || asked_another || self.lease.uncertain <= at;
         if unsure || at >= self.deadline || called > at {
             return;
         }

@@ -5,11 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use super::case::{Around, Case, SLACK};
 use super::windows::Windows;
 use crate::history::record::{Fault, Kind, Record};
-use crate::history::setting::Setting;
+use crate::history::setting::{Losses, Setting};
 
 /// How long after a fault it still explains that something took long: connections are made again, pauses between
 /// tries have grown, places in queues are taken again.
 const EXPLAINS: u64 = 2_000_000_000;
+
+/// How far behind its primary a replica can be while nothing is the matter.
+const BEHIND: u64 = SLACK;
 
 /// Whom a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,8 @@ struct Revoke {
 pub(super) struct Matter {
     open: HashMap<(Fault, u64), Vec<(u64, Reach)>>,
     faults: Vec<(Fault, Reach, u64, u64)>,
+    /// What went on in a part of the store that failed over: what, which part, from when, until when.
+    parts: Vec<(Fault, u64, u64, u64)>,
     pub(super) stalls: Vec<(u64, u64)>,
     /// By name.
     revokes: Vec<Vec<Revoke>>,
@@ -71,6 +76,7 @@ impl Matter {
         Matter {
             open: HashMap::new(),
             faults: Vec::new(),
+            parts: Vec::new(),
             stalls: Vec::new(),
             revokes: vec![Vec::new(); setting.names.len()],
             deaths: HashMap::new(),
@@ -87,6 +93,7 @@ impl Matter {
                 let begun = self.open.get_mut(&key).and_then(Vec::pop);
                 let (begin, reach) = begun.unwrap_or((record.at, Reach::of(record)));
                 self.faults.push((record.fault, reach, begin, record.at));
+                self.parts.push((record.fault, record.value, begin, record.at));
                 if record.fault == Fault::Kill {
                     self.deaths.insert(record.value as u32, record.at);
                 }
@@ -107,6 +114,22 @@ impl Matter {
             answered,
             now: call.value == 1,
         });
+    }
+
+    /// When a part of the store answered what a fail-over may lose, and when two primaries answered for it.
+    fn losses(&self, losses: Losses, part: u64) -> (Windows, Windows) {
+        if losses == Losses::Nothing {
+            return Default::default();
+        }
+        let here = self.parts.iter().filter(|(_, of, ..)| *of == part);
+        let spans = |wanted: Fault, before: u64| -> Vec<(u64, u64)> {
+            let wanted = here.clone().filter(|(what, ..)| *what == wanted);
+            wanted.map(|(_, _, from, to)| (from.saturating_sub(before), *to)).collect()
+        };
+        let two = spans(Fault::TwoPrimaries, 0);
+        let mut lost = spans(Fault::LosesLatest, BEHIND);
+        lost.extend(&two);
+        (Windows::new(lost, 0), Windows::new(two, 0))
     }
 
     fn spans(&self, which: impl Fn(Fault) -> bool) -> Vec<(u64, u64)> {
@@ -149,6 +172,7 @@ impl Matter {
             if let (Fault::Kill, Some((begin, _))) = (fault, begins.first()) {
                 self.deaths.insert(target as u32, begin.saturating_add(SLACK));
             }
+            self.parts.extend(begins.iter().map(|(begin, _)| (fault, target, *begin, u64::MAX)));
             self.faults.extend(begins.into_iter().map(|(begin, reach)| (fault, reach, begin, u64::MAX)));
         }
         let promises = &setting.promises;
@@ -163,12 +187,18 @@ impl Matter {
             case.around.insert(worker, around);
         }
         case.faults.clone_from(&self.faults);
-        case.restarts = Windows::new(self.spans(|fault| fault == Fault::RestartStore), 0);
+        case.restarts =
+            Windows::new(self.spans(|fault| fault == Fault::RestartStore || fault.is_failover()), 0);
         case.paused = Windows::new(self.spans(|fault| fault == Fault::PauseStore), 0);
 
         let mut unpromised = clock;
         if !promises.durable {
             unpromised.extend(self.spans(|fault| fault == Fault::RestartStore));
+        }
+        for name in &setting.names {
+            let (lost, two_primaries) = self.losses(promises.losses, name.part);
+            case.lost.push(lost);
+            case.two_primaries.push(two_primaries);
         }
         for revokes in &self.revokes {
             // One without an answer happens by the time at which everything that was sent has arrived, or never.

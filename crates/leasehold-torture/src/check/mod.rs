@@ -7,8 +7,8 @@
 //! no order.
 //!
 //! Safety is never waived. What a store does not promise is no safety: the holds that a restart of a store without
-//! durability, a step of a clock it goes by, or a revoke may have ended are uncertain from that moment on. Bounds of
-//! time are waived, and counted, where a stall of the machine or a fault explains them.
+//! durability, a fail-over that may lose the latest answers, a step of a clock it goes by, or a revoke may have ended are
+//! uncertain from that moment on. Bounds of time are waived, and counted, where a stall of the machine or a fault explains them.
 //!
 //! `docs/torture-checks.md` has a row for each check: what it says and what it cannot see.
 
@@ -23,6 +23,7 @@ use crate::history::setting::Setting;
 
 mod busy;
 mod case;
+mod failover;
 mod fence;
 mod figures;
 mod gather;
@@ -36,6 +37,7 @@ mod resource;
 mod sweep;
 mod windows;
 
+pub use failover::WORKS_WITHIN;
 pub use figures::{Figures, Judged, Percentiles};
 
 /// What the histories of a run come to.
@@ -107,8 +109,10 @@ pub enum Invariant {
     J7,
     /// Cost per hand-over does not grow with the number of waiters. No history tells.
     J8,
-    /// A guard is kept while nothing is in the way of its renewals.
+    /// After a fail-over every name works again soon, for every client.
     J9,
+    /// A guard is kept while nothing is in the way of its renewals.
+    J10,
     /// A history contradicts itself: whoever wrote it is broken, and nothing can be said of the store.
     History,
 }
@@ -147,6 +151,7 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
         order::judge(&case, lock, &mut court, &mut figures);
     }
     liveness::judge(&case, &mut court, &mut figures);
+    failover::judge(&case, &mut court, &mut figures);
     kept::judge(&case, &mut court, &mut figures);
     resource::judge(&case, &mut court, &mut figures);
     figures::count(&case, &mut figures);

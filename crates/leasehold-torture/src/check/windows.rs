@@ -18,6 +18,10 @@ impl Windows {
         Windows(merged)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().copied()
+    }
+
     /// The first that ends at or after a moment.
     pub(super) fn from(&self, moment: u64) -> Option<(u64, u64)> {
         self.0.get(self.0.partition_point(|(_, to)| *to < moment)).copied()

@@ -101,6 +101,13 @@ numbered! {
     }
 }
 
+impl Kind {
+    /// Whether it shows that the store has answered its caller.
+    pub const fn is_answer(self) -> bool {
+        matches!(self, Kind::Granted | Kind::Busy | Kind::Renewed | Kind::RenewRefused | Kind::Released)
+    }
+}
+
 numbered! {
     /// How a lock is claimed.
     Mode {
@@ -172,6 +179,25 @@ numbered! {
         Descriptors,
         /// The store's memory is full.
         Memory,
+        /// SIGKILL of a primary; its replica takes its place, and it comes back as a replica. `value` of its records, and
+        /// of the four that follow: which part of the store.
+        CrashPrimary,
+        /// SIGSTOP of a primary; its replica takes its place, and it comes back as a replica.
+        FreezePrimary,
+        /// A primary is told to let its replica take its place.
+        SwitchPrimary,
+        /// Inside one of these: what the primary answers is answered before its replica has it, and that replica is about to
+        /// take its place. From the moment at which nothing more may come to the replica until the primary answers no more.
+        LosesLatest,
+        /// Inside one of these: the old primary serves beside the new one.
+        TwoPrimaries,
+    }
+}
+
+impl Fault {
+    /// Whether another server takes the place of a primary.
+    pub const fn is_failover(self) -> bool {
+        matches!(self, Fault::CrashPrimary | Fault::FreezePrimary | Fault::SwitchPrimary)
     }
 }
 

@@ -38,6 +38,40 @@ pub struct Name {
     pub name: String,
     /// How many permits; 0: a mutex or reader-writer lock.
     pub limit: u32,
+    /// Which part of the store it is in: those that fail over by themselves.
+    #[serde(default)]
+    pub part: u64,
+}
+
+/// What a fail-over may lose of what was answered. All else that is lost is a violation.
+///
+/// Derived from `docs/guarantees.md` and the stores' pages; `docs/torture-checks.md` has the table for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Losses {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// That a lease was released, or a place in the queue given up: it is back until its time is over. Never a grant or a
+    /// renewal, and no fence falls.
+    Releases,
+    /// Whatever was answered last: grants, renewals and releases. Two may then believe. What two primaries give at the same
+    /// time has no order; otherwise no fence falls.
+    Latest,
+}
+
+impl Losses {
+    /// Of a store by its scheme, in which so many replicas have to confirm a grant. There is one replica for each primary.
+    pub fn of(scheme: &str, wait_replicas: u32) -> Self {
+        match (scheme, wait_replicas) {
+            // Redis replicates after it has answered.
+            ("redis-sentinel" | "redis-cluster", 0) => Losses::Latest,
+            // All replicas confirm grants and renewals; nobody confirms a release.
+            ("redis-sentinel" | "redis-cluster", _) => Losses::Releases,
+            // The standby has on disk what is answered (`synchronous_standby_names`).
+            _ => Losses::Nothing,
+        }
+    }
 }
 
 /// What the store says of itself, as far as a judge needs it.
@@ -64,6 +98,9 @@ pub struct Promises {
     /// No fault of the run keeps a client from renewing: no guard may be lost.
     #[serde(default)]
     pub keeps: bool,
+    /// What a fail-over may lose.
+    #[serde(default)]
+    pub losses: Losses,
 }
 
 impl Setting {

@@ -211,7 +211,11 @@ fn has_ended(pid: Pid) -> bool {
     matches!(state(pid), None | Some('Z'))
 }
 
-fn wait_until(otherwise: &str, is_so: impl Fn() -> bool) -> io::Result<()> {
+/// Waits until something is so.
+///
+/// # Errors
+/// If it takes too long.
+pub(super) fn wait_until(otherwise: &str, mut is_so: impl FnMut() -> bool) -> io::Result<()> {
     let started = Instant::now();
     while !is_so() {
         if started.elapsed() > PATIENCE {

@@ -1,6 +1,7 @@
 //! Throw-away PostgreSQL servers, and PgBouncer before them: real ones, on free ports, in directories of their own.
 
 mod pgbouncer;
+mod standby;
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::pgbouncer::{PgBouncer, PoolMode};
+pub use self::standby::Pair;
 
 use super::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
 use super::{failed, last_lines, or_panic};
@@ -127,24 +129,6 @@ impl Postgres {
     /// A server to be set up.
     pub fn builder() -> PostgresBuilder {
         PostgresBuilder::default().setting("max_connections", "200")
-    }
-
-    /// A standby that follows this server and answers what does not write.
-    ///
-    /// # Panics
-    /// If it does not start.
-    pub fn standby(&self) -> Self {
-        or_panic(self.try_standby())
-    }
-
-    fn try_standby(&self) -> io::Result<Self> {
-        let directory = Directory::new("pgs")?;
-        run(Command::new("env")
-            .args(unprivileged(&program("pg_basebackup")?, &[])?)
-            .args(["-R", "-c", "fast", "-X", "stream", "-d", &self.url(), "-D"])
-            .arg(directory.path().join("data")))?;
-        let (settings, environment) = (self.settings.clone(), self.environment.clone());
-        Postgres { daemon: None, directory, port: 0, settings, environment }.up()
     }
 
     /// It, running on a port of its own.

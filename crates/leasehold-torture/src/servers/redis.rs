@@ -4,6 +4,7 @@
 //! The kernel ends a server when the **thread** that started it ends, so start them on one that lasts: a test's own.
 
 mod cluster;
+mod replicas;
 mod sentinels;
 
 use std::io::{self, Read as _, Write as _};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::cluster::Cluster;
+pub use self::replicas::with_replica;
 pub use self::sentinels::Sentinels;
 
 use super::daemon::{self, PATIENCE};
@@ -30,18 +32,6 @@ const TRIES: usize = 10;
 /// If there is none.
 pub fn free_port() -> u16 {
     or_panic(daemon::free_port())
-}
-
-/// Waits until something is true.
-///
-/// # Panics
-/// If it does not become true within a minute.
-fn until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_true() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A directory of its own, removed on drop.
@@ -389,21 +379,4 @@ fn certificates(dir: &Path) -> io::Result<()> {
 /// If one cannot be started.
 pub fn servers(count: usize) -> Vec<Server> {
     (0..count).map(|_| Server::start()).collect()
-}
-
-/// A primary and a replica of it that has caught up.
-///
-/// # Panics
-/// If they cannot be started.
-pub fn with_replica() -> Vec<Server> {
-    with_replica_and(&[])
-}
-
-fn with_replica_and(options: &[&str]) -> Vec<Server> {
-    let primary = Server::with(&[options, &["--repl-diskless-sync-delay", "0"]].concat());
-    let replica = Server::with(&[options, &["--replicaof", &format!("127.0.0.1 {}", primary.port)]].concat());
-    until("the replica catches up", || {
-        replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
-    });
-    vec![primary, replica]
 }

@@ -25,7 +25,7 @@ pub use count::{Count, Counts};
 pub use report::{Failure, Options, SimReport, judge, run};
 
 use crate::history::record::Record;
-use crate::history::setting::{Promises, Setting};
+use crate::history::setting::{Losses, Promises, Setting};
 
 /// What was seen of one seed.
 #[derive(Debug)]
@@ -81,6 +81,7 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
             durable: true,
             steady: plan.steady,
             keeps: false,
+            losses: Losses::Nothing,
         },
         names: plan.names.clone(),
         sides: 0,

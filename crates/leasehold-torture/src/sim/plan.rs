@@ -69,7 +69,7 @@ impl Plan {
         let names = (0..chance.between(1, 3))
             .map(|n| {
                 let limit = if chance.per_mille(300) { chance.between(2, 3) as u32 } else { 0 };
-                Name { name: format!("lock-{n}"), limit }
+                Name { name: format!("lock-{n}"), limit, part: 0 }
             })
             .collect();
         // Leases that outlast the bounds of time show who waits for them; with kills alone, nothing else explains it.

@@ -26,6 +26,7 @@ pub(super) struct Making<'a> {
     pub(super) log: &'a Log,
     pub(super) clocks: Option<&'a Clocks>,
     pub(super) landed: Faults,
+    pub(super) started: Instant,
     /// Those whose time has come and who still look for somebody.
     searching: Vec<(Instant, Planned)>,
     /// Those that will have to be undone.
@@ -76,13 +77,14 @@ impl<'a> Making<'a> {
             log,
             clocks,
             landed: Faults::default(),
+            started: Instant::now(),
             searching,
             active,
             all_ran: now(),
         }
     }
 
-    fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
+    pub(super) fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
         let deadline = u64::from(held);
         // Of the network's, those who go by another way feel nothing.
         let side = if is_of_network(fault) { self.ground.side_of(value as usize) } else { None };
@@ -104,7 +106,8 @@ impl<'a> Making<'a> {
             Fault::Descriptors => self.descriptors(planned),
             Fault::ClockWorker | Fault::ClockStore => self.step(planned),
             Fault::DiskFull => self.fill(planned),
-            Fault::None => Ok(()),
+            Fault::CrashPrimary | Fault::FreezePrimary | Fault::SwitchPrimary => self.fail_over(planned),
+            Fault::None | Fault::LosesLatest | Fault::TwoPrimaries => Ok(()),
             _ => self.network(planned),
         }
     }

@@ -34,6 +34,12 @@ impl Faults {
         self.0.get(&format!("{fault:?}")).copied().unwrap_or_default()
     }
 
+    /// How many fail-overs landed.
+    pub(super) fn failovers(&self) -> u64 {
+        let all = [Fault::CrashPrimary, Fault::FreezePrimary, Fault::SwitchPrimary];
+        all.into_iter().map(|fault| self.get(fault).landed).sum()
+    }
+
     /// How many landed, of all kinds.
     pub fn landed(&self) -> u64 {
         self.0.values().map(|faults| faults.landed).sum()

@@ -1,6 +1,7 @@
 //! Runs a plan: starts everything, makes the faults, ends everything in peace, and has it judged.
 
 mod crew;
+mod failover;
 mod faults;
 mod landed;
 mod load;
@@ -18,9 +19,10 @@ use leasehold::{LeaseId, Locks};
 
 use crate::check;
 use crate::clock::Clocks;
+use crate::floors::{self, FAILOVER_SECS, FAILOVER_TIMES};
 use crate::ground::Ground;
 use crate::history::record::Log;
-use crate::history::setting::{Name, Promises, Setting};
+use crate::history::setting::{Losses, Name, Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
@@ -73,6 +75,8 @@ pub struct Order {
     pub workers: usize,
     /// In the profile `many`: how many names are at rest, and how many keys of others are there.
     pub names: u32,
+    /// How many replicas have to confirm a grant, where there are any.
+    pub wait_replicas: u32,
     /// Where everything is written: a directory that is empty or not there yet.
     pub out: PathBuf,
     /// Whether to say on stderr how it goes on, if that is a terminal.
@@ -80,12 +84,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// Twelve workers for twenty seconds.
+    /// Twelve workers for twenty seconds, or for as long as twenty fail-overs take.
     pub fn new(store: Store, profile: Profile, out: impl Into<PathBuf>) -> Self {
-        let time = Duration::from_secs(20);
+        let time = Duration::from_secs(if profile == Profile::Failover { FAILOVER_SECS } else { 20 });
         let (front, url, out) = (Front::None, None, out.into());
-        let (workers, names) = (12, NAMES);
-        Order { store, front, url, profile, time, seed: 1, workers, names, out, progress: false }
+        let (seed, workers, names, wait_replicas, progress) = (1, 12, NAMES, 0, false);
+        Order { store, front, url, profile, time, seed, workers, names, wait_replicas, out, progress }
     }
 
     /// Runs it, has it judged, and writes the report.
@@ -104,6 +108,14 @@ impl Order {
             let message = format!("the profile {} does not suit {}: {why}", self.profile, self.store);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        if self.profile == Profile::Failover && self.front != Front::None {
+            let message = "the profile failover is for a store with nothing before it: --front none";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if self.wait_replicas > u32::from(self.store.is_found_by_others() && self.url.is_none()) {
+            let message = "wait_replicas is for redis-sentinel and redis-cluster, with one replica each";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         std::fs::create_dir_all(&self.out)?;
         let out = self.out.canonicalize()?;
         if std::fs::read_dir(&out)?.next().is_some() {
@@ -112,7 +124,7 @@ impl Order {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        let plan = Plan::new(
+        let mut plan = Plan::new(
             self.seed,
             (self.store, self.front),
             self.url.is_none(),
@@ -120,6 +132,7 @@ impl Order {
             lasts,
             self.workers.max(2),
         );
+        plan.wait_replicas = self.wait_replicas;
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let seen = Run { order: self, plan: &plan, out: &out, runtime: &runtime }.run()?;
@@ -152,17 +165,14 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn run(&self) -> io::Result<Seen> {
-        let Order { store, front, profile, .. } = *self.order;
+        let Order { store, profile, .. } = *self.order;
         self.say("starting the store");
         let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
         let environment =
             |of: fn(&Clocks) -> Vec<(String, String)>| clocks.as_ref().map(of).unwrap_or_default();
         let mut ground = match &self.order.url {
             Some(url) => Ground::theirs(store, url),
-            None => {
-                let workers = self.plan.workers.len();
-                Ground::start(store, front, profile, workers, self.out, &environment(Clocks::of_store))?
-            }
+            None => Ground::start(self.plan, self.out, &environment(Clocks::of_store))?,
         };
         let entered = ground.room().map(Room::entered).unwrap_or_default();
         let info = self.info(&ground)?;
@@ -266,15 +276,29 @@ impl Run<'_> {
         clocks: Option<&Clocks>,
     ) -> io::Result<(Faults, Duration, u64)> {
         let mut making = Making::new(self.plan, ground, crew, log, clocks);
-        let started = Instant::now();
+        let started = making.started;
         let mut planned = self.plan.faults.iter().peekable();
         let mut said = started;
         let mut load = Load::new();
-        while started.elapsed() < self.order.time {
+        let least = floors::failovers(self.plan);
+        let mut longest = Duration::ZERO;
+        while started.elapsed() < self.order.time
+            // However slow the machine is.
+            || making.landed.failovers() < least && started.elapsed() < self.order.time * FAILOVER_TIMES
+        {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
-                if !does_nothing() {
+                let begun = Instant::now();
+                let is_failover = fault.fault.is_failover();
+                // A run that has as many as it needs begins none that would go on after its end.
+                let enough = is_failover && making.landed.failovers() >= least;
+                if !does_nothing() && !(enough && started.elapsed() + longest > self.order.time) {
                     making.begin(*fault)?;
+                }
+                if is_failover {
+                    // It takes as long as it takes.
+                    longest = longest.max(begun.elapsed());
+                    break;
                 }
             }
             making.go_on()?;
@@ -300,7 +324,10 @@ impl Run<'_> {
         // Somebody's own store may have anything in it.
         let prefix =
             url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash())).unwrap_or_default();
-        let lock = |name: &str, limit| Name { name: format!("{prefix}{name}"), limit };
+        let lock = |name: &str, limit| {
+            let name = format!("{prefix}{name}");
+            Name { part: ground.part_of(&name), name, limit }
+        };
         let mut names = vec![lock("hot", 0)];
         if *profile == Profile::Crowd {
             let quiet: u16 = self.plan.workers.iter().map(|worker| worker.tasks).sum();
@@ -319,7 +346,7 @@ impl Run<'_> {
             Store::Redis | Store::Quorum | Store::MixedQuorum => {
                 url.is_none() && matches!(profile, Profile::Restart | Profile::All)
             }
-            Store::Memory => false,
+            Store::Memory | Store::Sentinel | Store::Cluster => false,
             _ => true,
         };
         let promises = Promises {
@@ -333,6 +360,7 @@ impl Run<'_> {
             durable,
             keeps: profile.keeps(),
             steady: !store.expires_by_wall_clock() || info.time == TimeAuthority::None,
+            losses: Losses::of(store.as_str(), self.order.wait_replicas),
         };
         Setting {
             seed: *seed,
@@ -366,7 +394,7 @@ impl Run<'_> {
             1 => Some(Sink::Panics),
             _ => None,
         };
-        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::All);
+        let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::Failover | Profile::All);
         Task {
             url: String::new(),
             worker: 0,
@@ -380,18 +408,23 @@ impl Run<'_> {
             session: setting.promises.session,
             shared: info.shared,
             cancels: profile.cancels(),
-            plain: if lossy { 2 } else { 5 },
+            plain: if lossy && *profile != Profile::Failover { 2 } else { 5 },
             repeats: !store.is_quorum(),
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: match profile {
-                Profile::Leak | Profile::Crowd => false,
+                Profile::Leak | Profile::Crowd | Profile::Failover => false,
                 Profile::Clock => !store.expires_by_wall_clock(),
                 _ => true,
             },
             lingers: *profile != Profile::Leak,
-            stays: setting.promises.session && lossy || *profile == Profile::Logs,
+            stays: setting.promises.session && lossy || matches!(profile, Profile::Logs | Profile::Failover),
             // Where answers are lost, who waits for long sees little.
-            patience_ms: if lossy { 400 } else { 1_000 },
+            patience_ms: match profile {
+                // What is given back when the replica has taken over does not have to lapse.
+                Profile::Failover => 2_500,
+                _ if lossy => 400,
+                _ => 1_000,
+            },
             part: (*profile == Profile::Crowd).then_some(part),
             sink: sink.filter(|_| *profile == Profile::Logs),
         }

@@ -297,8 +297,11 @@ impl Player {
             return self.dice.micros(5_000);
         }
         match self.dice.below(if hot { 2_000 } else { 60 }) {
-            // Longer than a restart takes, and than it may take to notice that a session has ended.
-            0..5 if self.task.stays && !hot => Duration::from_millis(1_500 + self.dice.below(6_000)),
+            // Longer than a restart or a fail-over takes, and than it may take to notice that a session has ended.
+            0..5 if self.task.stays && !hot => {
+                let most = if self.task.session { 6_000 } else { 3_000 };
+                Duration::from_millis(1_500 + self.dice.below(most))
+            }
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
             // Two who have the hot one at once are seen only if both look.

@@ -27,10 +27,12 @@ pub struct LiveExhibit {
     pub profile: Profile,
     /// How long the workers work, in seconds.
     pub secs: u64,
+    /// How many replicas have to confirm a grant.
+    pub wait_replicas: u32,
 }
 
 const fn live(bug: Bug, caught_by: Invariant, store: Store, profile: Profile, secs: u64) -> LiveExhibit {
-    LiveExhibit { bug, caught_by: Some(caught_by), store, profile, secs }
+    LiveExhibit { bug, caught_by: Some(caught_by), store, profile, secs, wait_replicas: 0 }
 }
 
 /// All of them.
@@ -41,6 +43,11 @@ pub const LIVE: &[LiveExhibit] = &[
     live(Bug::RedisPublishesNothing, Invariant::J1, Store::Redis, Profile::Calm, 8),
     live(Bug::RedisRepeatsAnew, Invariant::I10, Store::Redis, Profile::Calm, 4),
     live(Bug::RedisOnePermitTooMany, Invariant::I9, Store::Redis, Profile::Calm, 4),
+    LiveExhibit {
+        wait_replicas: 1,
+        ..live(Bug::RedisWaitsForNoReplica, Invariant::I12, Store::Sentinel, Profile::Failover, 40)
+    },
+    live(Bug::RedisAsksSentinelsOnce, Invariant::J9, Store::Sentinel, Profile::Failover, 5),
     live(Bug::QuorumOfAMinority, Invariant::I1, Store::Quorum, Profile::Calm, 4),
     live(Bug::PostgresNotifiesNobody, Invariant::J1, Store::Postgres, Profile::Calm, 8),
     live(Bug::PostgresRenewsExpired, Invariant::I6, Store::Postgres, Profile::Calm, 4),
@@ -63,6 +70,7 @@ pub const LIVE: &[LiveExhibit] = &[
         store: Store::Sqlite,
         profile: Profile::Pause,
         secs: 4,
+        wait_replicas: 0,
     },
 ];
 
@@ -100,6 +108,7 @@ impl LiveExhibit {
     pub fn run(&self, seed: u64, directory: &Path) -> io::Result<Report> {
         let mut order = Order::new(self.store, self.profile, directory);
         (order.time, order.seed) = (Duration::from_secs(self.secs), seed);
+        order.wait_replicas = self.wait_replicas;
         order.run()
     }
 }

@@ -6,18 +6,19 @@
 //! `revoke now`, and so on. `session` is the deadline of a session.
 //! By the supervisor: `S FROM fault WHICH TO [TARGET] [worker=N] [side=N]` (the sides are 0 and 1, of even and odd workers), `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
 //! resource: `R TIME write FENCE [mark=N] taken|rejected`, `R TIME enter|leave`.
-//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock keeps quorum ticket=N`.
+//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock keeps quorum ticket=N
+//! loses=nothing|releases|latest`. Lock `b` is in part 1 of it, the others in part 0, which is the target of a fail-over.
 
 use std::collections::HashMap;
 
 use crate::check::{Verdict, judge};
 use crate::history::record::{Fault, Kind, Leftover, Loss, Mode, Record, SESSION};
-use crate::history::setting::{Name, Promises, Setting};
+use crate::history::setting::{Losses, Name, Promises, Setting};
 
 pub(super) const MS: u64 = 1_000_000;
 
 pub(super) fn setting() -> Setting {
-    let name = |name: &str, limit| Name { name: name.into(), limit };
+    let name = |name: &str, limit| Name { name: name.into(), limit, part: u64::from(name == "b") };
     Setting {
         seed: 0,
         profile: "by hand".into(),
@@ -33,6 +34,7 @@ pub(super) fn setting() -> Setting {
             durable: true,
             steady: true,
             keeps: false,
+            losses: Losses::Nothing,
         },
         names: vec![name("a", 0), name("b", 0), name("p", 2)],
         sides: 2,
@@ -101,6 +103,13 @@ impl Story {
                 "forgetful" => promises.durable = false,
                 "clock" => promises.steady = false,
                 "keeps" => promises.keeps = true,
+                "loses" => {
+                    promises.losses = match option(words, "loses")? {
+                        "latest" => Losses::Latest,
+                        "releases" => Losses::Releases,
+                        _ => Losses::Nothing,
+                    };
+                }
                 "quorum" => self.setting.store = "quorum".into(),
                 _ => return None,
             }

@@ -20,7 +20,7 @@ model: ## 20 000 steps of guided histories on each store, beside the contract, a
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak
 
-torture: ## Every store with every profile of faults, about an hour
+torture: ## Every store and front with every profile of faults, about two hours
 	@scripts/torture.sh
 
 fuzz: ## Every fuzz target for FUZZ_SECS (60) seconds; what fails says its input and SEED

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make torture`: every store with every profile that suits it, about an hour. Goes on after a failure, and says at
-# the end what failed. SECS, FAILOVER_SECS, SEED, STORES and PROFILES choose otherwise; OUT is where everything is written.
+# `make torture`: every store, and what can be before it, with every profile that suits, about two hours. Goes on
+# after a failure, and says at the end what failed. SECS, FAILOVER_SECS, SEED, STORES (a front is written
+# redis/two-servers) and PROFILES choose otherwise; OUT is where everything is written.
 # A store with `+wait` is one whose replicas have to confirm grants, for the profile failover alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -9,8 +10,11 @@ secs=${SECS:-20}
 failover_secs=${FAILOVER_SECS:-200}
 seed=${SEED:-$RANDOM}
 out=${OUT:-target/torture}
-stores=${STORES:-memory sqlite file redis redis-sentinel redis-sentinel+wait redis-cluster redis-cluster+wait quorum postgres postgres+advisory http}
-profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources failover all}
+stores=${STORES:-memory sqlite file redis redis-sentinel redis-sentinel+wait redis-cluster redis-cluster+wait
+  quorum quorum-mixed postgres postgres+advisory http
+  redis/server redis/two-servers redis/tls quorum/server postgres/server postgres/two-servers postgres/pgbouncer postgres/tls
+  postgres+advisory/pgbouncer postgres+advisory/tls}
+profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources crowd logs many failover all}
 
 # Of a build without optimisation workers would be busy with themselves.
 cargo build --locked --release -p leasehold-cli || exit 1
@@ -19,13 +23,17 @@ leasehold=target/release/leasehold
 rm -rf "$out"
 mkdir -p "$out"
 summary="$out/summary"
-printf '%-20s %-10s %-9s %9s %9s %7s %6s\n' store profile outcome hand-overs expiries landed p99-ms | tee "$summary"
+printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' store profile outcome hand-overs expiries landed p99-ms | tee "$summary"
 failed=0
 for store in $stores; do
   for profile in $profiles; do
-    run="$out/$store-$profile"
-    args=(--store "${store%+wait}" --profile "$profile" --secs "$secs")
-    if [[ $profile == failover ]]; then args[5]=$failover_secs; fi
+    run="$out/${store/\//-}-$profile"
+    front=none
+    [[ $store != */* ]] || front=${store#*/}
+    name=${store%/*}
+    time=$secs
+    [[ $profile != failover ]] || time=$failover_secs
+    args=(--store "${name%+wait}" --front "$front" --profile "$profile" --secs "$time")
     if [[ $store == *+wait ]]; then
       [[ $profile == failover ]] || continue
       args+=(--wait-replicas 1)
@@ -45,7 +53,7 @@ for store in $stores; do
     expiries=$(figure '.* \([0-9]*\) expiries.*')
     p99=$(figure '.*hand-over .*p99 \([0-9.]*\) ms.*')
     landed=$(($(grep 'faults landed' "$run.txt" | grep -oE '[0-9]+/' | tr '/' '+')0))
-    printf '%-20s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
+    printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
       tee -a "$summary"
     if [[ $code == 0 ]]; then
       # What passed can be had again by its seed.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use leasehold_torture::check;
 use leasehold_torture::report::Outcome;
-use leasehold_torture::store::{Profile, Store};
-use leasehold_torture::supervise::Order;
+use leasehold_torture::store::{Front, Profile, Store};
+use leasehold_torture::supervise::{NAMES, Order};
 
 use crate::exit::Exit;
 use crate::report::{Failure, answer, say};
@@ -21,14 +21,18 @@ Examples:
   leasehold torture --store redis --profile pause       A throw-away Redis; workers stand still
   leasehold torture --url redis://host --profile kill   Your own Redis, with faults of workers
   leasehold torture --store postgres --profile all --seed 7 --out DIR
+  leasehold torture --store redis --front two-servers   Two lock servers before one Redis
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
   leasehold torture check DIR                           Judge a run once more
   leasehold torture sim --seeds 100000                  The library itself, simulated
   leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
                                                         Again and again; nothing may grow
 
-Stores: memory, sqlite, file, redis, redis-sentinel, redis-cluster, quorum, postgres, postgres+advisory, http
-Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, failover, all";
+Stores: memory, sqlite, file, redis, redis-sentinel, redis-cluster, quorum, quorum-mixed,
+  postgres, postgres+advisory, http
+Fronts: none, server, two-servers, pgbouncer, tls
+Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd,
+  logs, many, failover, all";
 
 /// Provoke the worst moments of a store, and judge what happened.
 #[derive(Debug, clap::Args)]
@@ -39,6 +43,9 @@ pub(crate) struct Torture {
     /// Which store; with --hours several [default: that of --url, else sqlite]
     #[arg(long, value_name = "STORE", value_delimiter = ',')]
     store: Vec<Store>,
+    /// What is before it
+    #[arg(long, default_value = "none", value_name = "FRONT")]
+    front: Front,
     /// A store of your own, instead of a throw-away one
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -56,6 +63,9 @@ pub(crate) struct Torture {
     /// How many worker processes
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     workers: u16,
+    /// In the profile many: how many names are at rest, and as many keys of others
+    #[arg(long, default_value_t = NAMES, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    names: u32,
     /// How many replicas have to confirm a grant: 0 or 1, for redis-sentinel and redis-cluster
     #[arg(long, default_value_t = 0, value_name = "N")]
     wait_replicas: u32,
@@ -101,14 +111,21 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
         (stores, _) => stores.to_vec(),
     };
     if args.long.is_wanted() {
+        if args.front != Front::None {
+            return Err(Failure::Usage(
+                "--hours takes no --front: its stores have nothing before them".into(),
+            ));
+        }
         return hours::run(&args, stores, seed);
     }
     let ([store], [profile]) = (&stores[..], &args.profile[..]) else {
         return Err(Failure::Usage("several stores or profiles take --hours".into()));
     };
-    let name = format!("leasehold-torture-{store}-{profile}-{seed}");
+    let ground = args.front.before(*store).replace('/', "-");
+    let name = format!("leasehold-torture-{ground}-{profile}-{seed}");
     let out = args.out.clone().unwrap_or_else(|| std::env::temp_dir().join(name));
     let mut order = Order::new(*store, *profile, &out);
+    order.front = args.front;
     order.url.clone_from(&args.url);
     if let Some(secs) = args.secs {
         order.time = Duration::from_secs(secs);
@@ -116,6 +133,7 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     order.wait_replicas = args.wait_replicas;
     order.seed = seed;
     order.workers = usize::from(args.workers);
+    order.names = args.names;
     order.progress = true;
     let report = order.run().map_err(cannot_go_on)?;
     if args.out.is_none() && report.outcome == Outcome::Passed {

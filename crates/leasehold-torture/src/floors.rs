@@ -8,8 +8,8 @@ use crate::check::{Figures, Invariant};
 use crate::history::record::Fault;
 use crate::history::setting::Promises;
 use crate::plan::Plan;
-use crate::store::{Profile, Store};
-use crate::supervise::Faults;
+use crate::store::{Front, Profile, Store};
+use crate::supervise::{Faults, Looks};
 
 /// One thing that must have happened often enough.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,7 +60,13 @@ pub(crate) fn failovers(plan: &Plan) -> u64 {
 pub(crate) const FAILOVER_TIMES: u32 = 3;
 
 /// All floors of a run.
-pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Figures) -> Vec<Floor> {
+pub(crate) fn of(
+    plan: &Plan,
+    promises: &Promises,
+    faults: &Faults,
+    looks: &Looks,
+    figures: &Figures,
+) -> Vec<Floor> {
     let mut floors = Vec::new();
     // They are said for 20 seconds; a part of that has a part of them.
     let mut at_least = |what: &str, in_twenty: u64, seen: u64| {
@@ -77,22 +83,40 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
     // Faults make everything slow; without some work in between they show nothing.
     let part = match plan.profile {
         Profile::Calm => 1,
-        Profile::Cancel | Profile::Clock | Profile::Leak => 4,
+        Profile::Cancel | Profile::Clock | Profile::Leak | Profile::Logs | Profile::Many => 4,
         // A queue stands still for a ticket ttl, half a run, when one who waits in it is killed.
         Profile::All => 25,
         // For half of the time there is nobody who could grant anything.
         Profile::Failover => 25,
         _ => 10,
     };
+    // Three nodes, each behind a lock server, or of which two wait for the disk.
+    let slow = plan.store == Store::MixedQuorum || plan.store.is_quorum() && plan.front.is_server();
+    let part = if slow { part * 5 } else { part };
     at_least("hand-overs", CALM_HANDOVERS / part, figures.handovers);
     at_least("leases judged by I1", CALM_JUDGED / part, figures.judged_by(Invariant::I1));
-    used(plan, promises, figures, part, &mut at_least);
-    if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel) {
+    if plan.profile != Profile::Crowd {
+        used(plan, promises, figures, part, &mut at_least);
+    }
+    if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel | Profile::Crowd) {
         // Elsewhere something explains nearly every delay.
         at_least("waits judged by J1", 50, figures.judged_by(Invariant::J1));
     }
     match plan.profile {
         Profile::Calm => {}
+        Profile::Many => {
+            at_least("sweeps", 5, looks.sweeps);
+            at_least("pages of a list", 3, looks.lists);
+        }
+        // The locks of a session are not renewed.
+        Profile::Crowd if promises.session => {}
+        Profile::Crowd => at_least("guards judged by J10", 100, figures.judged_by(Invariant::J10)),
+        Profile::Logs => {
+            if !promises.session {
+                at_least("guards judged by J10", 10, figures.judged_by(Invariant::J10));
+            }
+            at_least("pauses of holders", 3, faults.get(Fault::Pause).holders);
+        }
         Profile::Kill => {
             at_least("kills", 60, landed(Fault::Kill));
             at_least("kills of holders", 30, faults.get(Fault::Kill).holders);
@@ -111,9 +135,10 @@ pub(crate) fn of(plan: &Plan, promises: &Promises, faults: &Faults, figures: &Fi
             }
             // In a quorum a minority that fails costs nothing.
             let unknown = match plan.store {
-                Store::Quorum => 40,
+                store if store.is_quorum() => 40,
                 // There are fewer faults, each of one worker.
                 Store::Advisory => 5,
+                _ if plan.front == Front::Tls => 40,
                 _ => 100,
             };
             at_least("unknown outcomes", unknown, figures.unknowns + figures.failed);
@@ -267,22 +292,25 @@ mod tests {
             ticket: 0,
             durable: true,
             steady: true,
+            keeps: false,
             losses: Losses::Nothing,
         };
         for profile in Profile::ALL {
-            let plan = Plan::new(1, Store::Redis, true, *profile, 5_000, 8);
-            let floors = of(&plan, &promises, &Faults::default(), &Figures::default());
+            let plan = Plan::new(1, (Store::Redis, Front::None), true, *profile, 5_000, 8);
+            let floors = of(&plan, &promises, &Faults::default(), &Looks::default(), &Figures::default());
             assert!(floors.iter().all(|floor| !floor.is_met()), "{profile}: {floors:?}");
         }
-        let plan = Plan::new(1, Store::Redis, true, Profile::Calm, 5_000, 8);
+        let plan = Plan::new(1, (Store::Redis, Front::None), true, Profile::Calm, 5_000, 8);
         let judged = |judged| Judged { judged, ..Judged::default() };
         let mut figures = Figures { handovers: 375, ..Figures::default() };
-        assert!(!of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
+        assert!(
+            !of(&plan, &promises, &Faults::default(), &Looks::default(), &figures).iter().all(Floor::is_met)
+        );
         let often = |of: &[&str]| of.iter().map(|what| ((*what).into(), 25)).collect();
         figures.judged =
             [("I1".into(), judged(125)), ("J1".into(), judged(13)), ("J4".into(), judged(25))].into();
         let unmet = |figures: &Figures| -> Vec<String> {
-            let floors = of(&plan, &promises, &Faults::default(), figures);
+            let floors = of(&plan, &promises, &Faults::default(), &Looks::default(), figures);
             floors.into_iter().filter(|floor| !floor.is_met()).map(|floor| floor.what).collect()
         };
         assert!(unmet(&figures).contains(&"judged by I5".into()), "{:?}", unmet(&figures));
@@ -294,6 +322,8 @@ mod tests {
         (figures.revoked, figures.adopted, figures.lists) = (7, 13, 7);
         figures.operations = often(&["Downgraded", "Adopted", "Shortened", "RunEnded", "Closed"]);
         figures.faces = often(&["With", "Blocking"]);
-        assert!(of(&plan, &promises, &Faults::default(), &figures).iter().all(Floor::is_met));
+        assert!(
+            of(&plan, &promises, &Faults::default(), &Looks::default(), &figures).iter().all(Floor::is_met)
+        );
     }
 }

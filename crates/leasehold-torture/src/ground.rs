@@ -1,21 +1,22 @@
-//! Where a run takes place: the store, with the servers and proxies that belong to it.
+//! Where a run takes place: the store, what is before it, and the servers and proxies that belong to both.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::hours::counts;
 use crate::lock_server::LockServer;
 use crate::plan::Plan;
-use crate::proxy::Proxy;
+use crate::proxy::{Direction, Proxy};
 use crate::replicated::Replicated;
 use crate::roles::Around;
 use crate::room::Room;
-use crate::servers::postgres::{Postgres, Stop};
+use crate::servers::postgres::{PgBouncer, PoolMode, Postgres, Stop};
 use crate::servers::redis::Server as Redis;
-use crate::store::{Profile, Store};
+use crate::store::{Front, Profile, Store};
 
 /// A server that can be killed and stopped.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ enum Server {
     Redis(Redis),
     Postgres(Postgres),
     Lock(LockServer),
+    PgBouncer(PgBouncer),
 }
 
 impl Server {
@@ -31,28 +33,64 @@ impl Server {
             Server::Redis(server) => server.port(),
             Server::Postgres(server) => server.port(),
             Server::Lock(server) => server.port(),
+            Server::PgBouncer(server) => server.port(),
+        }
+    }
+
+    /// How it is reached at this port, its own or that of a proxy before it.
+    fn url_at(&self, store: Store, front: Front, port: u16) -> String {
+        let scheme = if store == Store::Advisory { "postgres+advisory" } else { "postgres" };
+        match self {
+            // Certificates are for localhost.
+            Server::Redis(server) if front == Front::Tls => {
+                format!("rediss://localhost:{port}/?cacert={}", server.ca().display())
+            }
+            Server::Postgres(server) if front == Front::Tls => {
+                let authority = server.authority();
+                let tls = format!("sslmode=verify-full&sslrootcert={}", authority.display());
+                format!("{scheme}://postgres@localhost:{port}/postgres?{tls}")
+            }
+            Server::Redis(_) => format!("redis://127.0.0.1:{port}"),
+            // Session locks want to be told that the pooler keeps sessions.
+            Server::PgBouncer(_) if store == Store::Advisory => {
+                format!("{scheme}://postgres@127.0.0.1:{port}/postgres?pooler=session")
+            }
+            Server::Postgres(_) | Server::PgBouncer(_) => {
+                format!("{scheme}://postgres@127.0.0.1:{port}/postgres")
+            }
+            Server::Lock(_) => format!("http://127.0.0.1:{port}"),
         }
     }
 }
 
-/// The store of a run. Everything that was started for it ends with it.
+/// The store of a run, and what is before it. Everything that was started for it ends with it.
 #[derive(Debug)]
 pub(crate) struct Ground {
     store: Store,
+    front: Front,
     /// Whose store it is, if it is not a throw-away one.
     url: Option<String>,
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
-    /// The servers that replicas follow, if there are any.
+    /// The servers that replicas follow, if there are any: these are found by clients themselves.
     replicated: Option<Replicated>,
     /// How many replicas have to confirm a grant.
     wait_replicas: u32,
-    /// One before each server, of each side. Workers of all sides share the store, and a fault is one side's.
+    /// The servers that a client's URL names: one, or the nodes of a quorum. Clients are spread over several doors.
+    doors: Vec<Vec<usize>>,
+    /// One before each server of a door, of each side. Workers of all sides share the store, and a fault is one side's.
     proxies: Vec<Vec<Proxy>>,
+    /// Those between lock servers and the store. A fault of theirs is everybody's.
+    behind: Vec<Proxy>,
     /// The disk that it is on, if that can be filled.
     room: Option<Room>,
     configuration: String,
+}
+
+/// A proxy before what listens on this port.
+fn proxy(port: u16) -> io::Result<Proxy> {
+    Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
 impl Ground {
@@ -60,12 +98,15 @@ impl Ground {
     pub(crate) fn theirs(store: Store, url: &str) -> Self {
         Ground {
             store,
+            front: Front::None,
             url: Some(url.to_owned()),
             path: String::new(),
             servers: Vec::new(),
             replicated: None,
             wait_replicas: 0,
+            doors: Vec::new(),
             proxies: Vec::new(),
+            behind: Vec::new(),
             room: None,
             configuration: "somebody's own".into(),
         }
@@ -73,9 +114,7 @@ impl Ground {
 
     /// Starts the throw-away store of a plan in a directory, with these variables in the environment of its servers.
     pub(crate) fn start(plan: &Plan, directory: &Path, environment: &[(String, String)]) -> io::Result<Self> {
-        let Plan { store, profile, wait_replicas, .. } = *plan;
-        let workers = plan.workers.len();
-        let log = directory.join("server.log");
+        let Plan { store, front, profile, wait_replicas, .. } = *plan;
         let room = match (profile, store) {
             (Profile::Resources, Store::Sqlite | Store::File | Store::Http) => {
                 Room::new(&directory.join("room")).ok()
@@ -87,65 +126,156 @@ impl Ground {
             environment: environment.to_vec(),
             entered: room.as_ref().map(Room::entered).unwrap_or_default(),
         };
-        let sqlite = || format!("sqlite:{}", path.with_extension("db").display());
+        let mut ground = Ground {
+            store,
+            front,
+            url: None,
+            path: path.display().to_string(),
+            servers: Vec::new(),
+            replicated: None,
+            wait_replicas,
+            doors: Vec::new(),
+            proxies: Vec::new(),
+            behind: Vec::new(),
+            room,
+            configuration: String::new(),
+        };
+        let through_proxies = matches!(profile, Profile::Net | Profile::Leak | Profile::Many | Profile::All);
+        let log = directory.join("server.log");
+        let lock_server = |url: &str| LockServer::start(url, &log, &around).map(Server::Lock);
+        // In a crowd each of more than a hundred clients has some connections. PgBouncer must not be refused one.
+        let connections = match (profile, front) {
+            (Profile::Crowd, _) => 800,
+            (_, Front::PgBouncer) => 400,
+            _ => 200,
+        };
+        ground.start_store(profile, connections, environment, &lock_server)?;
+        ground.start_front(through_proxies, &lock_server)?;
+        if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
+            ground.configuration += "; without a full disk, which takes root's rights";
+        }
+        if through_proxies && !ground.servers.is_empty() {
+            // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
+            let sides = if store == Store::Advisory { plan.workers.len() } else { 2 };
+            let ports = |side: usize| {
+                ground.doors[side % ground.doors.len()].iter().map(|at| ground.servers[*at].port())
+            };
+            let side = |side: usize| ports(side).map(proxy).collect::<io::Result<Vec<_>>>();
+            ground.proxies = (0..sides).map(side).collect::<io::Result<_>>()?;
+        }
+        Ok(ground)
+    }
+
+    /// The servers of the store itself, which are the only door as long as nothing is before them.
+    fn start_store(
+        &mut self,
+        profile: Profile,
+        connections: u32,
+        environment: &[(String, String)],
+        lock_server: &dyn Fn(&str) -> io::Result<Server>,
+    ) -> io::Result<()> {
         let durable = matches!(profile, Profile::Restart | Profile::All);
-        let redis = |durable: bool| {
+        let with_replicas = profile == Profile::Failover;
+        let tls = self.front == Front::Tls;
+        let redis = || {
             let options: &[&str] =
                 if durable { &["--appendonly", "yes", "--appendfsync", "always"] } else { &[] };
-            Redis::try_with(options, environment).map(Server::Redis)
+            let server = if tls { Redis::try_with_tls } else { Redis::try_with };
+            server(options, environment).map(Server::Redis)
         };
         let postgres = || {
-            let mut builder = Postgres::builder();
+            let mut builder = Postgres::builder().setting("max_connections", &connections.to_string());
+            if tls {
+                builder = builder.tls();
+            }
             for (name, value) in environment {
                 builder = builder.environment(name, value);
             }
             builder.try_start().map(Server::Postgres)
         };
-        let lock_server = |store: &str| LockServer::start(store, &log, &around).map(Server::Lock);
+        let sqlite = format!("sqlite:{}.db", self.path);
         let kept = if durable { "everything on disk before it answers" } else { "nothing on disk" };
-        let (servers, configuration) = match store {
+        let (servers, configuration) = match self.store {
             Store::Memory => (vec![lock_server("memory:")?], "a lock server on memory:".into()),
-            Store::Http => (vec![lock_server(&sqlite())?], "a lock server on a SQLite file".into()),
+            Store::Http => (vec![lock_server(&sqlite)?], "a lock server on a SQLite file".into()),
             Store::Sqlite => (Vec::new(), "a file".into()),
             Store::File => (Vec::new(), "a directory".into()),
-            Store::Redis => (vec![redis(durable)?], format!("a Redis server, {kept}")),
+            Store::Redis => (vec![redis()?], format!("a Redis server, {kept}")),
             Store::Quorum => {
-                let nodes = (0..3).map(|_| redis(durable)).collect::<io::Result<Vec<_>>>()?;
+                let nodes = (0..3).map(|_| redis()).collect::<io::Result<Vec<_>>>()?;
                 (nodes, format!("three Redis servers, {kept}"))
             }
+            Store::MixedQuorum => {
+                let nodes = vec![redis()?, lock_server(&sqlite)?, postgres()?];
+                (
+                    nodes,
+                    format!("a Redis server, {kept}; a lock server on a SQLite file; a PostgreSQL server"),
+                )
+            }
             Store::Sentinel | Store::Cluster => (Vec::new(), String::new()),
-            Store::Postgres if profile == Profile::Failover => (Vec::new(), String::new()),
+            Store::Postgres if with_replicas => (Vec::new(), String::new()),
             Store::Postgres | Store::Advisory => {
                 (vec![postgres()?], "a PostgreSQL server with its package's settings".into())
             }
         };
-        let replicated = if servers.is_empty() { Replicated::start(store)? } else { None };
-        let configuration = replicated.as_ref().map_or(configuration, |all| all.configuration(wait_replicas));
-        let mut ground = Ground {
-            store,
-            url: None,
-            path: path.display().to_string(),
-            servers,
-            replicated,
-            wait_replicas,
-            proxies: Vec::new(),
-            room,
-            configuration,
+        self.doors = vec![(0..servers.len()).collect()];
+        (self.servers, self.configuration) = (servers, configuration);
+        if self.servers.is_empty() {
+            self.replicated = Replicated::start(self.store)?;
+        }
+        if let Some(replicated) = &self.replicated {
+            self.configuration = replicated.configuration(self.wait_replicas);
+        }
+        Ok(())
+    }
+
+    /// What is before the store: other servers, which become the doors.
+    fn start_front(
+        &mut self,
+        through_proxies: bool,
+        lock_server: &dyn Fn(&str) -> io::Result<Server>,
+    ) -> io::Result<()> {
+        let nodes = self.servers.len();
+        let before = |ground: &mut Ground, node: usize| -> io::Result<usize> {
+            let server = &ground.servers[node];
+            let mut port = server.port();
+            if through_proxies {
+                let between = proxy(port)?;
+                port = between.address().port();
+                ground.behind.push(between);
+            }
+            let url = ground.servers[node].url_at(ground.store, ground.front, port);
+            ground.servers.push(lock_server(&url)?);
+            Ok(ground.servers.len() - 1)
         };
-        if profile == Profile::Resources && ground.room.is_none() && !store.has_server() {
-            ground.configuration += "; without a full disk, which takes root's rights";
+        match self.front {
+            Front::None => {}
+            Front::Tls => self.configuration += "; over TLS",
+            Front::Server => {
+                let door = (0..nodes).map(|node| before(self, node)).collect::<io::Result<_>>()?;
+                self.doors = vec![door];
+                self.configuration +=
+                    if nodes == 1 { "; a lock server" } else { "; a lock server before each" };
+            }
+            Front::TwoServers => {
+                self.doors = vec![vec![before(self, 0)?], vec![before(self, 0)?]];
+                self.configuration += "; two lock servers";
+            }
+            Front::PgBouncer => {
+                let Server::Postgres(server) = &self.servers[0] else {
+                    return Err(io::Error::other("PgBouncer is for PostgreSQL"));
+                };
+                let (mode, connections) = match self.store {
+                    Store::Advisory => (PoolMode::Session, 180),
+                    _ => (PoolMode::Transaction, 20),
+                };
+                let pooler = PgBouncer::try_start(server, mode, connections)?;
+                self.servers.push(Server::PgBouncer(pooler));
+                self.doors = vec![vec![nodes]];
+                self.configuration += &format!("; PgBouncer in {mode} mode, {connections} connections");
+            }
         }
-        if matches!(profile, Profile::Net | Profile::Leak | Profile::All) && !ground.servers.is_empty() {
-            let side = || -> io::Result<Vec<Proxy>> {
-                let before =
-                    |server: &Server| Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port())));
-                ground.servers.iter().map(before).collect()
-            };
-            // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
-            let sides = if store == Store::Advisory { workers } else { 2 };
-            ground.proxies = (0..sides).map(|_| side()).collect::<io::Result<_>>()?;
-        }
-        Ok(ground)
+        Ok(())
     }
 
     /// For people.
@@ -155,59 +285,114 @@ impl Ground {
 
     /// What a worker connects to: through the proxies, if there are any.
     pub(crate) fn url_of(&self, worker: u32) -> String {
-        match self.proxies.get(worker as usize % self.proxies.len().max(1)) {
-            Some(side) => self.url_at(&side.iter().map(|proxy| proxy.address().port()).collect::<Vec<_>>()),
-            None => self.own_url(),
-        }
+        let side = worker as usize % self.sides();
+        let ports =
+            self.proxies.get(side).map(|side| side.iter().map(|proxy| proxy.address().port()).collect());
+        self.url_at(side, ports)
     }
 
     /// What the supervisor connects to.
     pub(crate) fn own_url(&self) -> String {
-        self.url_at(&self.servers.iter().map(Server::port).collect::<Vec<_>>())
+        self.url_at(0, None)
     }
 
-    fn url_at(&self, ports: &[u16]) -> String {
+    /// The URL for a side, at these ports instead of the servers' own.
+    fn url_at(&self, side: usize, ports: Option<Vec<u16>>) -> String {
         if let Some(url) = &self.url {
             return url.clone();
         }
         if let Some(replicated) = &self.replicated {
             return replicated.url(self.wait_replicas);
         }
-        let port = ports.first().copied().unwrap_or_default();
         match self.store {
-            Store::Memory | Store::Http => format!("http://127.0.0.1:{port}"),
-            Store::Sqlite => format!("sqlite:{}.db", self.path),
-            Store::File => format!("file:{}", self.path),
-            Store::Redis | Store::Sentinel | Store::Cluster => format!("redis://127.0.0.1:{port}"),
-            Store::Quorum => {
-                let nodes: Vec<_> = ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect();
-                format!("quorum:{}", nodes.join(","))
-            }
-            Store::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
-            Store::Advisory => format!("postgres+advisory://postgres@127.0.0.1:{port}/postgres"),
+            Store::Sqlite => return format!("sqlite:{}.db", self.path),
+            Store::File => return format!("file:{}", self.path),
+            _ => {}
         }
+        let door: Vec<&Server> =
+            self.doors[side % self.doors.len()].iter().map(|at| &self.servers[*at]).collect();
+        let ports = ports.unwrap_or_else(|| door.iter().map(|server| server.port()).collect());
+        let url = |(server, port): (&&Server, u16)| server.url_at(self.store, self.front, port);
+        let nodes: Vec<String> = door.iter().zip(ports).map(url).collect();
+        if self.store.is_quorum() { format!("quorum:{}", nodes.join(",")) } else { nodes.concat() }
     }
 
     /// One of the proxies; `None` if there are none.
     pub(crate) fn proxy(&self, number: usize) -> Option<&Proxy> {
-        let all = self.proxies.iter().map(Vec::len).sum::<usize>();
-        self.proxies.iter().flatten().nth(number.checked_rem(all)?)
+        let mut all = self.proxies.iter().flatten().chain(&self.behind);
+        all.nth(number.checked_rem(all.clone().count())?)
     }
 
     /// By how many ways workers reach the store.
     pub(crate) fn sides(&self) -> usize {
-        self.proxies.len().max(1)
+        self.proxies.len().max(self.doors.len()).max(1)
     }
 
-    /// To which way one of the proxies belongs; `None` if there are none.
+    /// To which way one of the proxies belongs; `None` if to all of them, or if there are none.
     pub(crate) fn side_of(&self, number: usize) -> Option<usize> {
-        let all = self.proxies.iter().map(Vec::len).sum::<usize>();
-        number.checked_rem(all)?.checked_div(self.servers.len())
+        let before: usize = self.proxies.iter().map(Vec::len).sum();
+        let place = number.checked_rem(before + self.behind.len())?;
+        let mut last = 0;
+        self.proxies.iter().position(|side| {
+            last += side.len();
+            place < last
+        })
+    }
+
+    /// Makes every packet late by so much, between workers and the front and behind that.
+    pub(crate) fn delay(&self, late: Duration) {
+        let all = self.proxies.iter().flatten().chain(&self.behind);
+        all.for_each(|proxy| proxy.delay(Direction::ToServer, late));
+    }
+
+    /// Puts so many copies of a name of the usual namespace that is at rest into the store, and as many keys of others.
+    pub(crate) fn fill(&self, name: &str, count: u32) -> io::Result<()> {
+        const REDIS: &str = "local head = redis.call('GET', KEYS[1]) \
+            for i = ARGV[1], ARGV[2] do \
+              redis.call('SET', 'leasehold:{leasehold/rest-' .. i .. '}', head, 'PX', 604800000) \
+              redis.call('SET', 'foreign-' .. i, 'x') \
+            end return 'filled'";
+        const AT_ONCE: u32 = 20_000;
+        for server in &self.servers {
+            match server {
+                Server::Redis(server) => {
+                    let head = format!("leasehold:{{leasehold/{name}}}");
+                    for from in (1..=count).step_by(AT_ONCE as usize) {
+                        let to = count.min(from + AT_ONCE - 1).to_string();
+                        let said = server.cli(&["EVAL", REDIS, "1", &head, &from.to_string(), &to]);
+                        if said != "filled" {
+                            return Err(io::Error::other(format!("Redis cannot be filled: {said}")));
+                        }
+                    }
+                }
+                Server::Postgres(server) => {
+                    server.sql(&format!(
+                        "INSERT INTO leasehold.names (name, fence, version) SELECT 'leasehold/rest-' || i, fence, version \
+                         FROM leasehold.names, generate_series(1, {count}) i WHERE name = 'leasehold/{name}'"
+                    ));
+                }
+                Server::Lock(_) | Server::PgBouncer(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// All proxies pass everything on.
     pub(crate) fn heal(&self) {
-        self.proxies.iter().flatten().for_each(Proxy::pass);
+        self.proxies.iter().flatten().chain(&self.behind).for_each(Proxy::pass);
+    }
+
+    /// Whether one server begins only when another one answers: a lock server, or PgBouncer, and the store behind it.
+    pub(crate) fn needs(&self, server: usize, other: usize) -> bool {
+        let is_door = |which: usize| self.doors.iter().flatten().any(|door| *door == which);
+        is_door(server) && !is_door(other)
+    }
+
+    /// Which Redis server a number means.
+    pub(crate) fn redis(&self, number: usize) -> Option<usize> {
+        let is_redis = |at: &usize| matches!(self.servers[*at], Server::Redis(_));
+        let all = (0..self.servers.len()).filter(is_redis);
+        all.clone().nth(number.checked_rem(all.count())?)
     }
 
     /// Which server a number means.
@@ -215,8 +400,19 @@ impl Ground {
         number.checked_rem(self.servers.len())
     }
 
+    /// A server that has ended by itself: PgBouncer 1.18 does when cancel requests come and go quickly ("bad client state").
+    pub(crate) fn fallen(&self) -> Option<usize> {
+        let has_ended = |server: &Server| matches!(server, Server::PgBouncer(pooler) if pooler.has_ended());
+        self.servers.iter().position(has_ended)
+    }
+
     /// Kills a server and starts it again.
     pub(crate) fn restart(&mut self, server: usize) -> io::Result<()> {
+        // What begins has to reach the store, and faults end only when this one is over.
+        for between in &self.behind {
+            between.disarm();
+            between.pass();
+        }
         match &mut self.servers[server] {
             Server::Redis(server) => server.try_restart(),
             Server::Postgres(server) => {
@@ -224,6 +420,7 @@ impl Ground {
                 server.try_start_again()
             }
             Server::Lock(server) => server.restart(),
+            Server::PgBouncer(server) => server.try_restart(),
         }
     }
 
@@ -234,6 +431,8 @@ impl Ground {
             (Server::Redis(server), false) => server.go_on(),
             (Server::Postgres(server), true) => server.freeze(),
             (Server::Postgres(server), false) => server.thaw(),
+            (Server::PgBouncer(server), true) => server.freeze()?,
+            (Server::PgBouncer(server), false) => server.thaw(),
             (Server::Lock(server), true) => server.signal(Signal::STOP)?,
             (Server::Lock(server), false) => server.signal(Signal::CONT)?,
         }
@@ -299,7 +498,7 @@ impl Ground {
                     let rows = server.try_sql(counts::POSTGRES_ROWS).ok();
                     kept.push(("rows", rows.and_then(|rows| rows.trim().parse().ok())));
                 }
-                Server::Postgres(_) | Server::Lock(_) => {}
+                Server::Postgres(_) | Server::Lock(_) | Server::PgBouncer(_) => {}
             }
         }
         kept

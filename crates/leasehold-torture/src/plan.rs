@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 use crate::dice::Dice;
 use crate::history::record::Fault;
-use crate::store::{Profile, Store};
+use crate::store::{Front, Profile, Store};
 
 /// The name of its file in the directory of a run.
 pub const FILE: &str = "plan.json";
@@ -16,6 +16,8 @@ pub struct Plan {
     pub seed: u64,
     /// The store.
     pub store: Store,
+    /// What is before it.
+    pub front: Front,
     /// The profile.
     pub profile: Profile,
     /// How many replicas have to confirm a grant, where there are any.
@@ -81,7 +83,7 @@ impl Plan {
     /// The plan for a store and a profile that suit each other. `owned`: it is a throw-away store, which may be harmed.
     pub fn new(
         seed: u64,
-        store: Store,
+        (store, front): (Store, Front),
         owned: bool,
         profile: Profile,
         lasts_ms: u64,
@@ -90,21 +92,34 @@ impl Plan {
         let ttl_ms = match (profile, store) {
             // What is not given back is there for longer than anybody waits.
             (Profile::Leak, _) => 10_000,
+            // So many clients on one machine take turns: a renewal may be late, but not by a second.
+            (Profile::Crowd, _) => 2_000,
             // What is lost is missed only by those who still believe when the replica has taken over.
             (Profile::Failover, _) => 3_000,
             // Of a quorum's ttl 90 % must be left when the grant arrives.
-            (_, Store::Quorum) => 800,
+            _ if store.is_quorum() => 800,
             _ => 400,
         };
         // To be met with a lock and not in a queue, where its death would hold up everybody until its ticket lapses.
         let lonely = matches!(profile, Profile::Kill | Profile::Pause | Profile::All);
         let worker = |place: usize| Worker {
-            tasks: if lonely && place < workers.div_ceil(2) { 1 } else { 1 + (place % 4) as u16 },
+            tasks: if profile == Profile::Crowd {
+                // With twelve workers 60 in the crowd, and 54 quiet ones.
+                if place < workers.div_ceil(2) { 10 } else { 9 }
+            } else if profile == Profile::Logs && place < workers.div_ceil(2) {
+                // A log that blocks holds up all of its process.
+                1
+            } else if lonely && place < workers.div_ceil(2) {
+                1
+            } else {
+                1 + (place % 4) as u16
+            },
             threads: place % 3 == 2,
         };
         let workers = (0..workers).map(worker).collect();
         let faults = Vec::new();
-        let mut plan = Plan { seed, store, profile, wait_replicas: 0, lasts_ms, ttl_ms, workers, faults };
+        let wait_replicas = 0;
+        let mut plan = Plan { seed, store, front, profile, wait_replicas, lasts_ms, ttl_ms, workers, faults };
         let places = plan.workers.len() as u64;
         let mut number = 0;
         let mut series = |plan: &mut Plan, every: u64, make: &dyn Fn(&mut Dice) -> (Fault, u64, u64, i64)| {
@@ -121,12 +136,16 @@ impl Plan {
         let worker_clock = |dice: &mut Dice| (Fault::ClockWorker, 0, dice.between(200, 1_500), step(dice));
         let store_clock = |dice: &mut Dice| (Fault::ClockStore, 0, dice.between(300, 2_000), step(dice));
         match profile {
-            Profile::Calm | Profile::Cancel => {}
+            Profile::Calm | Profile::Cancel | Profile::Crowd | Profile::Many => {}
+            Profile::Logs => series(&mut plan, 2_500, &pause),
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
             // Often: most of what is lost on the way is found again, and no call's outcome stays unknown.
-            // Sessions are judged between the faults of their way only.
-            Profile::Net => series(&mut plan, if store == Store::Advisory { 150 } else { 60 }, &net),
+            // Sessions are judged between the faults of their way only, and with TLS each fault costs new connections.
+            Profile::Net => {
+                let seldom = store == Store::Advisory || front == Front::Tls;
+                series(&mut plan, if seldom { 150 } else { 60 }, &net);
+            }
             Profile::Restart => {
                 series(&mut plan, 2_500, &restart);
                 series(&mut plan, 1_800, &freeze);
@@ -152,7 +171,7 @@ impl Plan {
                 let descriptors =
                     |dice: &mut Dice| (Fault::Descriptors, dice.below(places), dice.between(200, 1_000), 0);
                 series(&mut plan, 500, &descriptors);
-                if matches!(store, Store::Redis | Store::Quorum) {
+                if matches!(store, Store::Redis | Store::Quorum | Store::MixedQuorum) {
                     let memory =
                         |dice: &mut Dice| (Fault::Memory, dice.roll() >> 32, dice.between(200, 1_500), 1);
                     series(&mut plan, 2_500, &memory);
@@ -217,9 +236,9 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plan_and_another_gives_another() {
         for profile in Profile::ALL {
-            let plan = |seed| Plan::new(seed, Store::Redis, true, *profile, 20_000, 12);
+            let plan = |seed| Plan::new(seed, (Store::Redis, Front::None), true, *profile, 20_000, 12);
             assert_eq!(plan(7), plan(7));
-            let calm = matches!(profile, Profile::Calm | Profile::Cancel);
+            let calm = matches!(profile, Profile::Calm | Profile::Cancel | Profile::Crowd | Profile::Many);
             assert_eq!(plan(7).faults == plan(8).faults, calm, "{profile}");
             assert_eq!(plan(7).faults.is_empty(), calm, "{profile}");
         }
@@ -228,7 +247,7 @@ mod tests {
     #[test]
     fn every_fault_of_the_network_is_in_a_plan_of_twenty_seconds() {
         for seed in 0..20 {
-            let plan = Plan::new(seed, Store::Redis, true, Profile::Net, 20_000, 12);
+            let plan = Plan::new(seed, (Store::Redis, Front::None), true, Profile::Net, 20_000, 12);
             use Fault::{Blackhole, Cut, Delay, Hold, Reset, Swallow};
             for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
                 assert!(

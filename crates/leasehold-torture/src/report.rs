@@ -11,8 +11,8 @@ use crate::check::{Figures, Invariant, Judged, Verdict, Violation};
 use crate::floors::{self, Floor};
 use crate::history::setting::Promises;
 use crate::plan::Plan;
-use crate::store::{Profile, Store};
-use crate::supervise::{Faults, Order, Seen};
+use crate::store::Profile;
+use crate::supervise::{Faults, Looks, Order, Seen};
 
 /// The name of its file in the directory of a run.
 pub const FILE: &str = "report.json";
@@ -25,7 +25,10 @@ const OTHERS: u64 = 30;
 
 /// Whether it is only a matter of how quickly something happened.
 fn is_of_time(invariant: Invariant) -> bool {
-    matches!(invariant, Invariant::J1 | Invariant::J2 | Invariant::J4 | Invariant::J5 | Invariant::J9)
+    matches!(
+        invariant,
+        Invariant::J1 | Invariant::J2 | Invariant::J4 | Invariant::J5 | Invariant::J9 | Invariant::J10
+    )
 }
 
 /// How it ended.
@@ -47,8 +50,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// The plan follows from this.
     pub seed: u64,
-    /// The store.
-    pub store: Store,
+    /// The store, and what is before it.
+    pub store: String,
     /// The profile of faults.
     pub profile: Profile,
     /// How the store was configured.
@@ -67,6 +70,8 @@ pub struct Report {
     pub stuck: usize,
     /// The faults, by kind.
     pub faults: Faults,
+    /// What came of the sweeps and lists of the profile `many`.
+    pub looks: Looks,
     /// What the histories show.
     pub figures: Figures,
     /// What must have happened for the run to show anything.
@@ -92,12 +97,16 @@ impl Report {
         out: &Path,
     ) -> io::Result<Self> {
         let Verdict { violations, figures } = verdict;
-        let floors = floors::of(plan, &seen.promises, &seen.faults, &figures);
+        let floors = floors::of(plan, &seen.promises, &seen.faults, &seen.looks, &figures);
         let (mut broken, mut excused) = (BTreeMap::new(), BTreeMap::new());
         for violation in &violations {
             let timely = seen.others <= OTHERS || !is_of_time(violation.invariant);
             let list = if timely { &mut broken } else { &mut excused };
             *list.entry(format!("{:?}", violation.invariant)).or_default() += 1;
+        }
+        if !seen.looks.failed.is_empty() {
+            let list = if seen.others <= OTHERS { &mut broken } else { &mut excused };
+            list.insert("slow looks".into(), seen.looks.failed.len());
         }
         if seen.stuck > 0 {
             // Everything was healed by then: whoever cannot give back what it holds hangs.
@@ -111,7 +120,7 @@ impl Report {
         Ok(Report {
             outcome,
             seed: plan.seed,
-            store: plan.store,
+            store: plan.front.before(plan.store),
             profile: plan.profile,
             configuration: seen.configuration,
             promises: seen.promises,
@@ -121,6 +130,7 @@ impl Report {
             seconds: seen.worked.as_secs_f64(),
             stuck: seen.stuck,
             faults: seen.faults,
+            looks: seen.looks,
             figures,
             floors,
             others: seen.others,
@@ -202,6 +212,18 @@ impl fmt::Display for Report {
             "  order, rest     {} overtaken, {} left over",
             figures.fifo_inversions, figures.leftovers
         )?;
+        let Looks { sweeps, lists, failed, slowest_sweep_ms, slowest_list_ms } = &self.looks;
+        if sweeps + lists + failed.len() as u64 > 0 {
+            writeln!(
+                f,
+                "  looks           {sweeps} sweeps, slowest {slowest_sweep_ms} ms; {lists} pages, slowest \
+                 {slowest_list_ms} ms; {} too slow or failed",
+                failed.len()
+            )?;
+        }
+        for failed in failed.iter().take(TOLD) {
+            writeln!(f, "  TOO SLOW        {failed}")?;
+        }
         let judged: Vec<_> = figures
             .judged
             .iter()

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::supervise::rest;
+use crate::supervise::{many, rest};
 use crate::{lock_server, resource, worker};
 
 /// Where a process is told its part.
@@ -25,6 +25,8 @@ pub(crate) enum Role {
     Server { store: String, port: u16 },
     /// Looks at the store at rest.
     Rest(rest::Rest),
+    /// Sweeps the store and lists its names all the time.
+    Looker(many::Looker),
 }
 
 /// What a process is told.
@@ -54,6 +56,7 @@ pub fn play() -> Option<ExitCode> {
         Role::Resource { socket, history } => resource::serve(&socket, &history),
         Role::Server { store, port } => lock_server::serve(&store, port),
         Role::Rest(rest) => rest.look(),
+        Role::Looker(looker) => looker.look(),
     };
     Some(match played {
         Ok(()) => ExitCode::SUCCESS,

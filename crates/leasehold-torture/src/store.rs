@@ -1,4 +1,4 @@
-//! The stores that can be tortured, and the profiles of faults that each of them can be tortured with.
+//! The stores that can be tortured, what can be before them, and the profiles of faults that each of them can be tortured with.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,12 +56,30 @@ named! {
         Cluster = "redis-cluster",
         /// Three Redis servers, of which a majority decides.
         Quorum = "quorum",
+        /// A Redis server, a lock server on a SQLite file and a PostgreSQL server, of which a majority decides.
+        MixedQuorum = "quorum-mixed",
         /// Tables of a PostgreSQL server.
         Postgres = "postgres",
         /// Session locks of a PostgreSQL server.
         Advisory = "postgres+advisory",
         /// A lock server on a SQLite file.
         Http = "http",
+    }
+}
+
+named! {
+    /// What clients meet before the store.
+    Front("front") {
+        /// Nothing: they reach the store itself.
+        None = "none",
+        /// A lock server; of a quorum, one before each node.
+        Server = "server",
+        /// Two lock servers before one store. Half of the clients use the one, half the other.
+        TwoServers = "two-servers",
+        /// PgBouncer: in session mode before session locks, else in transaction mode.
+        PgBouncer = "pgbouncer",
+        /// TLS, with an authority of its own.
+        Tls = "tls",
     }
 }
 
@@ -87,6 +105,12 @@ named! {
         Leak = "leak",
         /// There is no more room: on the disk, in memory, for open files.
         Resources = "resources",
+        /// Sixty clients after one name that is stuck and then hot, beside fifty that have names of their own.
+        Crowd = "crowd",
+        /// The logs of some workers panic, those of others block; now and then workers stand still.
+        Logs = "logs",
+        /// The store is full of names at rest and of what others keep there, packets are late, and somebody sweeps and lists.
+        Many = "many",
         /// Replicas take the places of primaries that are killed, stand still, or are told to let them.
         Failover = "failover",
         /// Kill, pause, net, restart and cancel together.
@@ -118,9 +142,9 @@ impl Store {
         !matches!(self, Store::Sqlite | Store::File)
     }
 
-    /// Whether leases end with their session, and no ttl ends them.
-    pub const fn is_session(self) -> bool {
-        matches!(self, Store::File | Store::Advisory)
+    /// Whether a majority of several nodes decides.
+    pub const fn is_quorum(self) -> bool {
+        matches!(self, Store::Quorum | Store::MixedQuorum)
     }
 
     /// Whether what was answered is still there after the server was killed.
@@ -130,7 +154,8 @@ impl Store {
 
     /// Whether a step forward of the server's wall clock ends leases early, as its documentation says.
     pub const fn expires_by_wall_clock(self) -> bool {
-        matches!(self, Store::Redis | Store::Sentinel | Store::Cluster | Store::Quorum | Store::Postgres)
+        use Store::{Cluster, MixedQuorum, Postgres, Quorum, Redis, Sentinel};
+        matches!(self, Redis | Sentinel | Cluster | Quorum | MixedQuorum | Postgres)
     }
 
     /// Whether a replica can take the place of a server.
@@ -144,6 +169,44 @@ impl Store {
     }
 }
 
+impl Front {
+    /// Why it cannot be before this store, if it cannot. `owned`: it is a throw-away store.
+    pub fn refuses(self, store: Store, owned: bool) -> Option<&'static str> {
+        match (self, store) {
+            (Front::None, _) => None,
+            _ if !owned => {
+                Some("it is put before a throw-away store, and --url names one that is somebody's")
+            }
+            (Front::Server, Store::Redis | Store::Quorum | Store::Postgres) => None,
+            (Front::TwoServers, Store::Redis | Store::Postgres) => None,
+            (Front::PgBouncer, Store::Postgres | Store::Advisory) => None,
+            (Front::Tls, Store::Redis | Store::Postgres | Store::Advisory) => None,
+            (Front::Server, Store::Sqlite) => Some("that is the store http"),
+            (Front::Server, Store::Memory | Store::Http) => Some("it is behind a lock server already"),
+            (Front::Server | Front::TwoServers, Store::File | Store::Advisory) => {
+                Some("a lock server takes no store whose locks end with a session")
+            }
+            (Front::Server | Front::TwoServers, _) => Some("there is no such ground yet"),
+            (Front::Tls, Store::Sentinel | Store::Cluster) => Some("there is no such ground yet"),
+            (Front::PgBouncer, _) => Some("PgBouncer is for PostgreSQL"),
+            (Front::Tls, _) => Some("Redis and PostgreSQL speak TLS"),
+        }
+    }
+
+    /// Whether it is made of lock servers.
+    pub const fn is_server(self) -> bool {
+        matches!(self, Front::Server | Front::TwoServers)
+    }
+
+    /// A store with this before it, as histories and reports have it: `redis`, `redis/two-servers`.
+    pub fn before(self, store: Store) -> String {
+        match self {
+            Front::None => store.to_string(),
+            front => format!("{store}/{front}"),
+        }
+    }
+}
+
 impl Profile {
     /// Why this store cannot be tortured with it, if it cannot. `owned`: it is a throw-away store.
     pub fn refuses(self, store: Store, owned: bool) -> Option<&'static str> {
@@ -153,7 +216,15 @@ impl Profile {
             Profile::Restart if !store.survives_restart() => {
                 Some("what is in memory does not survive a restart")
             }
-            Profile::Net | Profile::Restart | Profile::Resources | Profile::Clock | Profile::Failover
+            Profile::Many if !matches!(store, Store::Redis | Store::Postgres) => {
+                Some("only one Redis or PostgreSQL server is filled with names")
+            }
+            Profile::Net
+            | Profile::Restart
+            | Profile::Resources
+            | Profile::Clock
+            | Profile::Many
+            | Profile::Failover
                 if !owned =>
             {
                 Some("it takes a store of its own, and --url names one that is somebody's")
@@ -175,6 +246,11 @@ impl Profile {
         matches!(self, Profile::Cancel | Profile::Leak | Profile::All)
     }
 
+    /// Whether nothing of it keeps a client that runs from renewing its guards.
+    pub const fn keeps(self) -> bool {
+        matches!(self, Profile::Crowd | Profile::Logs)
+    }
+
     /// Whether workers are killed.
     pub const fn kills(self) -> bool {
         matches!(self, Profile::Kill | Profile::All)
@@ -193,9 +269,23 @@ mod tests {
         for profile in Profile::ALL {
             assert_eq!(profile.to_string().parse(), Ok(*profile));
         }
+        for front in Front::ALL {
+            assert_eq!(front.to_string().parse(), Ok(*front));
+        }
         assert_eq!(Store::of_url("rediss://host"), Some(Store::Redis));
         assert_eq!(Store::of_url("memory:"), None);
         let error = "etcd".parse::<Store>().expect_err("there is none");
         assert!(error.contains("postgres+advisory"), "{error}");
+    }
+
+    #[test]
+    fn every_front_suits_a_store_of_ones_own_alone() {
+        for front in Front::ALL.iter().filter(|front| **front != Front::None) {
+            let suits =
+                |owned| Store::ALL.iter().filter(|store| front.refuses(**store, owned).is_none()).count();
+            assert!(suits(true) > 0 && suits(false) == 0, "{front}");
+        }
+        assert_eq!(Front::TwoServers.before(Store::Redis), "redis/two-servers");
+        assert_eq!(Front::None.before(Store::Redis), "redis");
     }
 }

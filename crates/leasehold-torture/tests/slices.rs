@@ -11,7 +11,7 @@ use leasehold_torture::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::floors::Floor;
 use leasehold_torture::report::Outcome;
 use leasehold_torture::roles;
-use leasehold_torture::store::{Profile, Store};
+use leasehold_torture::store::{Front, Profile, Store};
 use leasehold_torture::supervise::Order;
 
 /// No round is begun after this: a machine that has shown too little by then shows nothing.
@@ -21,23 +21,33 @@ const BOUND: Duration = Duration::from_secs(120);
 struct Slice {
     name: &'static str,
     store: Store,
+    front: Front,
     profile: Profile,
     /// How long the workers work in a round, in seconds.
     secs: u64,
 }
 
 const fn slice(name: &'static str, store: Store, profile: Profile, secs: u64) -> Slice {
-    Slice { name, store, profile, secs }
+    Slice { name, store, front: Front::None, profile, secs }
+}
+
+const fn behind(front: Front, slice: Slice) -> Slice {
+    Slice { front, ..slice }
 }
 
 // After a restart, and in `all`, those who waited hold up the others for up to ten seconds: a round must last longer.
-const SLICES: [Slice; 7] = [
+const SLICES: [Slice; 9] = [
     slice("sqlite_breaks_nothing_while_workers_are_killed", Store::Sqlite, Profile::Kill, 5),
     slice("redis_breaks_nothing_while_workers_stand_still", Store::Redis, Profile::Pause, 5),
     slice("quorum_breaks_nothing_while_the_network_fails", Store::Quorum, Profile::Net, 5),
     slice("postgres_breaks_nothing_while_it_is_restarted", Store::Postgres, Profile::Restart, 10),
     slice("session_locks_break_nothing_while_workers_are_killed", Store::Advisory, Profile::Kill, 5),
-    slice("sentinels_break_nothing_while_the_primary_changes", Store::Sentinel, Profile::Failover, 8),
+    behind(
+        Front::TwoServers,
+        slice("two_lock_servers_break_nothing_while_workers_are_killed", Store::Redis, Profile::Kill, 4),
+    ),
+    slice("locks_are_kept_while_logs_panic_and_block", Store::Redis, Profile::Logs, 4),
+    slice("sentinels_break_nothing_while_the_primary_changes", Store::Sentinel, Profile::Failover, 12),
     slice("lock_server_breaks_nothing_under_all_faults", Store::Http, Profile::All, 7),
 ];
 
@@ -85,6 +95,7 @@ fn run(slice: &Slice, seed: u64) -> Result<u64, String> {
         round += 1;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut order = Order::new(slice.store, slice.profile, directory.path().join("run"));
+        order.front = slice.front;
         order.time = Duration::from_secs(slice.secs);
         order.workers = 8;
         order.seed = seed + round - 1;

@@ -87,8 +87,8 @@ pub(crate) struct Acquired {
 
 /// How an acquire ended, if not by a fault.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    Acquired(Box<Acquired>),
+pub(crate) enum Outcome<T = Box<Acquired>> {
+    Acquired(T),
     /// Not within the limit.
     Busy {
         waited: Duration,
@@ -136,11 +136,14 @@ impl Drop for GiveBack<'_> {
     }
 }
 
-/// Runs the loop. Options and name have been checked.
+/// Runs the loop. Options and name have been checked. `accept` makes of a grant what the caller gets.
 ///
 /// # Cancel safety
 /// Dropped at any point, it leaves no lease, no place in a queue and no task.
-pub(crate) async fn acquire(request: Request<'_>) -> Result<Outcome> {
+pub(crate) async fn acquire<T>(
+    request: Request<'_>,
+    accept: impl FnOnce(Acquired) -> T,
+) -> Result<Outcome<T>> {
     // Dropped last, after everything was given back: `close` waits for that.
     let _acquiring = request.client.renewer.acquiring();
     // A store that always answers at once must not let one task keep its runtime to itself.
@@ -148,10 +151,20 @@ pub(crate) async fn acquire(request: Request<'_>) -> Result<Outcome> {
     let started = request.client.clock.now();
     let name = request.name.clone();
     let acquiring = Acquiring::new(&request, &name, started);
-    let run = Loop::new(request, started).run().instrument(acquiring.span.clone());
-    let outcome = run.await.map_err(|error| error.with_name(name.clone()));
-    acquiring.end(&outcome);
-    outcome
+    let run = async {
+        Ok(match Loop::new(request, started).run().await? {
+            // The guard comes before any line of a log: from then on the lease is renewed, however long that takes.
+            Outcome::Acquired(acquired) => {
+                let granted = (acquired.grant.fence, acquired.attempts);
+                (Some(granted), Outcome::Acquired(accept(*acquired)))
+            }
+            Outcome::Busy { waited } => (None, Outcome::Busy { waited }),
+        })
+    };
+    let ended = run.instrument(acquiring.span.clone()).await;
+    let ended = ended.map_err(|error: Error| error.with_name(name.clone()));
+    acquiring.end(ended.as_ref().map(|(granted, _)| *granted));
+    ended.map(|(_, outcome)| outcome)
 }
 
 struct Loop<'a> {

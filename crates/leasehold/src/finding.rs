@@ -91,7 +91,8 @@ impl Finding {
     #[cfg(feature = "redis")]
     pub(crate) fn log(&self) {
         if self.level == Level::Risk {
-            tracing::warn!("{self}");
+            let line = self.to_string();
+            crate::reporter::log(move || tracing::warn!("{line}"));
         }
     }
 }

@@ -626,12 +626,19 @@ impl Lock {
     }
 
     /// Checks everything, then runs the wait loop.
-    async fn acquire(&self, mode: Mode, limit: Limit, guarded: bool) -> Result<Outcome> {
+    async fn acquire<T>(
+        &self,
+        mode: Mode,
+        limit: Limit,
+        guarded: bool,
+        accept: impl FnOnce(Acquired) -> T,
+    ) -> Result<Outcome<T>> {
         let client = &self.locks.client;
         let name = self.name.clone().map_err(|message| Error::invalid(message.to_string()))?;
         self.locks.options.check(&client.info, mode, guarded)?;
         client.start()?;
-        acquire::acquire(Request { client, name, mode, options: &self.locks.options, limit, guarded }).await
+        let request = Request { client, name, mode, options: &self.locks.options, limit, guarded };
+        acquire::acquire(request, accept).await
     }
 
     fn guard(&self, acquired: Acquired) -> Guard {
@@ -641,8 +648,8 @@ impl Lock {
     /// Waits up to `max_wait`, for ever if there is none.
     pub(crate) async fn wait(&self, mode: Mode) -> Result<Guard> {
         let limit = Limit::from_max_wait(self.options().max_wait);
-        match self.acquire(mode, limit, true).await? {
-            Outcome::Acquired(acquired) => Ok(self.guard(*acquired)),
+        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
+            Outcome::Acquired(guard) => Ok(guard),
             Outcome::Busy { waited } => Err(self.timed_out(waited)),
         }
     }
@@ -654,16 +661,18 @@ impl Lock {
 
     /// Waits up to `timeout`.
     pub(crate) async fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
-        match self.acquire(mode, Limit::from_max_wait(Some(timeout)), true).await? {
-            Outcome::Acquired(acquired) => Ok(Some(self.guard(*acquired))),
+        let limit = Limit::from_max_wait(Some(timeout));
+        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
+            Outcome::Acquired(guard) => Ok(Some(guard)),
             Outcome::Busy { .. } => Ok(None),
         }
     }
 
     /// A plain lease, or how long was waited in vain.
     pub(crate) async fn lease(&self, mode: Mode, limit: Limit) -> Result<Result<Lease, Duration>> {
-        match self.acquire(mode, limit, false).await? {
-            Outcome::Acquired(acquired) => Ok(Ok(Lease::granted(acquired.claim, &acquired.grant))),
+        let accept = |acquired: Acquired| Lease::granted(acquired.claim, &acquired.grant);
+        match self.acquire(mode, limit, false, accept).await? {
+            Outcome::Acquired(lease) => Ok(Ok(lease)),
             Outcome::Busy { waited } => Ok(Err(waited)),
         }
     }

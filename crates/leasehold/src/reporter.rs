@@ -66,9 +66,9 @@ pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static) {
     tell(Report { call: Box::new(callback), is_line: false });
 }
 
-/// Runs a program's own code, whose panic is not ours.
-pub(crate) fn contained(call: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(call));
+/// Runs a program's own code, whose panic is not ours; what it gives, unless it panics.
+pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 fn tell(report: Report) {

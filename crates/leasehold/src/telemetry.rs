@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
 
-use crate::acquire::{Outcome, Request};
+use crate::acquire::Request;
 use crate::backend::{Released, Renewed};
 use crate::cell::LostReason;
 use crate::clock::{Clock, Moment};
@@ -83,25 +83,26 @@ pub(crate) struct Acquiring<'a> {
 impl<'a> Acquiring<'a> {
     pub(crate) fn new(request: &Request<'a>, name: &'a Name, started: Moment) -> Self {
         let client = request.client;
-        let span = tracing::debug_span!(
-            "leasehold.acquire",
-            scheme = client.info.scheme,
-            name_hash = name.hash(),
-            mode = %request.mode
-        );
+        let span = contained(|| {
+            tracing::debug_span!(
+                "leasehold.acquire",
+                scheme = client.info.scheme,
+                name_hash = name.hash(),
+                mode = %request.mode
+            )
+        })
+        .unwrap_or_else(Span::none);
         Acquiring { span, name, clock: &*client.clock, started, told: false }
     }
 
-    pub(crate) fn end(mut self, outcome: &Result<Outcome>) {
-        match outcome {
-            Ok(Outcome::Acquired(acquired)) => {
-                let fence = acquired.grant.fence;
+    /// It ended: with this fence after so many attempts, with an error, or because somebody else holds the name.
+    pub(crate) fn end(mut self, ended: std::result::Result<Option<(Fence, u32)>, &Error>) {
+        match ended {
+            Ok(Some((fence, attempts))) => {
                 near_fence_limit(self.name, fence);
-                self.tell("granted", |waited| {
-                    tracing::debug!(%fence, attempts = acquired.attempts, ?waited, "lease granted");
-                });
+                self.tell("granted", |waited| tracing::debug!(%fence, attempts, ?waited, "lease granted"));
             }
-            Ok(Outcome::Busy { .. }) => self.tell("busy", |waited| {
+            Ok(None) => self.tell("busy", |waited| {
                 tracing::debug!(?waited, "lease not granted: somebody else holds it");
             }),
             Err(error) if error.kind() == ErrorKind::Aborted => self.abort(),

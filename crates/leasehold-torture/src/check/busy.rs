@@ -90,7 +90,8 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
             waits.count(called, returned) + in_vain.count(called, returned) > usize::from(wait > 0)
         };
         let held = match acquire.mode {
-            Mode::Shared => exclusive.count(called, returned) > itself,
+            // It is not among those.
+            Mode::Shared => exclusive.count(called, returned) > 0,
             _ => holds.met(called, returned, itself),
         };
         let judged = figures.judged(I13);
@@ -103,7 +104,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
                 acquire.worker, acquire.name
             );
             court.accuse_with(case, I13, seen, &[], &[*number]);
-        } else if !case.quorum()
+        } else if !case.several_answer()
             && let Some((from, to)) = case.paused.meeting(called, returned)
             && called > from.saturating_add(EDGE)
             && returned.saturating_add(EDGE) < to

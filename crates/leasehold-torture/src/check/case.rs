@@ -244,7 +244,15 @@ impl Case<'_> {
 
     /// Who answers an attempt may begin to count later than at its call.
     pub(super) fn asks_later(&self) -> bool {
-        self.quorum() || matches!(self.setting.store.as_str(), "http" | "memory")
+        let store = self.setting.store.as_str();
+        // A log that blocks keeps a grant from its caller, and it is renewed meanwhile.
+        let held_up = self.setting.profile == "logs";
+        held_up || self.quorum() || matches!(store, "http" | "memory") || store.contains("server")
+    }
+
+    /// Several answer, each for itself: one that stands still keeps the others from nothing.
+    pub(super) fn several_answer(&self) -> bool {
+        self.quorum() || self.setting.store.ends_with("/two-servers")
     }
 
     /// A moment as people read it.

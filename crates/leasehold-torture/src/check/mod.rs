@@ -27,6 +27,7 @@ mod failover;
 mod fence;
 mod figures;
 mod gather;
+mod kept;
 mod lease;
 mod liveness;
 mod matter;
@@ -115,6 +116,8 @@ pub enum Invariant {
     J8,
     /// After a fail-over every name works again soon, for every client.
     J9,
+    /// A guard is kept while nothing is in the way of its renewals.
+    J10,
     /// A history contradicts itself: whoever wrote it is broken, and nothing can be said of the store.
     History,
 }
@@ -165,6 +168,7 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     overlap::mixed(&case, &mut court);
     liveness::judge(&case, &mut court, &mut figures);
     failover::judge(&case, &mut court, &mut figures);
+    kept::judge(&case, &mut court, &mut figures);
     resource::judge(&case, &mut court, &mut figures);
     figures::count(&case, &mut figures);
     Verdict { violations: court.violations, figures }

@@ -100,6 +100,10 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
 }
 
 fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
+    // Of sixty clients who race for a name without a queue, some have no luck for long: no page promises them more.
+    if case.setting.promises.keeps && !case.setting.promises.fifo {
+        return;
+    }
     let mut grants: Vec<u64> = lock.leases.iter().map(|lease| case.leases[*lease].from).collect();
     grants.sort_unstable();
     let (start, end) = case.setting.span;

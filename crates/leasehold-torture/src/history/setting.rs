@@ -95,6 +95,9 @@ pub struct Promises {
     /// by their deadlines.
     #[serde(default)]
     pub steady: bool,
+    /// No fault of the run keeps a client from renewing: no guard may be lost.
+    #[serde(default)]
+    pub keeps: bool,
     /// What a fail-over may lose.
     #[serde(default)]
     pub losses: Losses,

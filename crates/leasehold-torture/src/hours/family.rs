@@ -16,7 +16,7 @@ use crate::history::setting::Name;
 use crate::lock_server::is_ready;
 use crate::plan::Plan;
 use crate::roles::{self, Around, Role};
-use crate::store::{Profile, Store};
+use crate::store::{Front, Profile, Store};
 use crate::supervise::rest::Rest;
 use crate::supervise::{FINISH, Killed, TICKET};
 use crate::worker::{Task, locks_of};
@@ -81,7 +81,7 @@ impl Family {
             Some(url) => Ground::theirs(store, url),
             // Without time for faults.
             None => {
-                let plan = Plan::new(ways.seed, store, true, profile, 0, RESIDENTS.len());
+                let plan = Plan::new(ways.seed, (store, Front::None), true, profile, 0, RESIDENTS.len());
                 Ground::start(&plan, &directory, &[])?
             }
         };
@@ -96,7 +96,7 @@ impl Family {
         if !is_ready(&mut resource.0) {
             return Err(io::Error::other("the resource does not start"));
         }
-        let ttl_ms = if store == Store::Quorum { 800 } else { 400 };
+        let ttl_ms = if store.is_quorum() { 800 } else { 400 };
         let task = |number: u32, (tasks, threads)| Task {
             url: ground.url_of(number),
             worker: number,
@@ -115,11 +115,13 @@ impl Family {
             shows_ids: info.shows_ids,
             cancels: ways.cancels,
             plain: 5,
-            repeats: ways.spends && store != Store::Quorum,
+            repeats: ways.spends && !store.is_quorum(),
             abandons: true,
             lingers: true,
             stays: false,
             patience_ms: 1_000,
+            crowd: None,
+            sink: None,
         };
         let residents = (1..)
             .zip(RESIDENTS)

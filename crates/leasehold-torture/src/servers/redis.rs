@@ -107,10 +107,18 @@ impl Server {
     /// # Panics
     /// If the certificates cannot be made, or it cannot be started.
     pub fn with_tls() -> Self {
-        or_panic(Server::launch(&[], &[], true, |dir, port| {
-            certificates(dir);
+        or_panic(Server::try_with_tls(&[], &[]))
+    }
+
+    /// As [`with_tls`](Server::with_tls), with options and environment as [`try_with`](Server::try_with).
+    ///
+    /// # Errors
+    /// If the certificates cannot be made, or it cannot be started.
+    pub fn try_with_tls(options: &[&str], environment: &[(String, String)]) -> io::Result<Self> {
+        Server::launch(options, environment, true, |dir, port| {
+            certificates(dir)?;
             Ok(tls_only(dir, port))
-        }))
+        })
     }
 
     fn launch(
@@ -336,18 +344,19 @@ fn tls_only(dir: &Path, port: u16) -> Vec<String> {
 }
 
 /// An authority, and a certificate for localhost that it has signed.
-fn certificates(dir: &Path) {
+fn certificates(dir: &Path) -> io::Result<()> {
     let openssl = |args: &[&str]| {
-        let done =
-            Command::new("openssl").args(args).current_dir(dir).output().expect("openssl can be started");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done = Command::new("openssl").args(args).current_dir(dir).output();
+        let done = done.map_err(|error| {
+            failed(format!("openssl cannot be started; it comes with the package openssl: {error}"))
+        })?;
+        if done.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&done.stderr))) }
     };
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
     let new = |args: &[&str]| openssl(&[&["req"], &key[..], args].concat());
-    new(&["-x509", "-days", "2", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.pem"]);
-    new(&["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"]);
-    std::fs::write(dir.join("ext"), "subjectAltName=DNS:localhost,IP:127.0.0.1")
-        .expect("a file can be written");
+    new(&["-x509", "-days", "2", "-subj", "/CN=test", "-keyout", "ca.key", "-out", "ca.pem"])?;
+    new(&["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"])?;
+    std::fs::write(dir.join("ext"), "subjectAltName=DNS:localhost,IP:127.0.0.1")?;
     openssl(&[
         "x509",
         "-req",
@@ -364,7 +373,7 @@ fn certificates(dir: &Path) {
         "ext",
         "-out",
         "server.pem",
-    ]);
+    ])
 }
 
 /// So many plain servers.

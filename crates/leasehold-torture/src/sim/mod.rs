@@ -80,6 +80,7 @@ fn setting(seed: u64, plan: &plan::Plan, span: (u64, u64)) -> Setting {
             ticket: 10_000_000_000,
             durable: true,
             steady: plan.steady,
+            keeps: false,
             losses: Losses::Nothing,
         },
         names: plan.names.clone(),

@@ -1,11 +1,11 @@
 //! Lets replicas take the places of primaries, one after the other, and waits until everybody works again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::check::WORKS_WITHIN;
-use crate::history::record::{Fault, Kind, read_last};
+use crate::history::record::{Fault, Kind, Record, read_last};
 use crate::plan::Planned;
 use crate::replicated::Replicated;
 use crate::worker::now;
@@ -89,29 +89,74 @@ impl Making<'_> {
         self.note(Kind::FaultEnd, what, part, false)
     }
 
-    /// Waits until every worker has had an answer about every name that all use, for as long as that may take.
+    /// Waits until every worker has had an answer about every name that all use, for as long as that may take. A run
+    /// whose time is over does not wait for what nobody asks for: only for an answer to each worker, and about everything
+    /// that it has asked for.
     fn wait_until_all_work(&mut self) -> io::Result<()> {
         let since = now();
         let started = Instant::now();
-        let mut missing: Vec<(usize, HashSet<u16>)> = (0..self.crew.workers.len())
+        let mut workers: Vec<Answers> = (0..self.crew.workers.len())
             .map(|place| {
                 // The last name is for those who outlive their leases, once in a while.
                 let names = self.crew.workers[place].task().names.len() as u16;
-                (place, (0..names - 1).collect())
+                Answers { place, missing: (0..names - 1).collect(), ..Answers::default() }
             })
             .collect();
         // A moment more, so that who is late is certainly late.
-        while !missing.is_empty() && started.elapsed() < WORKS_WITHIN + LOOK_EVERY * 4 {
+        while started.elapsed() < WORKS_WITHIN + LOOK_EVERY * 4 {
             std::thread::sleep(LOOK_EVERY);
-            for (place, names) in &mut missing {
-                for record in read_last(&self.crew.workers[*place].task().history, RECENT)? {
-                    if record.at >= since && record.kind.is_answer() {
-                        names.remove(&record.name);
-                    }
+            for worker in &mut workers {
+                for record in read_last(&self.crew.workers[worker.place].task().history, RECENT)? {
+                    worker.note(&record, since);
                 }
             }
-            missing.retain(|(_, names)| !names.is_empty());
+            let is_over = self.started.elapsed() >= Duration::from_millis(self.plan.lasts_ms);
+            workers.retain(|worker| !worker.missing.is_empty());
+            if workers.iter().all(|worker| is_over && worker.has_what_it_asked_for()) {
+                break;
+            }
         }
         Ok(())
+    }
+}
+
+/// What a worker has heard since a fail-over.
+#[derive(Default)]
+struct Answers {
+    place: usize,
+    /// The names about which it has had no answer.
+    missing: HashSet<u16>,
+    /// Those for which it has asked.
+    asked: HashSet<u16>,
+    /// Its acquires that have not returned, and for which name they are.
+    open: HashMap<u64, u16>,
+    /// Whether it has had any answer.
+    any: bool,
+}
+
+impl Answers {
+    fn note(&mut self, record: &Record, since: u64) {
+        match record.kind {
+            Kind::AcquireCall => {
+                self.open.insert(record.claim, record.name);
+            }
+            Kind::Granted | Kind::Busy | Kind::AcquireFailed | Kind::AcquireDropped => {
+                self.open.remove(&record.claim);
+            }
+            _ => {}
+        }
+        if record.at < since {
+            return;
+        }
+        self.asked.insert(record.name);
+        if record.kind.is_answer() {
+            self.any = true;
+            self.missing.remove(&record.name);
+        }
+    }
+
+    fn has_what_it_asked_for(&self) -> bool {
+        let mut asked = self.asked.iter().chain(self.open.values());
+        self.any && !asked.any(|name| self.missing.contains(name))
     }
 }

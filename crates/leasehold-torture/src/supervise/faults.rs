@@ -26,10 +26,13 @@ pub(super) struct Making<'a> {
     pub(super) log: &'a Log,
     pub(super) clocks: Option<&'a Clocks>,
     pub(super) landed: Faults,
+    pub(super) started: Instant,
     /// Those whose time has come and who still look for somebody.
     searching: Vec<(Instant, Planned)>,
     /// Those that will have to be undone.
     active: Vec<Active>,
+    /// When every server was last seen to run.
+    all_ran: u64,
 }
 
 struct Active {
@@ -67,7 +70,18 @@ impl<'a> Making<'a> {
         clocks: Option<&'a Clocks>,
     ) -> Self {
         let (searching, active) = (Vec::new(), Vec::new());
-        Making { plan, ground, crew, log, clocks, landed: Faults::default(), searching, active }
+        Making {
+            plan,
+            ground,
+            crew,
+            log,
+            clocks,
+            landed: Faults::default(),
+            started: Instant::now(),
+            searching,
+            active,
+            all_ran: now(),
+        }
     }
 
     pub(super) fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
@@ -100,6 +114,7 @@ impl<'a> Making<'a> {
 
     /// Goes on with what is under way.
     pub(super) fn go_on(&mut self) -> io::Result<()> {
+        self.raise()?;
         let now = Instant::now();
         let (over, active) = std::mem::take(&mut self.active).into_iter().partition(|one| one.until <= now);
         self.active = active;
@@ -114,8 +129,23 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
+    /// Starts what has ended by itself once more, as a machine's own supervisor would: one restart more.
+    fn raise(&mut self) -> io::Result<()> {
+        let looked = now();
+        if let Some(server) = self.ground.fallen() {
+            let (fault, value) = (Fault::RestartStore, server as u64);
+            // It ended at some time since the last look.
+            self.log.write(Record { fault, value, ..Record::new(Kind::FaultBegin, 0, self.all_ran) })?;
+            self.ground.restart(server)?;
+            self.note(Kind::FaultEnd, fault, value, false)?;
+        }
+        self.all_ran = looked;
+        Ok(())
+    }
+
     /// Undoes everything.
     pub(super) fn heal(&mut self) -> io::Result<()> {
+        self.raise()?;
         self.searching.clear();
         for one in std::mem::take(&mut self.active) {
             self.undo(one)?;
@@ -215,8 +245,9 @@ impl<'a> Making<'a> {
 
     fn restart(&mut self, planned: Planned) -> io::Result<()> {
         let Some(server) = self.ground.server(planned.target as usize) else { return Ok(()) };
-        // One that stands still is not the one to kill: its end is counted for.
-        if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if frozen == server)) {
+        // One that stands still is not the one to kill: its end is counted for. Nor is one that would wait for it to begin.
+        let in_the_way = |frozen: usize| frozen == server || self.ground.needs(server, frozen);
+        if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if in_the_way(frozen))) {
             return Ok(());
         }
         self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
@@ -239,7 +270,7 @@ impl<'a> Making<'a> {
     }
 
     fn memory(&mut self, planned: Planned) -> io::Result<()> {
-        let Some(server) = self.ground.server(planned.target as usize) else { return Ok(()) };
+        let Some(server) = self.ground.redis(planned.target as usize) else { return Ok(()) };
         self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
         self.landed.of(planned.fault).landed += u64::from(self.ground.limit_memory(server, 1));
         self.later(planned, planned.target, false, Undo::Memory(server));

@@ -5,6 +5,7 @@ mod failover;
 mod faults;
 mod landed;
 mod load;
+pub(crate) mod many;
 pub(crate) mod rest;
 mod stalls;
 
@@ -23,20 +24,22 @@ use crate::clock::Clocks;
 use crate::floors::{self, FAILOVER_SECS, FAILOVER_TIMES};
 use crate::ground::Ground;
 use crate::history::record::Log;
-use crate::history::setting::{Losses, Promises, Setting};
+use crate::history::setting::{Losses, Name, Promises, Setting};
 use crate::lock_server::is_ready;
 use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::roles::{self, Around, Role};
 use crate::room::Room;
-use crate::store::{Profile, Store};
-use crate::worker::{Task, now};
+use crate::store::{Front, Profile, Store};
+use crate::worker::{CrowdPart, Sink, Task, now};
 use crate::{resource, worker};
 
 use crew::Crew;
 use faults::Making;
 pub use landed::{Faults, Landed};
 use load::Load;
+use many::Looker;
+pub use many::Looks;
 use rest::Rest;
 use stalls::Stalls;
 
@@ -55,11 +58,16 @@ pub(crate) const TICKET: Duration = Duration::from_secs(10);
 /// How long after the end something may be left where nothing has to expire.
 const AT_REST: Duration = Duration::from_secs(1);
 
+/// How many names are at rest in the profile `many`, unless it is said.
+pub const NAMES: u32 = 50_000;
+
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The store.
     pub store: Store,
+    /// What is before it.
+    pub front: Front,
     /// Where it is, if it is not to be a throw-away one.
     pub url: Option<String>,
     /// The profile of faults.
@@ -70,6 +78,8 @@ pub struct Order {
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
+    /// In the profile `many`: how many names are at rest, and how many keys of others are there.
+    pub names: u32,
     /// How many replicas have to confirm a grant, where there are any.
     pub wait_replicas: u32,
     /// Where everything is written: a directory that is empty or not there yet.
@@ -89,11 +99,13 @@ impl Order {
         let time = Duration::from_secs(if profile == Profile::Failover { FAILOVER_SECS } else { 20 });
         Order {
             store,
+            front: Front::None,
             url: None,
             profile,
             time,
             seed: 1,
             workers: 12,
+            names: NAMES,
             wait_replicas: 0,
             out: out.into(),
             progress: false,
@@ -110,8 +122,16 @@ impl Order {
     /// # Errors
     /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
     pub fn run(&self) -> io::Result<Report> {
+        if let Some(why) = self.front.refuses(self.store, self.url.is_none()) {
+            let message = format!("the front {} does not suit {}: {why}", self.front, self.store);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         if let Some(why) = self.profile.refuses(self.store, self.url.is_none()) {
             let message = format!("the profile {} does not suit {}: {why}", self.profile, self.store);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if self.profile == Profile::Failover && self.front != Front::None {
+            let message = "the profile failover is for a store with nothing before it: --front none";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         if self.wait_replicas > u32::from(self.store.is_found_by_others() && self.url.is_none()) {
@@ -126,8 +146,14 @@ impl Order {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let lasts = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
-        let mut plan =
-            Plan::new(self.seed, self.store, self.url.is_none(), self.profile, lasts, self.workers.max(2));
+        let mut plan = Plan::new(
+            self.seed,
+            (self.store, self.front),
+            self.url.is_none(),
+            self.profile,
+            lasts,
+            self.workers.max(2),
+        );
         plan.wait_replicas = self.wait_replicas;
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -145,6 +171,7 @@ pub(crate) struct Seen {
     pub(crate) configuration: String,
     pub(crate) promises: Promises,
     pub(crate) faults: Faults,
+    pub(crate) looks: Looks,
     pub(crate) processes: u32,
     pub(crate) stuck: usize,
     pub(crate) worked: Duration,
@@ -173,6 +200,8 @@ impl Run<'_> {
         let info = self.info(&ground)?;
         let setting = self.setting(&ground, &info);
         setting.write(self.out)?;
+        let looks = self.out.join("looks.json");
+        let looker = if profile == Profile::Many { Some(self.fill(&ground, &looks)?) } else { None };
         let log = Log::append(&self.out.join(HISTORY))?;
         let stalls = Stalls::watch(&self.out.join(HISTORY))?;
 
@@ -188,8 +217,8 @@ impl Run<'_> {
             self.out,
             Around { environment: environment(Clocks::of_workers), entered: entered.clone() },
         );
-        for worker in &self.plan.workers {
-            let task = self.task(worker, &setting, &info, &socket);
+        for (place, worker) in self.plan.workers.iter().enumerate() {
+            let task = self.task(place, worker, &setting, &info, &socket);
             crew.add(task, |number| ground.url_of(number))?;
         }
         crew.wait_for_begin()?;
@@ -197,6 +226,8 @@ impl Run<'_> {
         let begun = now();
         let (faults, worked, others) = self.work(&mut ground, &mut crew, &log, clocks.as_ref())?;
         let span = (begun, now());
+        drop(looker);
+        let looks = if profile == Profile::Many { Looks::read(&looks)? } else { Looks::default() };
         self.say("everybody finishes");
         let stuck = crew.finish(FINISH)?;
         let processes = crew.count();
@@ -206,6 +237,9 @@ impl Run<'_> {
         // What nobody took expires.
         let _ = std::fs::remove_dir_all(self.out.join(HANDED));
         self.say("looking at the store at rest");
+        if let Some(server) = ground.fallen() {
+            ground.restart(server)?;
+        }
         let patience = match profile {
             // Everybody gave back what it had, and nobody died: there is nothing to wait for.
             Profile::Leak => AT_REST,
@@ -225,7 +259,7 @@ impl Run<'_> {
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, processes, stuck, worked, others })
+        Ok(Seen { configuration, promises, faults, looks, processes, stuck, worked, others })
     }
 
     /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
@@ -241,6 +275,23 @@ impl Run<'_> {
         Ok(locks.info())
     }
 
+    /// Fills the store, makes every packet late, and begins to sweep and list.
+    fn fill(&self, ground: &Ground, looks: &Path) -> io::Result<Killed> {
+        self.say("filling the store");
+        let name = "rest-0";
+        self.runtime.block_on(async {
+            let locks = Locks::connect(&ground.own_url()).await.map_err(io::Error::other)?;
+            let guard = locks.mutex(name).lock().await.map_err(io::Error::other)?;
+            guard.release().await.map_err(io::Error::other)?;
+            locks.close().await;
+            io::Result::Ok(())
+        })?;
+        ground.fill(name, self.order.names)?;
+        ground.delay(many::LATE);
+        let role = Role::Looker(Looker { url: ground.url_of(0), out: looks.to_owned() });
+        Ok(Killed(roles::start(role, Stdio::inherit(), &Around::default())?))
+    }
+
     /// Lets them work, and makes the faults.
     fn work(
         &self,
@@ -250,11 +301,12 @@ impl Run<'_> {
         clocks: Option<&Clocks>,
     ) -> io::Result<(Faults, Duration, u64)> {
         let mut making = Making::new(self.plan, ground, crew, log, clocks);
-        let started = Instant::now();
+        let started = making.started;
         let mut planned = self.plan.faults.iter().peekable();
         let mut said = started;
         let mut load = Load::new();
         let least = floors::failovers(self.plan);
+        let mut longest = Duration::ZERO;
         while !self.order.stop.load(Ordering::Relaxed)
             && (started.elapsed() < self.order.time
                 // However slow the machine is.
@@ -262,11 +314,17 @@ impl Run<'_> {
         {
             let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
-                if !does_nothing() {
+                let begun = Instant::now();
+                let is_failover = fault.fault.is_failover();
+                // A run that has as many as it needs begins none that would go on after its end.
+                let enough = is_failover && making.landed.failovers() >= least;
+                let too_late = enough && started.elapsed() + longest > self.order.time;
+                if !does_nothing() && !too_late {
                     making.begin(*fault)?;
                 }
-                if fault.fault.is_failover() {
+                if is_failover {
                     // It takes as long as it takes.
+                    longest = longest.max(begun.elapsed());
                     break;
                 }
             }
@@ -288,17 +346,26 @@ impl Run<'_> {
         Ok((making.landed, started.elapsed(), load.others()))
     }
 
+    /// The locks that the workers are after, and what for.
+    fn locks(&self, info: &Info, prefix: &str) -> Vec<(worker::Part, Name)> {
+        if self.order.profile != Profile::Crowd {
+            return worker::locks_of(info, prefix);
+        }
+        let tasks: u16 = self.plan.workers.iter().map(|worker| worker.tasks).sum();
+        worker::locks_of_crowd(tasks, prefix)
+    }
+
     fn setting(&self, ground: &Ground, info: &Info) -> Setting {
-        let Order { store, profile, url, seed, prefix, .. } = self.order;
+        let Order { store, front, profile, url, seed, prefix, .. } = self.order;
         // Somebody's own store may have anything in it.
         let random = || url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash()));
         let prefix = prefix.clone().or_else(random).unwrap_or_default();
-        let mut names: Vec<_> = worker::locks_of(info, &prefix).into_iter().map(|(_, name)| name).collect();
+        let mut names: Vec<_> = self.locks(info, &prefix).into_iter().map(|(_, name)| name).collect();
         names.iter_mut().for_each(|name| name.part = ground.part_of(&name.name));
         let session = info.liveness == Liveness::Session;
         let nanos = |time: Duration| time.as_nanos() as u64;
         let durable = match store {
-            Store::Redis | Store::Quorum => {
+            Store::Redis | Store::Quorum | Store::MixedQuorum => {
                 url.is_none() && matches!(profile, Profile::Restart | Profile::All)
             }
             Store::Memory | Store::Sentinel | Store::Cluster => false,
@@ -313,13 +380,14 @@ impl Run<'_> {
             push: info.push,
             ticket: if info.fifo { nanos(TICKET) } else { 0 },
             durable,
+            keeps: profile.keeps(),
             steady: !store.expires_by_wall_clock() || info.time == TimeAuthority::None,
             losses: Losses::of(store.as_str(), self.order.wait_replicas),
         };
         Setting {
             seed: *seed,
             profile: profile.to_string(),
-            store: store.to_string(),
+            store: front.before(*store),
             configuration: ground.configuration().to_owned(),
             promises,
             names,
@@ -328,8 +396,26 @@ impl Run<'_> {
         }
     }
 
-    fn task(&self, worker: &plan::Worker, setting: &Setting, info: &Info, socket: &Path) -> Task {
+    fn task(
+        &self,
+        place: usize,
+        worker: &plan::Worker,
+        setting: &Setting,
+        info: &Info,
+        socket: &Path,
+    ) -> Task {
         let Order { store, profile, seed, .. } = self.order;
+        let before: u16 = self.plan.workers[..place].iter().map(|worker| worker.tasks).sum();
+        let part = match place < self.plan.workers.len().div_ceil(2) {
+            // The first of all keeps the hot name for a quarter of the run: less than J5 lets anybody wait.
+            true => CrowdPart::Crowd { stuck_ms: if place == 0 { self.plan.lasts_ms / 4 } else { 0 } },
+            false => CrowdPart::Quiet { from: 1 + before },
+        };
+        let sink = match place % 3 {
+            0 => Some(Sink::Blocks { ms: self.plan.ttl_ms + self.plan.ttl_ms / 4 }),
+            1 => Some(Sink::Panics),
+            _ => None,
+        };
         let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::Failover | Profile::All);
         Task {
             url: String::new(),
@@ -340,7 +426,7 @@ impl Run<'_> {
             tasks: worker.tasks,
             threads: worker.threads,
             names: setting.names.clone(),
-            parts: worker::locks_of(info, "").into_iter().map(|(part, _)| part).collect(),
+            parts: self.locks(info, "").into_iter().map(|(part, _)| part).collect(),
             handed: self.out.join(HANDED),
             ttl_ms: self.plan.ttl_ms,
             session: setting.promises.session,
@@ -349,15 +435,15 @@ impl Run<'_> {
             shows_ids: info.shows_ids,
             cancels: profile.cancels(),
             plain: if lossy && *profile != Profile::Failover { 2 } else { 5 },
-            repeats: *store != Store::Quorum,
+            repeats: !store.is_quorum(),
             // After a step back of the store's clock such a lease would last for an hour.
             abandons: match profile {
-                Profile::Leak | Profile::Failover => false,
+                Profile::Leak | Profile::Crowd | Profile::Failover => false,
                 Profile::Clock => !store.expires_by_wall_clock(),
                 _ => true,
             },
             lingers: *profile != Profile::Leak,
-            stays: setting.promises.session && lossy || *profile == Profile::Failover,
+            stays: setting.promises.session && lossy || matches!(profile, Profile::Logs | Profile::Failover),
             // Where answers are lost, who waits for long sees little.
             patience_ms: match profile {
                 // What is given back when the replica has taken over does not have to lapse.
@@ -365,6 +451,8 @@ impl Run<'_> {
                 _ if lossy => 400,
                 _ => 1_000,
             },
+            crowd: (*profile == Profile::Crowd).then_some(part),
+            sink: sink.filter(|_| *profile == Profile::Logs),
         }
     }
 
@@ -372,8 +460,8 @@ impl Run<'_> {
     fn say(&self, line: &str) {
         let mut stderr = io::stderr().lock();
         if self.order.progress && stderr.is_terminal() {
-            let Order { store, profile, .. } = self.order;
-            let _ = write!(stderr, "\r\x1b[K{store} {profile}: {line}");
+            let Order { store, front, profile, .. } = self.order;
+            let _ = write!(stderr, "\r\x1b[K{} {profile}: {line}", front.before(*store));
             let _ = stderr.flush();
         }
     }

@@ -2,6 +2,7 @@
 //! and writes down what it does and sees.
 
 mod blocking;
+mod crowd;
 mod faces;
 mod guards;
 mod leases;
@@ -9,6 +10,7 @@ mod part;
 mod pen;
 mod queue;
 mod raw;
+mod sink;
 mod turns;
 
 use std::io::{self, BufRead as _};
@@ -26,9 +28,11 @@ use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
 
+pub(crate) use crowd::{CrowdPart, locks as locks_of_crowd};
 pub(crate) use part::{Part, all as locks_of};
 use pen::Pen;
 pub(crate) use pen::now;
+pub(crate) use sink::Sink;
 
 /// The name of a worker's history in the directory of a run.
 pub(crate) fn history(number: u32) -> String {
@@ -83,6 +87,10 @@ pub(crate) struct Task {
     pub(crate) stays: bool,
     /// How long a call to the store may take.
     pub(crate) patience_ms: u64,
+    /// What it does in a crowd, if it is in one.
+    pub(crate) crowd: Option<CrowdPart>,
+    /// What is wrong with its log, if anything is.
+    pub(crate) sink: Option<Sink>,
 }
 
 impl Task {
@@ -94,6 +102,9 @@ impl Task {
 /// Works until told to finish by a line of input; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
     let log = Arc::new(Log::append(&task.history)?);
+    if let Some(sink) = task.sink {
+        sink::install(sink)?;
+    }
     let (finish, finished) = watch::channel(false);
     std::thread::spawn(move || {
         let mut line = String::new();
@@ -127,13 +138,18 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
     if let Some(locks) = connect(&task, &finished).await {
         let claims = Arc::new(AtomicU64::new(1));
         let mut players = tokio::task::JoinSet::new();
-        let blocking = (task.tasks > 2).then(|| {
+        let blocking = (task.tasks > 2 && task.crowd.is_none()).then(|| {
             let player = blocking::Blocking::new(&locks, &task, &log, &claims, &finished);
             tokio::task::spawn_blocking(|| player.play())
         });
+        let mut clients = vec![locks.clone()];
         for (number, resource) in (0..).zip(resources) {
+            // In a crowd everybody is a client by itself.
+            if task.crowd.is_some() && number > 0 {
+                clients.extend(connect(&task, &finished).await);
+            }
             let player = Player {
-                locks: locks.clone(),
+                locks: clients[clients.len() - 1].clone(),
                 resource,
                 pen: Pen::new(Arc::clone(&log), task.worker, number),
                 dice: Dice::fork(task.seed, u64::from(task.worker) << 16 | u64::from(number)),
@@ -157,7 +173,9 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
             std::panic::resume_unwind(error.into_panic());
         }
         // What was dropped is released in the background.
-        locks.close().await;
+        for locks in clients {
+            locks.close().await;
+        }
     }
     log.write(Record::new(Kind::End, task.worker, now()))
 }
@@ -207,9 +225,17 @@ struct Player {
 impl Player {
     async fn play(mut self) {
         while !*self.finished.borrow() {
-            self.begin();
+            match self.task.crowd {
+                Some(part) => self.begin_in_crowd(part),
+                None => self.begin(),
+            }
             if !self.task.session && self.task.abandons && self.dice.once_in(150) {
                 self.outlive().await;
+                continue;
+            }
+            if self.task.crowd.is_some() {
+                self.take_guard().await;
+                tokio::task::yield_now().await;
                 continue;
             }
             if self.pen.task > 0 && self.dice.once_in(120) {
@@ -346,6 +372,9 @@ impl Player {
     /// How long to keep it: mostly not at all or for moments, at times for longer than its ttl.
     fn hold_for(&mut self) -> Duration {
         let alone = self.task.tasks == 1;
+        if let Some(part) = self.task.crowd {
+            return self.hold_in_crowd(part);
+        }
         let ttl = self.ttl;
         // Two who have one of these at once are seen only if both look.
         let crowded = matches!(self.part(), Part::Hot | Part::Book | Part::Pool);

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 
 /// Spent ids below which nobody looks for those to forget.
 const PURGE_FROM: usize = 1024;
@@ -29,7 +30,9 @@ impl Held {
     /// What a claim was granted at this time of the wall clock.
     pub(crate) fn new(claim: &Claim, fence: Fence, wall_micros: u64) -> Self {
         if fence > Fence::WARN {
-            tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future");
+            reporter::log(
+                move || tracing::warn!(%fence, "a fence is far above the clock of today: some clock was in the future"),
+            );
         }
         Held {
             grant: Grant { acquired_at_ms: wall_micros / 1000, ..Grant::new(fence, claim.mode, None) },

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 
 /// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;
@@ -181,7 +182,7 @@ impl Telemetry {
             .spawn(move || deliver(answered, scheme, &shared_too, sink));
         if let Err(error) = thread {
             // The channel is closed then, and every event counts as dropped.
-            tracing::warn!(%error, "no thread for telemetry: there will be no events");
+            reporter::log(move || tracing::warn!(%error, "no thread for telemetry: there will be no events"));
         }
         Telemetry { backend, events, shared }
     }

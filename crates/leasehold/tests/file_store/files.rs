@@ -18,7 +18,7 @@ use crate::process::{TempDir, open};
 use crate::processes::watches;
 
 /// The file of the only name in the directory that ends like this.
-fn file(dir: &Path, extension: &str) -> PathBuf {
+pub(crate) fn file(dir: &Path, extension: &str) -> PathBuf {
     let mut found: Vec<_> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())

@@ -8,6 +8,7 @@ mod files;
 #[cfg(target_os = "linux")]
 mod forks;
 mod hot;
+mod layout;
 mod local;
 mod process;
 mod processes;

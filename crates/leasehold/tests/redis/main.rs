@@ -9,6 +9,7 @@ mod crowds;
 mod faults;
 mod kept;
 mod keys;
+mod layout;
 mod model;
 mod proxied;
 mod refusals;

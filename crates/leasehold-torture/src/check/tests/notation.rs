@@ -7,7 +7,7 @@
 //! `adopt TTL id=N fence=N`, `adopted DEADLINE`, `run`, `ran [lost]`, `closed`, and so on. `session` is the deadline of a session.
 //! By the supervisor: `S FROM fault WHICH TO [TARGET] [worker=N] [side=N]` (the sides are 0 and 1, of even and odd workers), `S FROM stall TO`, `S TIME left holder|waiter|other [LOCK]`. By the
 //! resource: `R TIME write FENCE [mark=N] taken|rejected`, `R TIME enter|leave`.
-//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock quorum ticket=N
+//! A line `store WORD…` says what the store is like: `session=NOTICES unfenced unordered forgetful clock keeps quorum ticket=N
 //! loses=nothing|releases|latest`. Lock `b` is in part 1 of it, the others in part 0, which is the target of a fail-over.
 
 use std::collections::HashMap;
@@ -34,6 +34,7 @@ pub(super) fn setting() -> Setting {
             ticket: 0,
             durable: true,
             steady: true,
+            keeps: false,
             losses: Losses::Nothing,
         },
         names: vec![name("a", 0), name("b", 0), name("p", 2), name("p", 3)],
@@ -102,6 +103,7 @@ impl Story {
                 "unordered" => promises.fifo = false,
                 "forgetful" => promises.durable = false,
                 "clock" => promises.steady = false,
+                "keeps" => promises.keeps = true,
                 "loses" => {
                     promises.losses = match option(words, "loses")? {
                         "latest" => Losses::Latest,

@@ -55,7 +55,7 @@ impl Cluster {
     /// If the certificates cannot be made, or it cannot be started.
     pub fn with_tls() -> Self {
         let authority = or_panic(Dir::new());
-        certificates(&authority.0);
+        or_panic(certificates(&authority.0));
         or_panic(Cluster::launch(Some(&authority.0), &[]))
     }
 

@@ -85,7 +85,14 @@ impl<'a> Meta<'a> {
         let mut pause = PAUSE.0;
         loop {
             if let Some(file) = Locked::take(dir, &name, false, create)? {
-                let content = Content::read(&file.read()?);
+                let text = file.read()?;
+                if Content::is_newer(&text) {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "this name was written by a newer leasehold; update this one; nothing was changed",
+                    ));
+                }
+                let content = Content::read(&text);
                 return Ok(Some(Meta { dir, files, file, content }));
             }
             if !create && dir.open_file(&name, false)?.is_none() {

@@ -30,6 +30,7 @@ use crate::name::Name;
 use dir::Dir;
 use local::Stand;
 use store::Store;
+use text::KNOWN_LAYOUT;
 
 pub use names::FileNames;
 
@@ -107,9 +108,11 @@ impl DirectoryBuilder {
     ///
     /// # Errors
     /// `InvalidArgument` if it cannot be a directory; `AuthFailed` if it may not be used, belongs to
-    /// another user, or is writable by everybody without a sticky bit; `Unsupported` on a network file system.
+    /// another user, or is writable by everybody without a sticky bit; `Unsupported` on a network file system, or if
+    /// a newer leasehold has written it.
     pub fn open(self) -> Result<Directory> {
         let dir = Dir::open(&self.path, self.allow_network)?;
+        check_layout(&dir)?;
         let store = Arc::new_cyclic(|this| Store {
             dir,
             names: self.names,
@@ -120,6 +123,29 @@ impl DirectoryBuilder {
             this: this.clone(),
         });
         Ok(Directory { store })
+    }
+}
+
+/// Where the layout of the whole directory is said, if it is not the one from before there was this file. The files of a name
+/// have a dot. A build with another layout writes its number here before its first meta file.
+const LAYOUT: &str = "leasehold-layout";
+
+/// Refuses what a newer leasehold has written.
+fn check_layout(dir: &Dir) -> Result<()> {
+    let Some(file) = dir.open_to_look(LAYOUT)? else { return Ok(()) };
+    match locked::read(&file)?.trim_end().parse::<u64>() {
+        Ok(layout) if layout <= KNOWN_LAYOUT => Ok(()),
+        Ok(layout) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "the directory has layout {layout}, written by a newer leasehold; this one knows layouts up to \
+                 {KNOWN_LAYOUT}: update it, or use another directory"
+            ),
+        )),
+        Err(_) => Err(Error::new(
+            ErrorKind::Internal,
+            "the file leasehold-layout holds something that leasehold did not write; nothing was changed",
+        )),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 use crate::state::HOLDERS_SHOWN;
 
 use super::MAX_PERMITS;
@@ -172,7 +173,9 @@ impl Store {
         let start = || match Watcher::start(self.this.clone()) {
             Ok(watcher) => Some(watcher),
             Err(error) => {
-                tracing::debug!(%error, "lock files cannot be watched; they are looked at instead");
+                reporter::log(
+                    move || tracing::debug!(%error, "lock files cannot be watched; they are looked at instead"),
+                );
                 None
             }
         };
@@ -297,7 +300,7 @@ impl Store {
                 Ok(Some(meta)) => {
                     let_go(&meta, lease.file, &release.id);
                     if let Err(error) = meta.count_change() {
-                        tracing::debug!(%error, "a release was not counted");
+                        reporter::log(move || tracing::debug!(%error, "a release was not counted"));
                     }
                 }
                 // Without the meta lock it must not be removed, only unlocked.
@@ -415,7 +418,9 @@ fn let_go(meta: &Meta<'_>, file: Locked, id: &LeaseId) {
         Record::read_all(&text).iter().filter(|record| record.id != *id).map(Record::write).collect()
     };
     if let Err(error) = file.remove(meta.dir, others) {
-        tracing::debug!(%error, "a lock file that is no longer used was left where it is");
+        reporter::log(
+            move || tracing::debug!(%error, "a lock file that is no longer used was left where it is"),
+        );
     }
 }
 

@@ -6,6 +6,9 @@ use crate::backend::{Grant, HolderInfo, Mode};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 
+/// The layout of the files that this build reads and writes.
+pub(crate) const KNOWN_LAYOUT: u64 = 2;
+
 const FIRST_LINE: &str = "leasehold 2";
 
 /// Text in one field: control characters and `%` as `%XX`.
@@ -81,6 +84,12 @@ impl Content {
         let Content { fence, reserved, version, .. } = self;
         let (boot, name) = (escape(&self.boot), escape(&self.name));
         format!("{FIRST_LINE}\n{kind}\n{fence}\n{reserved}\n{version}\n{boot}\n{name}\n")
+    }
+
+    /// Whether this is of a layout that a newer leasehold has written.
+    pub(crate) fn is_newer(text: &str) -> bool {
+        let layout = text.lines().next().and_then(|line| line.strip_prefix("leasehold "));
+        layout.and_then(|layout| layout.parse::<u64>().ok()).is_some_and(|layout| layout > KNOWN_LAYOUT)
     }
 
     /// `None` for anything that [`write`](Content::write) did not write in full.

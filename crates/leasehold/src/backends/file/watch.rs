@@ -103,7 +103,9 @@ mod linux {
                 }
                 Err(rustix::io::Errno::NOENT) => false,
                 Err(error) => {
-                    tracing::debug!(%error, "a lock file cannot be watched; it is looked at instead");
+                    crate::reporter::log(
+                        move || tracing::debug!(%error, "a lock file cannot be watched; it is looked at instead"),
+                    );
                     false
                 }
             }

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::address::Layout;
-use super::fault;
 use super::link::{Failure, Link};
+use super::{fault, keys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::Finding;
 
 /// The oldest version whose commands the scripts use (`SET … PXAT`).
 const OLDEST: (u32, u32) = (6, 2);
+
+/// The layout of keys and values that this build reads and writes: heads marked `LH0:` and `LH1:`. A build with another one
+/// marks its heads otherwise, and writes its number under [`keys::LAYOUT`] before its first head.
+const KNOWN_LAYOUT: u64 = 1;
 
 /// What one server is like.
 #[derive(Debug, Default)]
@@ -26,6 +30,7 @@ pub(super) struct Checked {
 
 /// Refuses a server that is too old, or a part of a cluster where one server was named, and looks at what its settings risk.
 pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
+    layout(link).await?;
     let Some(info) = ask(link, &["INFO"]).await? else {
         let blind = Finding::risk(
             "this Redis user may not call INFO, or the command was renamed",
@@ -74,6 +79,38 @@ pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
     }
     let replicas = field("connected_slaves").parse().unwrap_or(0);
     Ok(Checked { run_id: field("run_id").to_owned(), replicas, findings })
+}
+
+/// Refuses what a newer leasehold has written. Where that cannot be read (this user may not, another node of the cluster has
+/// the key, the server is loading), the names themselves refuse: each head has its mark.
+async fn layout(link: &Arc<Link>) -> Result<()> {
+    let mut get = redis::Cmd::new();
+    get.arg("GET").arg(keys::LAYOUT);
+    let foreign = || {
+        let what =
+            "the key leasehold:layout holds something that leasehold did not write; nothing was changed";
+        Error::new(ErrorKind::Internal, what)
+    };
+    let text = match link.send(&get).await.map(|reply| reply.value) {
+        Ok(Value::Nil) => return Ok(()),
+        Ok(value) => redis::from_redis_value::<String>(value).map_err(|_| foreign())?,
+        Err(Failure::Said(fault)) if fault::code(&fault).as_deref() == Some("WRONGTYPE") => {
+            return Err(foreign());
+        }
+        Err(Failure::Said(_)) => return Ok(()),
+        Err(failure) => return Err(failure.into()),
+    };
+    match text.parse::<u64>() {
+        Ok(layout) if layout <= KNOWN_LAYOUT => Ok(()),
+        Ok(layout) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "this Redis has layout {layout}, written by a newer leasehold; this one knows layouts up to \
+                 {KNOWN_LAYOUT}: update it, or use another Redis or database number"
+            ),
+        )),
+        Err(_) => Err(foreign()),
+    }
 }
 
 /// What of the leases is there after a restart.

@@ -110,7 +110,7 @@ pub(super) fn asks_for_next(fault: &RedisError) -> bool {
 }
 
 fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable};
+    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable, Unsupported};
     if fault.is_timeout() {
         return (NetworkTimeout, "Redis did not answer in time; whether the call took effect is unknown");
     }
@@ -132,6 +132,10 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
             "FOREIGN" | "WRONGTYPE" => (
                 Internal,
                 "the keys of this name hold something that leasehold did not write; nothing was changed",
+            ),
+            "NEWER" => (
+                Unsupported,
+                "this name was written by a newer leasehold; update this one; nothing was changed",
             ),
             "OOM" => (Unavailable, "Redis has reached its maxmemory; nothing was changed"),
             "MISCONF" => (Unavailable, "Redis cannot save to disk and refuses writes; nothing was changed"),
@@ -198,6 +202,7 @@ mod tests {
             ("BUSY Redis is busy running a script.", Busy),
             ("NOREPLICAS Not enough good replicas to write.", Unavailable),
             ("FOREIGN the keys of the name", Internal),
+            ("NEWER the key of the name", Unsupported),
             ("ERR user_script:77: FOREIGN a lease that leasehold did not write script: f3", Internal),
             ("ERR Error running script (call to f_1): @user_script:9: OOM command not allowed", Unavailable),
             ("ERR Error running script (call to f_1): @user_script:9: READONLY You can't write", Unavailable),

@@ -9,6 +9,9 @@ const PREFIX: &str = "leasehold:{";
 /// Where lease ids lead to their names.
 const FINDER: &str = "leasehold-id:";
 
+/// Where the layout of the whole store is said, if it is not the first one. The key of a name has a `{` there.
+pub(super) const LAYOUT: &str = "leasehold:layout";
+
 /// What the channels of wake-ups begin with.
 pub(super) const CHANNEL: &str = "leasehold-wake:";
 

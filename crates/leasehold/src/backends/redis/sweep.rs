@@ -105,7 +105,9 @@ impl Walk {
                         read(&answer);
                         self.count(key, answer)?;
                     }
-                    Err(error) if error.kind() == ErrorKind::Internal => self.refused = Some(error),
+                    Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Unsupported) => {
+                        self.refused = Some(error);
+                    }
                     Err(error) => return Err(error),
                 }
             }

@@ -14,6 +14,7 @@ use super::wake::WakeFile;
 use crate::backend::SPENT_FOR;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reporter;
 
 /// How long a locked database is put up with: far longer than a transaction takes, shorter than a
 /// caller waits for an answer.
@@ -132,9 +133,11 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     }
     refuse_second_name(&path, beside, &about)?;
     if std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o077 != 0 {
-        tracing::warn!(
-            "the database can be read by others than its owner; it holds lease ids, which are secrets"
-        );
+        reporter::log(|| {
+            tracing::warn!(
+                "the database can be read by others than its owner; it holds lease ids, which are secrets"
+            );
+        });
     }
     Ok(path)
 }
@@ -229,7 +232,8 @@ fn check_owner(found: Found) -> Result<usize> {
         _ => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "the database has layout {}, written by a newer leasehold; this one knows layouts up to {}",
+                "the database has layout {}, written by a newer leasehold; this one knows layouts up to {}: \
+                 update it, or use another file",
                 found.version,
                 MIGRATIONS.len()
             ),

@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::reporter;
 use crate::state::{Answer, Now, Op};
 
 /// Requests in one transaction at most: others wait for the lock meanwhile.
@@ -104,6 +105,8 @@ impl Drop for Abandon {
 impl Writer {
     /// Serves until the queue is closed and empty.
     pub(super) fn run(mut self) {
+        // A log that blocks must not hold up everybody's leases.
+        reporter::keep_off_this_thread();
         let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
         let (mut last_look, mut last_tidy) = (Instant::now(), Instant::now());
         while let Some(requests) = self.queue.take(MOST_REQUESTS) {
@@ -121,7 +124,9 @@ impl Writer {
                 }
                 if let Err(fault) = self.look(now, timed, &mut found) {
                     let error = fault::error(fault, Outcome::Undone);
-                    tracing::debug!(%error, "cannot look for those who wait; will look again");
+                    reporter::log(
+                        move || tracing::debug!(%error, "cannot look for those who wait; will look again"),
+                    );
                 }
             }
             if requests.is_empty() && found.is_empty() {
@@ -230,7 +235,8 @@ impl Writer {
             }
         }
         let error = fault::error(fault, outcome);
-        tracing::debug!(%error, requests = failed.len(), "a transaction failed");
+        let (told, requests) = (error.duplicate(), failed.len());
+        reporter::log(move || tracing::debug!(error = %told, requests, "a transaction failed"));
         for request in failed {
             let _ = request.reply.send(Err(error.duplicate()));
         }
@@ -244,7 +250,8 @@ impl Writer {
         match checkpoint(&self.db) {
             Ok((pages, written)) => pages > 0 && pages == written,
             Err(fault) => {
-                tracing::debug!(error = %fault::error(fault, Outcome::Undone), "the log cannot be written back");
+                let error = fault::error(fault, Outcome::Undone);
+                reporter::log(move || tracing::debug!(%error, "the log cannot be written back"));
                 false
             }
         }
@@ -277,7 +284,8 @@ impl Writer {
                 if !self.db.is_autocommit()
                     && let Err(fault) = execute(&self.db, "ROLLBACK")
                 {
-                    tracing::debug!(error = %fault::error(fault, Outcome::Undone), "cannot roll back");
+                    let error = fault::error(fault, Outcome::Undone);
+                    reporter::log(move || tracing::debug!(%error, "cannot roll back"));
                 }
                 // Nothing at hand can be relied on, and whoever waits may wait in vain.
                 self.book.clear();

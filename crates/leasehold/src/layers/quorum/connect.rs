@@ -14,6 +14,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
+use crate::reporter;
 
 /// A store, and which one it is.
 pub(crate) struct Opened {
@@ -68,7 +69,9 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: 
         return Err(quorum.nodes.too_few(failed, 0));
     }
     for error in failed {
-        tracing::warn!(%error, "a node of the quorum cannot be reached; it joins when it can");
+        reporter::log(
+            move || tracing::warn!(%error, "a node of the quorum cannot be reached; it joins when it can"),
+        );
     }
     Ok(quorum)
 }

@@ -4,6 +4,7 @@ use tokio_postgres::types::Type;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
+use crate::reporter;
 
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};
@@ -66,9 +67,11 @@ pub(super) async fn prepare_fences(pool: &Pool, session: &Session, schema: &str)
         match pool.address.in_time(is_ready(session, &tables)).await {
             Ok((true, usable)) => {
                 if !usable {
-                    tracing::warn!(
-                        "no fences: this user may not read and write the tables advisory_fences and advisory_fences_live"
-                    );
+                    reporter::log(|| {
+                        tracing::warn!(
+                            "no fences: this user may not read and write the tables advisory_fences and advisory_fences_live"
+                        );
+                    });
                 }
                 return Ok(usable);
             }
@@ -100,6 +103,8 @@ fn forbidden(error: Error) -> Result<bool> {
     if error.kind() != ErrorKind::AuthFailed {
         return Err(error);
     }
-    tracing::warn!(%error, "no fences: this user may not make or use the tables advisory_fences and advisory_fences_live");
+    reporter::log(move || {
+        tracing::warn!(%error, "no fences: this user may not make or use the tables advisory_fences and advisory_fences_live");
+    });
     Ok(false)
 }

@@ -15,6 +15,7 @@ use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
 use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reporter;
 
 /// The schema unless another is named.
 const SCHEMA: &str = "leasehold";
@@ -145,9 +146,11 @@ impl PostgresBuilder {
                 let store = Arc::new(address.clone());
                 bell = Some(Wakes::new(subscribe::PREFIX, store, Handle::current()));
             } else {
-                tracing::warn!(
-                    "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"
-                );
+                reporter::log(|| {
+                    tracing::warn!(
+                        "a pooler that shares connections stands before the PostgreSQL server: no wake-ups, waiting clients poll"
+                    );
+                });
             }
             schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
             first = Some(link);

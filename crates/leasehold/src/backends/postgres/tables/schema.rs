@@ -9,6 +9,7 @@ use super::text::quote;
 use crate::backends::postgres::fault;
 use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reporter;
 
 /// The version that this build works with: of the tables, and of how the functions are called.
 const VERSION: i32 = 3;
@@ -89,7 +90,8 @@ pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
         Some(other) if other > VERSION => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "the tables are of version {other}, and this build knows {VERSION}; use a newer leasehold"
+                "the tables are of version {other}, written by a newer leasehold; this one knows {VERSION}: \
+                 update it, or name another schema"
             ),
         )),
         Some(other) => Err(Error::new(
@@ -146,10 +148,12 @@ async fn upgrade(client: &Client, schema: &str) -> Result<()> {
     match client.batch_execute(&format!("{}\n{upgrade}; COMMIT", functions(schema))).await {
         Ok(()) => Ok(()),
         Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            tracing::info!(
-                "the functions in the database are older than this client, and this user may not replace them; they work, \
-                 but lack what newer ones mend: let an administrator replace them"
-            );
+            reporter::log(|| {
+                tracing::info!(
+                    "the functions in the database are older than this client, and this user may not replace them; they \
+                     work, but lack what newer ones mend: let an administrator replace them"
+                );
+            });
             client.batch_execute("ROLLBACK").await.map_err(fault::statement)
         }
         Err(fault) => Err(fault::statement(fault)),

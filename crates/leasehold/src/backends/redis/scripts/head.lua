@@ -43,6 +43,8 @@ if head then
     mark, fence, version, keep, rest = unpacked(PLAIN, head)
   elseif mark == MARK and #head >= HEAD_LEAST then
     mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = unpacked(HEAD, head)
+  elseif string.find(mark, '^LH[2-9]:') then
+    return redis.error_reply('NEWER the key of the name was written by a newer leasehold')
   else
     return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
   end

@@ -23,6 +23,8 @@ if plain then
   held, waiting = 0, 0
 elseif sub(head, 1, 4) == 'LH1:' and #head >= 69 then
   mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest = struct.unpack('>c4dddddddds', head)
+elseif string.find(head, '^LH[2-9]:') then
+  return redis.error_reply('NEWER the key of the name was written by a newer leasehold')
 else
   return redis.error_reply('FOREIGN the key of the name holds something that leasehold did not write')
 end

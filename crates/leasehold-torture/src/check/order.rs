@@ -62,7 +62,9 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         let who: Vec<usize> = lock.acquires.iter().filter(in_vain).copied().collect();
         let mut ends = PrefixMax::new(who.len());
         for (place, number) in who.iter().enumerate() {
-            ends.raise(place, case.acquires[*number].returned, *number);
+            // It leaves the queue when its time is over, also if something of its own, as a log that blocks, holds it up then.
+            let Acquire { called, wait, returned, .. } = case.acquires[*number];
+            ends.raise(place, returned.min(called.saturating_add(wait)), *number);
         }
         (who.iter().map(|number| case.acquires[*number].called).collect(), ends)
     };

@@ -107,7 +107,9 @@ impl Visit for Line {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -115,7 +117,7 @@ mod tests {
     fn a_warning_is_one_line_and_the_rest_is_not_told() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&lines);
-        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().unwrap().push(line)));
+        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().push(line)));
         tracing::subscriber::with_default(heard, || {
             let error = std::io::Error::other("it is away");
             tracing::warn!(target: "leasehold::backends", %error, node = "b", "no wake-ups for now");
@@ -123,6 +125,6 @@ mod tests {
             tracing::warn!(target: "leasehold::telemetry", "lease lost");
             tracing::warn!(target: "other", "not ours");
         });
-        assert_eq!(*lines.lock().unwrap(), ["no wake-ups for now: it is away, node b"]);
+        assert_eq!(*lines.lock(), ["no wake-ups for now: it is away, node b"]);
     }
 }

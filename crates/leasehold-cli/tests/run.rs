@@ -208,7 +208,7 @@ fn a_store_that_does_not_work_exits_69_and_one_that_refuses_us_77() {
     let store = sqlite();
     assert_eq!(store.run(&["x", "true"]).code(), 0);
     let away = store.cut_off();
-    store.run(&["-n", "x", "true"]).says(69, "store busy");
+    store.run(&["-n", "x", "true"]).says(69, "store overloaded");
     drop(away);
     let open = store.path("open");
     std::fs::create_dir(&open).unwrap();

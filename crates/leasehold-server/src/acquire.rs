@@ -168,8 +168,8 @@ async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> R
             told.result("fail", gone.as_str());
             superseded(&claim, gone)
         }
-        Outcome::Failed(error) if error.kind() == leasehold::ErrorKind::Busy => {
-            told.result("busy", "store busy");
+        Outcome::Failed(error) if error.kind() == leasehold::ErrorKind::Overloaded => {
+            told.result("busy", "store overloaded");
             held(&claim, "BUSY_RETRY", &backend::Busy::unknown())
         }
         Outcome::Failed(error) => {

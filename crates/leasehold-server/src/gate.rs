@@ -106,7 +106,7 @@ impl Told {
     }
 
     pub(crate) fn refused(&mut self, refusal: &Refusal) {
-        let busy = refusal.code == leasehold::wire::code(leasehold::ErrorKind::Busy);
+        let busy = refusal.code == leasehold::wire::code(leasehold::ErrorKind::Overloaded);
         self.result(if busy { "busy" } else { "fail" }, &refusal.detail);
     }
 

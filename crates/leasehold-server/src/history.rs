@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -13,6 +13,7 @@ use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use leasehold::wire::floor_ms;
 use leasehold::{Fence, LeaseId, Name};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -180,7 +181,7 @@ impl fmt::Debug for History {
 impl History {
     fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
         let index = self.hasher.hash_one(name) as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
     pub(crate) fn note(&self, name: &Name, event: Event) {
@@ -245,8 +246,7 @@ mod tests {
             let name = Name::within("n", &format!("{number}")).unwrap();
             history.note(&name, granted(LeaseId::random(), "me", 1));
         }
-        let names: usize =
-            history.shards.iter().map(|s| s.lock().unwrap()).map(|s| s.young.len() + s.old.len()).sum();
+        let names: usize = history.shards.iter().map(|s| s.lock()).map(|s| s.young.len() + s.old.len()).sum();
         assert!(names <= 2 * SHARDS * NAMES, "{names} names are remembered");
         assert!(history.recent(&busy).is_empty());
     }

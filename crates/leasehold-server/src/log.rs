@@ -1,8 +1,10 @@
 //! One line for each operation, written by a thread of its own: a slow reader of the log delays no lock.
 
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::digits::Digits;
 
@@ -37,7 +39,7 @@ struct Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.desk.lock().closed = true;
+        self.desk.inside.lock().closed = true;
         self.desk.bell.notify_all();
     }
 }
@@ -63,19 +65,15 @@ struct Inside {
 }
 
 impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The writer's thread.
     fn write(&self, mut out: impl Write, form: LogForm) {
         let mut lines = Vec::new();
         loop {
             let idle = |inside: &mut Inside| inside.lines.is_empty() && !inside.closed;
-            let inside = self.bell.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+            let mut inside = self.inside.lock();
+            self.bell.wait_while(&mut inside, idle);
             let gather = |inside: &mut Inside| !inside.hurry && !inside.closed;
-            let gathered = self.bell.wait_timeout_while(inside, GATHER, gather);
-            let (mut inside, _) = gathered.unwrap_or_else(PoisonError::into_inner);
+            self.bell.wait_while_for(&mut inside, gather, GATHER);
             if inside.lines.is_empty() {
                 return;
             }
@@ -93,7 +91,7 @@ impl Desk {
             // With the reader gone there is nobody left to tell.
             let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
-            self.lock().writing = false;
+            self.inside.lock().writing = false;
             self.done.notify_all();
         }
     }
@@ -119,11 +117,11 @@ impl Log {
     /// Waits until what was logged so far is written, at most a second.
     pub fn flush(&self) {
         let Some(sender) = &self.0 else { return };
-        let mut inside = sender.desk.lock();
+        let mut inside = sender.desk.inside.lock();
         inside.hurry = true;
         sender.desk.bell.notify_all();
         let unwritten = |inside: &mut Inside| inside.writing || !inside.lines.is_empty();
-        drop(sender.desk.done.wait_timeout_while(inside, Duration::from_secs(1), unwritten));
+        sender.desk.done.wait_while_for(&mut inside, unwritten, Duration::from_secs(1));
     }
 
     /// Adds a warning.
@@ -141,7 +139,7 @@ impl Log {
         let mut line = Line::begin(sender.form);
         fill(&mut line);
         let line = line.end();
-        let mut inside = sender.desk.lock();
+        let mut inside = sender.desk.inside.lock();
         if inside.lines.len() + line.len() > CAPACITY {
             inside.dropped += 1;
             return;

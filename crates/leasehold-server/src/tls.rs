@@ -1,9 +1,10 @@
 //! Certificates, read again when told to.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use leasehold::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -36,7 +37,7 @@ impl Tls {
     /// As [`read`](Tls::read); the old certificate stays in use then.
     pub fn reload(&self) -> Result<()> {
         let new = Arc::new(config(&self.cert, &self.key, self.client_ca.as_ref())?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self.current.write() = new;
         Ok(())
     }
 
@@ -46,7 +47,7 @@ impl Tls {
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)).into()
+        Arc::clone(&self.current.read()).into()
     }
 }
 

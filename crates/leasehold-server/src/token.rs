@@ -5,9 +5,10 @@ mod share;
 mod usage;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use leasehold::{Error, ErrorKind, Name, Result};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -155,7 +156,7 @@ impl Tokens {
             }
         }
         let list = Arc::new(list);
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&list);
+        *self.list.write() = Arc::clone(&list);
         // Nobody finds a token that is struck out any more; those who have found it are told.
         for gone in before.iter().filter(|token| !list.iter().any(|kept| Arc::ptr_eq(kept, token))) {
             gone.change(None);
@@ -165,7 +166,7 @@ impl Tokens {
     }
 
     fn current(&self) -> Arc<Vec<Arc<Token>>> {
-        Arc::clone(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.list.read())
     }
 
     /// The token of a secret. All hashes are compared, each to its end, so that the time tells nothing.

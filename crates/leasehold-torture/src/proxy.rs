@@ -6,10 +6,11 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -223,27 +224,27 @@ impl Proxy {
     /// Closes the connection on which, counted over all from now on, this many more bytes have passed in
     /// that direction; not one more passes. Once.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
-        self.shared.traps().cuts[direction as usize] = Some(bytes);
+        self.shared.traps.lock().cuts[direction as usize] = Some(bytes);
     }
 
     /// Passes on the next request that contains these bytes in one chunk, and makes away with the first
     /// chunk that the server sends on that connection after it. Once. No bytes: any request.
     pub fn swallow_answer(&self, request: &[u8]) {
-        self.shared.traps().swallow.push((request.to_owned(), Swallow::One));
+        self.shared.traps.lock().swallow.push((request.to_owned(), Swallow::One));
     }
 
     /// Passes on the next request that contains these bytes in one chunk, and makes away with everything that the server
     /// sends on that connection after it, as a network does that loses an answer: no later one takes its place.
     /// Once. No bytes: any request.
     pub fn lose_answers(&self, request: &[u8]) {
-        self.shared.traps().swallow.push((request.to_owned(), Swallow::All));
+        self.shared.traps.lock().swallow.push((request.to_owned(), Swallow::All));
     }
 
     /// Takes back what [`cut_after`](Proxy::cut_after), [`swallow_answer`](Proxy::swallow_answer) and
     /// [`lose_answers`](Proxy::lose_answers) have not met yet. A connection whose answers are lost is reset: nobody
     /// hears of it otherwise, and for it the fault would never end.
     pub fn disarm(&self) {
-        let mut traps = self.shared.traps();
+        let mut traps = self.shared.traps.lock();
         traps.cuts = [None, None];
         traps.swallow.clear();
         drop(traps);
@@ -256,7 +257,7 @@ impl Proxy {
         let (caught, is_caught) = watch::channel(false);
         let (deliver, is_delivered) = watch::channel(false);
         let trap = Trap { request: request.to_owned(), caught, deliver: is_delivered };
-        self.shared.traps().hold.push(trap);
+        self.shared.traps.lock().hold.push(trap);
         HeldRequest { caught: is_caught, deliver }
     }
 }
@@ -291,11 +292,7 @@ impl HeldRequest {
     }
 }
 
-impl Shared {
-    fn traps(&self) -> MutexGuard<'_, Traps> {
-        self.traps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window == part)
@@ -398,7 +395,7 @@ impl Connection {
                     resets.wait_for(|plan| (plan.generation, plan.disarmed) != (generation, disarmed));
                 let Ok(now) = changed.await.map(|plan| *plan) else { return };
                 disarmed = now.disarmed;
-                if now.generation != generation || *self.swallow() == Swallow::All {
+                if now.generation != generation || *self.swallow.lock() == Swallow::All {
                     return;
                 }
             }
@@ -470,13 +467,9 @@ impl Connection {
         }
     }
 
-    fn swallow(&self) -> MutexGuard<'_, Swallow> {
-        self.swallow.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether an answer is swallowed that has just come.
     fn swallows(&self) -> bool {
-        let mut swallow = self.swallow();
+        let mut swallow = self.swallow.lock();
         let now = *swallow;
         if now == Swallow::One {
             *swallow = Swallow::None;
@@ -517,10 +510,10 @@ impl Connection {
     async fn spring_traps(&self, chunk: &Chunk) -> Result<(), End> {
         let Some(bytes) = &chunk.bytes else { return Ok(()) };
         let trap = {
-            let mut traps = self.shared.traps();
+            let mut traps = self.shared.traps.lock();
             if let Some(index) = traps.swallow.iter().position(|(request, _)| contains(bytes, request)) {
                 let (_, swallow) = traps.swallow.remove(index);
-                *self.swallow() = swallow;
+                *self.swallow.lock() = swallow;
             }
             let index = traps.hold.iter().position(|trap| contains(bytes, &trap.request));
             index.map(|index| traps.hold.remove(index))
@@ -534,7 +527,7 @@ impl Connection {
 
     /// Shortens the chunk to what may still pass; whether that was all.
     fn cut(&self, direction: Direction, bytes: &mut Vec<u8>) -> bool {
-        let mut traps = self.shared.traps();
+        let mut traps = self.shared.traps.lock();
         let cut = &mut traps.cuts[direction as usize];
         let Some(left) = *cut else { return false };
         let length = bytes.len() as u64;

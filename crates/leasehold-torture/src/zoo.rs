@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::bugs::{Bug, plant};
+use parking_lot::Mutex;
 
 use crate::check::Invariant;
 use crate::sim;
@@ -101,14 +101,14 @@ pub fn hunt(exhibit: Exhibit, seeds: u64, threads: usize) -> Hunt {
                     if seen.contains(&exhibit.caught_by) {
                         first.fetch_min(seed, Ordering::Relaxed);
                     }
-                    broken.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, seen);
+                    broken.lock().insert(seed, seen);
                 }
             });
         }
     });
     plant(None);
     let first = first.into_inner();
-    let broken = broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let broken = broken.into_inner();
     let mut also: BTreeSet<_> =
         broken.into_iter().filter(|(seed, _)| *seed <= first).flat_map(|(_, seen)| seen).collect();
     also.remove(&exhibit.caught_by);

@@ -309,7 +309,7 @@ impl<'a> Loop<'a> {
                         self.back.renew_claim();
                         self.failed(
                             sent,
-                            Error::new(ErrorKind::Busy, "the id of this claim is spent; try again"),
+                            Error::new(ErrorKind::Overloaded, "the id of this claim is spent; try again"),
                         )
                     }
                 }
@@ -481,7 +481,7 @@ impl<'a> Loop<'a> {
 
 /// Whether a store that says so does not work; to be refused, or asked too often, is an answer.
 fn is_broken(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::NetworkTimeout)
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::NetworkTimeout)
 }
 
 async fn cancelled(cancel: Option<&Cancel>) {

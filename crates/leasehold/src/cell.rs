@@ -3,9 +3,10 @@
 //! Shared by the guard, the renewal loop and the lost signals. No I/O; the clock is passed in.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
@@ -19,7 +20,7 @@ use crate::telemetry;
 /// What a guard knows about its lease, without asking the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum State {
+pub enum GuardState {
     /// Held, and the last renewal succeeded.
     Held,
     /// Held, but the last renewal failed or hangs. A confirmed renewal makes it `Held` again.
@@ -106,7 +107,7 @@ pub(crate) struct Cell {
 
 #[derive(Debug)]
 struct Belief {
-    state: State,
+    state: GuardState,
     reason: Option<LostReason>,
     mode: Mode,
     /// The store has not confirmed yet that it is only shared.
@@ -194,7 +195,7 @@ impl Cell {
             process: std::process::id(),
             since,
             belief: Mutex::new(Belief {
-                state: State::Held,
+                state: GuardState::Held,
                 reason: None,
                 mode: grant.mode,
                 downgrading: false,
@@ -216,11 +217,6 @@ impl Cell {
         }
     }
 
-    fn belief(&self) -> MutexGuard<'_, Belief> {
-        // Nothing below panics while holding it; a poisoned belief is still a valid one.
-        self.belief.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The only way to change the belief. It looks at the deadline first: one that has passed is a
     /// loss, whether or not anybody was there to notice. Then it changes what is to be changed, and
     /// tells of it when the lock is free again.
@@ -230,7 +226,7 @@ impl Cell {
         why: &dyn Display,
         change: impl FnOnce(&mut Belief, Moment) -> T,
     ) -> T {
-        let mut belief = self.belief();
+        let mut belief = self.belief.lock();
         let before = belief.state;
         let now = clock.now();
         if belief.deadline.is_some_and(|deadline| now >= deadline) {
@@ -241,9 +237,9 @@ impl Cell {
         let (after, reason, fence) = (belief.state, belief.reason, belief.fence);
         drop(belief);
         match (before, after) {
-            (State::Held, State::AtRisk) => telemetry::at_risk(&self.name, fence, why),
-            (State::AtRisk, State::Held) => telemetry::held_again(&self.name, fence),
-            (State::Held | State::AtRisk, State::Lost) => {
+            (GuardState::Held, GuardState::AtRisk) => telemetry::at_risk(&self.name, fence, why),
+            (GuardState::AtRisk, GuardState::Held) => telemetry::held_again(&self.name, fence),
+            (GuardState::Held | GuardState::AtRisk, GuardState::Lost) => {
                 self.lost.notify_waiters();
                 telemetry::lost(&self.name, fence, reason);
             }
@@ -254,7 +250,7 @@ impl Cell {
 
     fn look<T>(&self, clock: &dyn Clock, at: impl FnOnce(&mut Belief, Moment) -> T) -> T {
         if bugs::on(Bug::DeadlineNotLookedAt) {
-            return at(&mut self.belief(), clock.now());
+            return at(&mut self.belief.lock(), clock.now());
         }
         self.update(clock, &"", at)
     }
@@ -266,9 +262,9 @@ impl Cell {
     }
 
     /// The state at this moment.
-    pub(crate) fn state(&self, clock: &dyn Clock) -> State {
+    pub(crate) fn state(&self, clock: &dyn Clock) -> GuardState {
         if self.is_copy() {
-            return State::Lost;
+            return GuardState::Lost;
         }
         self.look(clock, |belief, _| belief.state)
     }
@@ -287,15 +283,15 @@ impl Cell {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        self.belief().mode
+        self.belief.lock().mode
     }
 
     pub(crate) fn fence(&self) -> Fence {
-        self.belief().fence
+        self.belief.lock().fence
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.belief().ttl
+        self.belief.lock().ttl
     }
 
     /// Time left by the local deadline; zero when it is not held, `None` for session locks.
@@ -316,7 +312,7 @@ impl Cell {
         self.look(clock, |belief, _| {
             let held = belief.is_alive();
             if held {
-                belief.state = State::Released;
+                belief.state = GuardState::Released;
             }
             held
         })
@@ -325,7 +321,7 @@ impl Cell {
     /// From here on it is only shared, whatever the store will answer; every renewal asks for that until
     /// the store has confirmed it. False if it has already.
     pub(crate) fn downgrade(&self) -> bool {
-        let mut belief = self.belief();
+        let mut belief = self.belief.lock();
         if belief.mode != Mode::Shared {
             belief.mode = Mode::Shared;
             belief.downgrading = true;
@@ -391,7 +387,7 @@ impl Cell {
             }
             // Also if a later one is under way: the store is there.
             belief.in_flight = None;
-            belief.state = State::Held;
+            belief.state = GuardState::Held;
         });
     }
 
@@ -402,7 +398,7 @@ impl Cell {
 
     /// Nobody will renew it or ask for it any more. Does not look at the clock, which may be what has failed.
     pub(crate) fn abandon(&self) {
-        let mut belief = self.belief();
+        let mut belief = self.belief.lock();
         let held = belief.is_alive();
         belief.lose(LostReason::Unattended);
         let (reason, fence) = (belief.reason, belief.fence);
@@ -450,7 +446,7 @@ impl Cell {
 
     /// The claim to wait on for the end of the lease, if it is time to begin.
     pub(crate) fn begin_watch(&self) -> Option<Claim> {
-        let mut belief = self.belief();
+        let mut belief = self.belief.lock();
         let begin = belief.is_alive() && belief.watch == Watch::No;
         belief.watch = if begin || belief.watch == Watch::Pending { Watch::Pending } else { Watch::No };
         let claim = Claim::new(self.name.clone(), belief.mode, belief.ttl, Arc::clone(&self.owner));
@@ -470,12 +466,12 @@ impl Cell {
 
     /// How long a renewal may take.
     pub(crate) fn renewal_timeout(&self) -> Duration {
-        renewal_timeout(self.belief().pace())
+        renewal_timeout(self.belief.lock().pace())
     }
 
     /// When the loop has to look again, which is where it is put in its queue; and where it was before.
     pub(crate) fn schedule(&self) -> (Moment, Moment) {
-        let mut belief = self.belief();
+        let mut belief = self.belief.lock();
         let had = belief.due;
         let end = belief.deadline.unwrap_or(belief.hold_until);
         belief.due = if belief.is_alive() { belief.next.min(end) } else { Moment::NEVER };
@@ -484,13 +480,13 @@ impl Cell {
 
     /// It is no longer in the loop's queue. Where it was.
     pub(crate) fn unschedule(&self) -> Moment {
-        std::mem::replace(&mut self.belief().due, Moment::NEVER)
+        std::mem::replace(&mut self.belief.lock().due, Moment::NEVER)
     }
 }
 
 impl Belief {
     fn is_alive(&self) -> bool {
-        matches!(self.state, State::Held | State::AtRisk)
+        matches!(self.state, GuardState::Held | GuardState::AtRisk)
     }
 
     /// What its timeouts and pauses are a part of: its ttl, or what comes closest for a session lock,
@@ -501,14 +497,14 @@ impl Belief {
 
     fn lose(&mut self, reason: LostReason) {
         if self.is_alive() {
-            self.state = State::Lost;
+            self.state = GuardState::Lost;
             self.reason = Some(reason);
         }
     }
 
     fn risk(&mut self) {
         if self.is_alive() {
-            self.state = State::AtRisk;
+            self.state = GuardState::AtRisk;
         }
     }
 }
@@ -536,13 +532,13 @@ mod tests {
         let most = Some(sent + Duration::from_millis(29_698));
         assert_eq!(deadline(sent, &hour, Duration::from_secs(30)), most);
         let cell = Cell::new(terms(None), sent, &hour, None);
-        assert_eq!(cell.belief().deadline, most);
+        assert_eq!(cell.belief.lock().deadline, most);
         let clock = crate::clock::SystemClock;
         let grant = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(30)));
         let cell = Cell::new(terms(None), clock.now(), &grant, None);
         let (_, sent) = cell.renewal(Duration::from_secs(30), &clock);
         cell.confirm(sent, &hour, &clock);
-        assert_eq!(cell.belief().deadline, Some(sent.at + Duration::from_millis(29_698)));
+        assert_eq!(cell.belief.lock().deadline, Some(sent.at + Duration::from_millis(29_698)));
     }
 
     fn terms(max_hold: Option<Duration>) -> Terms {
@@ -575,7 +571,7 @@ mod tests {
         let grant = Grant { waited, ..Grant::new(Fence::new(1), Mode::Exclusive, left) };
         let cell = Cell::new(terms(Some(hold)), sent, &grant, None);
         assert_eq!(cell.since, sent + waited);
-        assert_eq!(cell.belief().hold_until, sent + waited + hold);
+        assert_eq!(cell.belief.lock().hold_until, sent + waited + hold);
         assert_eq!(cell.schedule().1, sent + waited + Duration::from_secs(10));
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use crate::acquire::Acquired;
 use crate::backend::{Mode, Release, Released, Renewal, Renewed};
 use crate::bugs::{self, Bug};
-use crate::cell::{Cell, LostReason, Sent, State, Terms};
+use crate::cell::{Cell, GuardState, LostReason, Sent, Terms};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -121,7 +121,7 @@ impl Guard {
     }
 
     /// What is known about the lease now, without asking the store.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> GuardState {
         self.cell.state(self.clock())
     }
 
@@ -310,9 +310,9 @@ impl Guard {
     ///
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
-    pub async fn release(mut self) -> Result<State> {
+    pub async fn release(mut self) -> Result<GuardState> {
         if self.is_copy() {
-            return Ok(State::Lost);
+            return Ok(GuardState::Lost);
         }
         let (held, held_for) = self.end();
         let job = ReleaseJob { held, ..self.release_job() };
@@ -320,8 +320,8 @@ impl Guard {
         self.done = true;
         telemetry::released(&job.release.name, &answer, Some(held_for));
         match answer? {
-            Released::Done => Ok(State::Released),
-            Released::Gone(_) => Ok(State::Lost),
+            Released::Done => Ok(GuardState::Released),
+            Released::Gone(_) => Ok(GuardState::Lost),
         }
     }
 

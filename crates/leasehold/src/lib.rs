@@ -42,7 +42,7 @@ pub mod wire;
 
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
-pub use cell::{LostReason, State};
+pub use cell::{GuardState, LostReason};
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;

@@ -1,7 +1,7 @@
 //! The client: one store, the defaults of its locks, and the background work they share.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub(crate) struct Client {
 /// Where the background work runs.
 enum Home {
     /// The mutex is held while the thread is started. A start that failed is not kept: the next acquire tries again.
-    Thread(OnceLock<(Handle, ThreadId)>, std::sync::Mutex<()>),
+    Thread(OnceLock<(Handle, ThreadId)>, parking_lot::Mutex<()>),
     /// Somebody else's; beside it the thread, if there is one, on which the store's connections live.
     Runtime(Handle, OnceLock<()>, #[allow(dead_code)] Option<Thread>),
 }
@@ -111,7 +111,7 @@ impl Client {
                 if let Some((runtime, _)) = own.get() {
                     return Ok(runtime);
                 }
-                let _starting = starting.lock().unwrap_or_else(PoisonError::into_inner);
+                let _starting = starting.lock();
                 if let Some((runtime, _)) = own.get() {
                     return Ok(runtime);
                 }
@@ -286,9 +286,9 @@ impl LocksBuilder {
         let home = match (self.runtime, self.thread) {
             (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
             (None, Some(thread)) => {
-                Home::Thread(thread.work_for(&renewer).into(), std::sync::Mutex::default())
+                Home::Thread(thread.work_for(&renewer).into(), parking_lot::Mutex::default())
             }
-            (None, None) => Home::Thread(OnceLock::new(), std::sync::Mutex::default()),
+            (None, None) => Home::Thread(OnceLock::new(), parking_lot::Mutex::default()),
         };
         let client =
             Client { backend: self.backend, info, clock, renewer, closed, home, process: std::process::id() };

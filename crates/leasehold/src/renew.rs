@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -202,10 +203,6 @@ impl Renewer {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A number for a new cell.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
@@ -213,7 +210,7 @@ impl Renewer {
 
     /// Puts a cell where it belongs in the queue: when it is new, and whenever its times changed.
     pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.over {
             drop(queue);
             return cell.abandon();
@@ -235,14 +232,14 @@ impl Renewer {
 
     /// Takes a cell out of the queue.
     pub(crate) fn forget(&self, cell: &Cell) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.due.remove(&(cell.unschedule(), cell.number));
     }
 
     /// Sends a release in the background.
     pub(crate) fn send_release(&self, mut job: ReleaseJob) {
         job.token = Some(Token::new(&self.releases));
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.over {
             drop(queue);
             return unsent(job);
@@ -273,12 +270,12 @@ impl Renewer {
 
     /// Whether the loop has ended before the client.
     pub(crate) fn is_dead(&self) -> bool {
-        self.queue().over
+        self.queue.lock().over
     }
 
     /// Nothing is renewed or released in the background from here on: nobody must believe that it is.
     pub(crate) fn die(&self) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.over = true;
         let (due, releases) = (std::mem::take(&mut queue.due), std::mem::take(&mut queue.releases));
         queue.watches.clear();
@@ -297,7 +294,7 @@ impl Renewer {
 
     /// Lets the loop end when nothing is left to do.
     pub(crate) fn end(&self) {
-        self.queue().ended = true;
+        self.queue.lock().ended = true;
         self.bell.notify_one();
     }
 
@@ -320,7 +317,7 @@ impl Renewer {
         // Apart from the work: they end when their leases do, and nobody waits for that.
         let mut watches = FuturesUnordered::<Job>::new();
         while let Some(next) = self.start_due(&mut work) {
-            for (cell, claim) in std::mem::take(&mut self.queue().watches) {
+            for (cell, claim) in std::mem::take(&mut self.queue.lock().watches) {
                 watches.push(Box::pin(Arc::clone(&self).watch(cell, claim)));
             }
             tokio::select! {
@@ -336,7 +333,7 @@ impl Renewer {
     /// Starts everything that is due, and says when to look again; `None` when all is over.
     fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
         loop {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             let now = self.clock.now();
             let releases = std::mem::take(&mut queue.releases);
             let mut cells = VecDeque::new();
@@ -406,7 +403,7 @@ impl Renewer {
                     if self.tells_loss
                         && let Some(claim) = cell.begin_watch()
                     {
-                        self.queue().watches.push((Arc::clone(&cell), claim));
+                        self.queue.lock().watches.push((Arc::clone(&cell), claim));
                     }
                 }
                 Some(Ok(Renewed::Gone(_)))

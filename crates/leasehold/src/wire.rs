@@ -88,7 +88,7 @@ pub fn kind(code: &str) -> Option<ErrorKind> {
 const CODES: &[(ErrorKind, &str)] = &[
     (ErrorKind::InvalidArgument, "INVALID_ARGUMENT"),
     (ErrorKind::Unavailable, "UNAVAILABLE"),
-    (ErrorKind::Busy, "BUSY_RETRY"),
+    (ErrorKind::Overloaded, "BUSY_RETRY"),
     (ErrorKind::NetworkTimeout, "NETWORK_TIMEOUT"),
     (ErrorKind::AuthFailed, "AUTH_FAILED"),
     (ErrorKind::RateLimited, "RATE_LIMITED"),

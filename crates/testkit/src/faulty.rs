@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,11 +13,12 @@ use leasehold::backend::{
 };
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The kinds of error that are tried again.
 pub const RETRYABLE: [ErrorKind; 4] =
-    [ErrorKind::Unavailable, ErrorKind::Busy, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
+    [ErrorKind::Unavailable, ErrorKind::Overloaded, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
 
 /// The kinds that are not.
 pub const FINAL: [ErrorKind; 9] = [
@@ -227,13 +228,9 @@ impl Faulty {
         self
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the next calls of a verb do, one after the other; those after them do what they did before.
     pub fn plan(&self, verb: Verb, acts: impl IntoIterator<Item = Act>) {
-        self.shared().plans.insert(verb, acts.into_iter().collect());
+        self.shared.lock().plans.insert(verb, acts.into_iter().collect());
     }
 
     /// What every call of a verb does that no plan is about.
@@ -243,7 +240,7 @@ impl Faulty {
 
     /// Decides, call by call, what every call of a verb does that no plan is about.
     pub fn script(&self, verb: Verb, script: impl FnMut(&Call) -> Act + Send + 'static) {
-        self.shared().scripts.insert(verb, Box::new(script));
+        self.shared.lock().scripts.insert(verb, Box::new(script));
     }
 
     /// Lets the answers go that [`Act::Held`] holds back now.
@@ -253,37 +250,37 @@ impl Faulty {
 
     /// Changes every grant in an answer.
     pub fn on_grant(&self, change: impl Fn(&mut Grant) + Send + Sync + 'static) {
-        self.shared().on_grant = Some(Box::new(change));
+        self.shared.lock().on_grant = Some(Box::new(change));
     }
 
     /// Changes every busy answer.
     pub fn on_busy(&self, change: impl Fn(&mut Busy) + Send + Sync + 'static) {
-        self.shared().on_busy = Some(Box::new(change));
+        self.shared.lock().on_busy = Some(Box::new(change));
     }
 
     /// Every call so far, in order.
     pub fn log(&self) -> Vec<Call> {
-        self.shared().log.clone()
+        self.shared.lock().log.clone()
     }
 
     /// The calls of one verb so far, in order.
     pub fn calls(&self, verb: Verb) -> Vec<Call> {
-        self.shared().log.iter().filter(|call| call.verb == verb).cloned().collect()
+        self.shared.lock().log.iter().filter(|call| call.verb == verb).cloned().collect()
     }
 
     /// How many calls of one verb there were.
     pub fn count(&self, verb: Verb) -> usize {
-        self.shared().counts.get(&verb).copied().unwrap_or_default()
+        self.shared.lock().counts.get(&verb).copied().unwrap_or_default()
     }
 
     /// How many calls have neither been answered nor given up.
     pub fn under_way(&self) -> usize {
-        self.shared().log.iter().filter(|call| call.answer.is_none() && call.dropped.is_none()).count()
+        self.shared.lock().log.iter().filter(|call| call.answer.is_none() && call.dropped.is_none()).count()
     }
 
     /// Writes the call down, and decides what becomes of it.
     fn open(&self, verb: Verb, asked: Asked) -> (Act, Open) {
-        let mut shared = self.shared();
+        let mut shared = self.shared.lock();
         let count = shared.counts.entry(verb).or_default();
         let number = *count;
         *count += 1;
@@ -321,7 +318,7 @@ impl Faulty {
         if !self.info.fenced {
             grant.fence = Fence::UNFENCED;
         }
-        if let Some(change) = &self.shared().on_grant {
+        if let Some(change) = &self.shared.lock().on_grant {
             change(grant);
         }
     }
@@ -367,7 +364,7 @@ impl Open {
     fn close(mut self, answer: Answer) {
         self.closed = true;
         let now = self.faulty.clock.now();
-        let mut shared = self.faulty.shared();
+        let mut shared = self.faulty.shared.lock();
         let calls = shared.log.len();
         let call = &mut shared.log[self.index];
         call.answer = Some((now, answer));
@@ -379,7 +376,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         if !self.closed {
             let now = self.faulty.clock.now();
-            self.faulty.shared().log[self.index].dropped = Some(now);
+            self.faulty.shared.lock().log[self.index].dropped = Some(now);
         }
     }
 }
@@ -457,7 +454,7 @@ impl Backend for Faulty {
             match &mut attempt {
                 Attempt::Granted(grant) => this.dress(grant),
                 Attempt::Busy(busy) => {
-                    if let Some(change) = &this.shared().on_busy {
+                    if let Some(change) = &this.shared.lock().on_busy {
                         change(busy);
                     }
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
 use leasehold::clock::Moment;
-use leasehold::{Gone, Guard, Locks, LostReason, State};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 
 use super::alarm::now;
 
@@ -93,11 +93,11 @@ impl<'a> Standing<'a> {
         let due = self.deadline.map_or(now, |deadline| deadline - ttl * 3 / 5);
         let again = now + ttl / 20;
         match (self.guard.state(), self.at_risk) {
-            (State::AtRisk, false) if now >= due => {
+            (GuardState::AtRisk, false) if now >= due => {
                 self.at_risk = true;
                 (Some(Change::AtRisk(self.guard.valid_for().unwrap_or_default())), again)
             }
-            (State::Held, true) => {
+            (GuardState::Held, true) => {
                 self.at_risk = false;
                 (Some(Change::Renewed), due.max(again))
             }

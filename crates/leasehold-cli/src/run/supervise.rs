@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::clock::Moment;
-use leasehold::{Gone, Guard, Locks, LostReason, State};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
@@ -207,7 +207,7 @@ impl Supervised<'_> {
             Why::Lease if self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked)) => {
                 "the lock was revoked"
             }
-            Why::Lease if self.guard.state() == State::Lost => "the lock was lost",
+            Why::Lease if self.guard.state() == GuardState::Lost => "the lock was lost",
             Why::Lease => "the lock could not be renewed and is about to end",
         }
     }

@@ -188,13 +188,13 @@ impl Taking {
 
     /// The call failed: tried again while there is time to wait.
     async fn failed(&mut self, sent: Instant, error: Error) -> Option<Outcome> {
-        self.unanswered |= !matches!(error.kind(), ErrorKind::Busy);
+        self.unanswered |= !matches!(error.kind(), ErrorKind::Overloaded);
         let since = *self.failing_since.get_or_insert(sent);
         let end = self.started.elapsed() >= self.asked.wait || since.elapsed() >= PATIENCE;
         if !error.is_retryable() || end {
             return Some(Outcome::Failed(error));
         }
-        if error.kind() == ErrorKind::Busy {
+        if error.kind() == ErrorKind::Overloaded {
             // The last one is counted with the answer.
             self.app.metrics.found_busy("acquire");
         }

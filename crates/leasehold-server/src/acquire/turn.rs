@@ -7,11 +7,12 @@
 //! one store do not know of each other.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold::backend::Claim;
 use leasehold::{Cancel, LeaseId, Name};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::app::App;
@@ -56,11 +57,7 @@ pub(super) struct Turn {
     tell: Option<oneshot::Sender<Left>>,
 }
 
-impl Turns {
-    fn latest(&self) -> MutexGuard<'_, HashMap<Key, Latest>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Turns {}
 
 impl Turn {
     /// Stands behind whoever is under way with this claim's id, and tells it so.
@@ -70,7 +67,7 @@ impl Turn {
         let (tell, left) = oneshot::channel();
         let newer = Cancel::new();
         let latest = Latest { number, newer: newer.clone(), left };
-        let before = app.turns.latest().insert(key.clone(), latest);
+        let before = app.turns.latest.lock().insert(key.clone(), latest);
         let before = before.map(|before| {
             before.newer.cancel();
             before.left
@@ -91,7 +88,7 @@ impl Turn {
     /// Leaves this to the next, if there is one; otherwise the turn goes on.
     pub(super) fn hand_over(mut self, left: Left) -> Option<Self> {
         let is_latest =
-            self.app.turns.latest().get(&self.key).is_some_and(|latest| latest.number == self.number);
+            self.app.turns.latest.lock().get(&self.key).is_some_and(|latest| latest.number == self.number);
         if is_latest {
             return Some(self);
         }
@@ -102,7 +99,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut latest = self.app.turns.latest();
+        let mut latest = self.app.turns.latest.lock();
         if latest.get(&self.key).is_some_and(|latest| latest.number == self.number) {
             latest.remove(&self.key);
         }
@@ -136,6 +133,6 @@ mod tests {
         drop(second);
         assert!(third.comes().await.is_none(), "who was told leaves nothing");
         drop((third, elsewhere));
-        assert!(app.turns.latest().is_empty());
+        assert!(app.turns.latest.lock().is_empty());
     }
 }

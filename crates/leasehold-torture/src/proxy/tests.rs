@@ -28,7 +28,7 @@ impl Echo {
                 connections.spawn(async move {
                     let mut bytes = [0; 1024];
                     while let Ok(read @ 1..) = stream.read(&mut bytes).await {
-                        all.lock().unwrap().extend_from_slice(&bytes[..read]);
+                        all.lock().extend_from_slice(&bytes[..read]);
                         if stream.write_all(&bytes[..read]).await.is_err() {
                             return;
                         }
@@ -44,7 +44,7 @@ impl Echo {
     }
 
     fn heard(&self) -> String {
-        String::from_utf8(self.heard.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.heard.lock().clone()).unwrap()
     }
 
     async fn until_heard(&self, what: &str) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Mode as LockMode, Result};
-use leasehold::{Guard, Locks, LostReason, State};
+use leasehold::{Guard, GuardState, Locks, LostReason};
 
 use super::count::Count;
 use super::network::Wire;
@@ -63,7 +63,7 @@ pub(crate) fn start(
         claims: AtomicU64::new(0),
         tasks: AtomicU32::new(u32::from(plan.tasks)),
     });
-    let ended = Arc::new(std::sync::Mutex::new(Some(ended)));
+    let ended = Arc::new(parking_lot::Mutex::new(Some(ended)));
     for task in 0..plan.tasks {
         let (worker, ended, wire) = (Arc::clone(&worker), Arc::clone(&ended), wire.clone());
         process.spawn(async move {
@@ -75,7 +75,7 @@ pub(crate) fn start(
             worker.locks.close().await;
             wire.close();
             worker.world.write(worker.world.record(Kind::End, worker.process.number));
-            let ended = ended.lock().ok().and_then(|mut ended| ended.take());
+            let ended = ended.lock().take();
             if let Some(ended) = ended {
                 ended();
             }
@@ -327,7 +327,7 @@ impl Claiming {
         let outcome = cut_short(guard.release(), cut).await;
         let (kind, count) = match outcome {
             None => (Kind::ReleaseDropped, Count::ReleaseDropped),
-            Some(Ok(State::Released)) => (Kind::Released, Count::Released),
+            Some(Ok(GuardState::Released)) => (Kind::Released, Count::Released),
             Some(Ok(_)) => (Kind::ReleasedNothing, Count::ReleasedNothing),
             Some(Err(_)) => (Kind::ReleaseFailed, Count::ReleaseFailed),
         };

@@ -1,8 +1,9 @@
 //! One value for each tokio runtime that asks for it, gone when that runtime is: for connections, which answer fastest
 //! on the runtime of whoever calls.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id};
 use tokio::task::AbortHandle;
 
@@ -46,7 +47,7 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
         if runtime == self.home {
             return None;
         }
-        let mut entries = lock(&self.entries);
+        let mut entries = self.entries.lock();
         let Some(entry) = entries.iter_mut().find(|entry| entry.runtime == runtime) else {
             let farewell = Farewell { runtime, entries: Arc::downgrade(&self.entries) };
             let farewell = handle.spawn(async move {
@@ -65,12 +66,8 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
 
     /// Does something with all there are.
     pub(crate) fn each(&self, mut act: impl FnMut(&T)) {
-        lock(&self.entries).iter().filter_map(|entry| entry.value.as_deref()).for_each(&mut act);
+        self.entries.lock().iter().filter_map(|entry| entry.value.as_deref()).for_each(&mut act);
     }
-}
-
-fn lock<T>(entries: &Entries<T>) -> MutexGuard<'_, Vec<Entry<T>>> {
-    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the entry of a runtime away when that drops its tasks.
@@ -82,7 +79,7 @@ struct Farewell<T> {
 impl<T> Drop for Farewell<T> {
     fn drop(&mut self) {
         let Some(entries) = self.entries.upgrade() else { return };
-        let gone: Vec<_> = lock(&entries).extract_if(.., |entry| entry.runtime == self.runtime).collect();
+        let gone: Vec<_> = entries.lock().extract_if(.., |entry| entry.runtime == self.runtime).collect();
         // Not under the lock: a value may do anything when it is dropped.
         drop(gone);
     }
@@ -117,12 +114,12 @@ mod tests {
         }
         assert_eq!(ask(&third, 5), Some(4));
         drop(other);
-        assert_eq!(lock(&values.entries).len(), 1, "those of dead runtimes do not pile up");
+        assert_eq!(values.entries.lock().len(), 1, "those of dead runtimes do not pile up");
         assert_eq!(ask(&third, 5), Some(4));
         for _ in 0..100 {
             ask(&runtime(), 6);
         }
-        assert_eq!(lock(&values.entries).len(), 1);
+        assert_eq!(values.entries.lock().len(), 1);
     }
 
     #[test]

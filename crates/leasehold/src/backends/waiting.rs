@@ -3,8 +3,10 @@
 
 use std::collections::{HashMap, hash_map};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
 
 use crate::backend::{Attempt, Claim, Grant, Release};
 use crate::clock::Moment;
@@ -103,10 +105,6 @@ struct Inside {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Slot(Mutex::new(Inside { rung: None, waker: None, pending: 0 })))
     }
@@ -114,7 +112,7 @@ impl Slot {
     /// Wakes its waiter.
     pub(crate) fn ring(&self, grant: Option<(Grant, Moment)>) {
         let waker = {
-            let mut inside = self.lock();
+            let mut inside = self.0.lock();
             inside.rung = Some(grant);
             inside.waker.take()
         };
@@ -125,7 +123,7 @@ impl Slot {
 
     /// Whether somebody is waiting to be rung at this moment.
     pub(crate) fn is_waited_on(&self) -> bool {
-        self.lock().pending > 0
+        self.0.lock().pending > 0
     }
 
     /// Waits to be rung.
@@ -135,7 +133,7 @@ impl Slot {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-        let mut inside = self.lock();
+        let mut inside = self.0.lock();
         match &mut inside.rung {
             Some(grant) => Poll::Ready(grant.take()),
             None => {
@@ -151,13 +149,13 @@ struct Pending<'a>(&'a Slot);
 
 impl<'a> Pending<'a> {
     fn new(slot: &'a Slot) -> Self {
-        slot.lock().pending += 1;
+        slot.0.lock().pending += 1;
         Pending(slot)
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.0.lock().pending -= 1;
+        self.0.0.lock().pending -= 1;
     }
 }

@@ -6,12 +6,13 @@
 //! is told to try again, so that nothing can be missed in between.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -103,7 +104,7 @@ impl<S: Subscribe> Wakes<S> {
     pub(crate) fn enter(&self, claim: &Claim, ticket_ttl: Duration) -> u64 {
         let key = (claim.name.clone(), claim.id);
         let until = Instant::now() + ticket_ttl.min(LONGEST_PLACE);
-        let mut inside = self.table.inside();
+        let mut inside = self.table.inside.lock();
         let Inside { waiting, numbers, last, .. } = &mut *inside;
         let number = *numbers.entry(key.clone()).or_insert_with(|| {
             *last += 1;
@@ -118,7 +119,7 @@ impl<S: Subscribe> Wakes<S> {
 
     /// Takes out a claim that no longer waits. Whoever still waits on it learns so by trying again.
     pub(crate) fn leave(&self, name: &Name, id: &LeaseId) {
-        let mut inside = self.table.inside();
+        let mut inside = self.table.inside.lock();
         let number = inside.numbers.remove(&(name.clone(), *id));
         let gone = number.and_then(|number| inside.waiting.remove(&number));
         drop(inside);
@@ -137,7 +138,7 @@ impl<S: Subscribe> Wakes<S> {
     /// Waits until the claim is called, or nothing is sure any more.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let slot = {
-            let inside = self.table.inside();
+            let inside = self.table.inside.lock();
             let number = inside.numbers.get(&(claim.name.clone(), claim.id));
             // Not there: it has come to an end. Trying again tells.
             let Some(waiter) = number.and_then(|number| inside.waiting.get(number)) else {
@@ -165,10 +166,6 @@ impl<S> Drop for Wakes<S> {
 }
 
 impl Table {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a connection while somebody waits. Runs until it is aborted.
     async fn listen<S: Subscribe>(&self, store: &S) {
         let mut told = false;
@@ -236,7 +233,7 @@ impl Table {
 
     /// Tells those with these numbers.
     fn call(&self, numbers: &str) {
-        let inside = self.inside();
+        let inside = self.inside.lock();
         let called = numbers.split(' ').filter_map(|number| inside.waiting.get(&number.parse().ok()?));
         let slots: Vec<_> = called.map(|waiter| Arc::clone(&waiter.slot)).collect();
         drop(inside);
@@ -245,7 +242,7 @@ impl Table {
 
     /// The connection has come or gone: everybody tries again.
     fn change(&self, down: bool) {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.down = down;
         let slots: Vec<_> = inside.waiting.values().map(|waiter| Arc::clone(&waiter.slot)).collect();
         drop(inside);
@@ -255,7 +252,7 @@ impl Table {
     /// Whether anybody waits whose place has not lapsed; the others are taken out.
     fn is_awaited(&self) -> bool {
         let now = Instant::now();
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         let Inside { waiting, numbers, .. } = &mut *inside;
         let lapsed = waiting.extract_if(|_, waiter| waiter.until <= now);
         let lapsed: Vec<Waiter> = lapsed.map(|(_, waiter)| waiter).collect();

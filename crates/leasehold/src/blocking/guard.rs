@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::block_on;
 use crate::backend::Mode;
-use crate::cell::{LostReason, State};
+use crate::cell::{GuardState, LostReason};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::guard::LostSignal;
@@ -58,7 +58,7 @@ impl Guard {
     }
 
     /// What is known about the lease now, without asking the store.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> GuardState {
         self.0.state()
     }
 
@@ -137,9 +137,9 @@ impl Guard {
     ///
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
-    pub fn release(self) -> Result<State> {
+    pub fn release(self) -> Result<GuardState> {
         if self.0.is_copy() {
-            return Ok(State::Lost);
+            return Ok(GuardState::Lost);
         }
         let client = self.0.client().clone();
         client.block_on(self.0.release())

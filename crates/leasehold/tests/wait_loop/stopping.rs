@@ -1,6 +1,6 @@
 //! Acquires that are told to stop.
 
-use leasehold::{Cancel, ErrorKind, Mode, State};
+use leasehold::{Cancel, ErrorKind, GuardState, Mode};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, poll_at_most, settle};
 
@@ -81,8 +81,8 @@ async fn a_closed_client_sends_nothing_more_and_keeps_what_it_holds() {
     }
     assert_eq!(world.store.log().len(), calls);
     tokio::time::sleep(ms(120_000)).await;
-    assert_eq!(guard.state(), State::Held, "it is still renewed");
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.state(), GuardState::Held, "it is still renewed");
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]

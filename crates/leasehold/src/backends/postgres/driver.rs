@@ -6,12 +6,13 @@
 //! move the socket back and forth for calls that follow each other costs as much as a tenth of them.
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
@@ -76,10 +77,6 @@ impl Driver {
         Arc::new(Driver { line, inside: Mutex::new(inside), home: Arc::default() })
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The task at home, until the connection is over. Dropped, it closes the connection.
     pub(crate) async fn run(self: Arc<Self>) {
         let _closing = Closing::new(&self);
@@ -89,7 +86,7 @@ impl Driver {
 
     fn poll_at_home(&self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
         self.home.task.register(cx.waker());
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         if let Some(since) = inside.vacant {
             timer.as_mut().reset((since + VACANT).into());
             inside.is_watched = timer.poll(cx).is_pending();
@@ -128,7 +125,7 @@ impl Driver {
 
     /// Closes the connection.
     pub(crate) fn close(&self) {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         self.end(&mut inside);
         let guest = inside.guest.take();
         drop(inside);
@@ -147,7 +144,7 @@ impl Driver {
 
     /// Takes the I/O home from a call whose runtime may be blocked.
     pub(crate) fn take_home(&self) {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         let guest = inside.guest.take();
         if guest.is_some() || inside.vacant.is_some() {
             self.come_home(&mut inside);
@@ -171,7 +168,7 @@ impl Driver {
 
     /// A call begins: as guest, if it is alone and on a runtime.
     fn enter(&self, waker: &Waker) -> Seat {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.calls += 1;
         if inside.calls > 1 {
             drop(inside);
@@ -199,7 +196,7 @@ impl Driver {
 
     /// A guest's turn; whether it still is one.
     fn step_as_guest(&self, number: u64, waker: &Waker) -> bool {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         let inside = &mut *inside;
         match &mut inside.guest {
             Some((guest, known)) if *guest == number => known.clone_from(waker),
@@ -213,7 +210,7 @@ impl Driver {
         if let Seat::None = seat {
             return;
         }
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.calls -= 1;
         if let (Seat::Guest(number), Some((guest, _))) = (seat, &inside.guest)
             && number == *guest

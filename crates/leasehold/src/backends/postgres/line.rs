@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use parking_lot::Mutex;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::runtime::{Handle, Id};
@@ -61,17 +62,13 @@ pub(crate) struct WithoutIo(Arc<Mutex<Vec<Id>>>);
 const WITHOUT_IO_KNOWN: usize = 64;
 
 impl WithoutIo {
-    fn known(&self) -> MutexGuard<'_, Vec<Id>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ids may be used again: the next one would then have its I/O done at home, which is slower and right.
     fn has(&self, runtime: &Handle) -> bool {
-        self.known().contains(&runtime.id())
+        self.0.lock().contains(&runtime.id())
     }
 
     fn add(&self, runtime: &Handle) {
-        let mut known = self.known();
+        let mut known = self.0.lock();
         if known.len() == WITHOUT_IO_KNOWN {
             known.remove(0);
         }
@@ -129,13 +126,9 @@ impl Line {
         Ok(Arc::new(Line(Mutex::new(Some(inside)))))
     }
 
-    fn inside(&self) -> MutexGuard<'_, Option<Inside>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets another runtime watch it.
     pub(crate) fn go_to(&self, runtime: &Handle) -> io::Result<()> {
-        let mut inside = self.inside();
+        let mut inside = self.0.lock();
         let inside = inside.as_mut().ok_or_else(closed)?;
         if runtime.id() == inside.home.id() {
             return inside.come_home();
@@ -151,12 +144,12 @@ impl Line {
 
     /// Lets home watch it again.
     pub(crate) fn come_home(&self) -> io::Result<()> {
-        self.inside().as_mut().ok_or_else(closed)?.come_home()
+        self.0.lock().as_mut().ok_or_else(closed)?.come_home()
     }
 
     /// Closes it, whatever is still to be read or written.
     pub(crate) fn close(&self) {
-        let _closed = self.inside().take();
+        let _closed = self.0.lock().take();
     }
 }
 
@@ -247,7 +240,7 @@ pub(crate) struct LineStream(pub(crate) Arc<Line>);
 
 impl LineStream {
     fn with<T>(&self, act: impl FnOnce(&mut Inside) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &mut *self.0.inside() {
+        match &mut *self.0.0.lock() {
             Some(inside) => act(inside),
             None => Poll::Ready(Err(closed())),
         }

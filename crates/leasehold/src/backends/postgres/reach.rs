@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
@@ -52,11 +53,7 @@ enum Place {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastReached(Arc<Mutex<Option<(usize, Place)>>>);
 
-impl LastReached {
-    fn lock(&self) -> MutexGuard<'_, Option<(usize, Place)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl LastReached {}
 
 /// What it takes to connect.
 pub(crate) struct Way<'a> {
@@ -86,7 +83,7 @@ impl Way<'_> {
         if ports.len() > 1 && ports.len() != count {
             return Err(Error::invalid("the URL must have one port, or as many as hosts"));
         }
-        let last = self.last.lock().clone();
+        let last = self.last.0.lock().clone();
         // Among hosts that are not asked whether they are the primary, the first one that answers is meant.
         let any_order = count == 1 || config.get_target_session_attrs() != TargetSessionAttrs::Any;
         let first = last.as_ref().filter(|_| any_order).map_or(0, |(index, _)| *index);
@@ -144,7 +141,7 @@ impl Way<'_> {
             let connecting = async { ready(self.connect_to(target).await?).await };
             match in_time(self.limit, connecting).await {
                 Ok(reached) => {
-                    *self.last.lock() = Some((index, place));
+                    *self.last.0.lock() = Some((index, place));
                     return Ok(reached);
                 }
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
@@ -341,7 +338,7 @@ mod tests {
         let connected = way.first_of(targets.into(), 0, &|reached| std::future::ready(Ok(reached)));
         let reached = testkit::until::in_time("the second answers", connected).await.unwrap();
         assert_eq!(reached.target.place, Place::Tcp(address));
-        assert_eq!(*way.last.lock(), Some((0, Place::Tcp(address))));
+        assert_eq!(*way.last.0.lock(), Some((0, Place::Tcp(address))));
     }
 
     #[cfg(target_os = "linux")]

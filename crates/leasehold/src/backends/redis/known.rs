@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
@@ -47,24 +48,20 @@ impl Inside {
 }
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A sweep is called.
     pub(super) fn sweeps(&self) {
-        self.lock().swept = Some(Instant::now());
+        self.inside.lock().swept = Some(Instant::now());
         self.is_swept.store(true, Ordering::Relaxed);
     }
 
     /// A walk begins.
     pub(super) fn begins(&self) {
-        self.lock().walk += 1;
+        self.inside.lock().walk += 1;
     }
 
     /// The walk is over: it began then, and has met these.
     pub(super) fn ends(&self, began: Instant, names: BTreeSet<String>) {
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         let walk = inside.walk;
         inside.last = Some(Last { began, names });
         // What was asked for before the walk began, it has met, unless it is no longer in use.
@@ -76,7 +73,7 @@ impl Known {
         if !self.is_swept.load(Ordering::Relaxed) {
             return;
         }
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         if inside.is_kept_up() {
             let Inside { walk, asked, .. } = &mut *inside;
             if let Some(known) = asked.get_mut(name.stored()) {
@@ -92,13 +89,13 @@ impl Known {
 
     /// How old what is known is; `None` if it takes a walk to know.
     pub(super) fn age(&self) -> Option<Duration> {
-        let inside = self.lock();
+        let inside = self.inside.lock();
         inside.last.as_ref().filter(|_| inside.is_kept_up()).map(|last| last.began.elapsed())
     }
 
     /// Names that begin with this and come after that, in order; so many at most.
     pub(super) fn after(&self, prefix: &str, after: &str, most: usize) -> Result<Vec<Name>> {
-        let inside = self.lock();
+        let inside = self.inside.lock();
         let Some(last) = &inside.last else {
             return Err(Error::new(ErrorKind::Unavailable, "the list is too old by now; try again"));
         };
@@ -162,7 +159,7 @@ mod tests {
         known.sweeps();
         walk(&known, &[]);
         (0..=MOST_ASKED).for_each(|n| known.asked(&name(&n.to_string())));
-        assert_eq!(known.lock().asked.len(), MOST_ASKED);
+        assert_eq!(known.inside.lock().asked.len(), MOST_ASKED);
     }
 
     #[test]
@@ -170,10 +167,10 @@ mod tests {
         let known = Known::default();
         known.sweeps();
         walk(&known, &["a"]);
-        known.lock().swept = Instant::now().checked_sub(SWEEPS_NO_MORE);
+        known.inside.lock().swept = Instant::now().checked_sub(SWEEPS_NO_MORE);
         assert_eq!(known.age(), None);
         known.asked(&name("b"));
-        assert!(known.lock().asked.is_empty() && known.lock().last.is_none());
+        assert!(known.inside.lock().asked.is_empty() && known.inside.lock().last.is_none());
         assert!(known.after("", "", 10).is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! One connection to one server, replaced when it breaks.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
@@ -145,24 +146,20 @@ impl Link {
 
     /// With a connection of the caller's own to begin with.
     pub(super) fn lent(self, connection: MultiplexedConnection) -> Self {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.current, state.lent) = (Some(connection), true);
         drop(state);
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn current(&self) -> Option<(MultiplexedConnection, u64)> {
-        let state = self.state();
+        let state = self.state.lock();
         state.current.clone().map(|connection| (connection, state.generation))
     }
 
     /// The next call makes a new connection, unless somebody has already.
     fn broken(&self, generation: u64, fault: &RedisError) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.generation == generation {
             state.current = None;
             state.generation += 1;
@@ -195,7 +192,7 @@ impl Link {
         if self.current().is_none() {
             Box::pin(self.reconnect()).await?;
         }
-        let at = self.state().at.clone();
+        let at = self.state.lock().at.clone();
         self.address.client(at.ok_or_else(nowhere)?)
     }
 
@@ -207,7 +204,7 @@ impl Link {
             return Ok(current);
         }
         // One try serves all who were waiting for it.
-        if let Some((at, error)) = &self.state().failed
+        if let Some((at, error)) = &self.state.lock().failed
             && *at >= asked
         {
             return Err(error.duplicate());
@@ -215,7 +212,7 @@ impl Link {
         let link = Arc::clone(self);
         let work = self.home.spawn(async move {
             let made = link.connect().await;
-            let mut state = link.state();
+            let mut state = link.state.lock();
             match made {
                 Ok((at, connection)) => {
                     (state.current, state.failed, state.lent) = (Some(connection), None, false);
@@ -232,14 +229,14 @@ impl Link {
         if let Some(current) = self.current() {
             return Ok(current);
         }
-        let failed = self.state().failed.as_ref().map(|(_, error)| error.duplicate());
+        let failed = self.state.lock().failed.as_ref().map(|(_, error)| error.duplicate());
         Err(failed
             .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the connection to Redis broke at once")))
     }
 
     async fn connect(&self) -> Result<(ConnectionAddr, MultiplexedConnection)> {
         let Link { address, server, turn, patience, .. } = self;
-        let first = self.state().at.clone().filter(|_| bugs::on(Bug::RedisAsksSentinelsOnce));
+        let first = self.state.lock().at.clone().filter(|_| bugs::on(Bug::RedisAsksSentinelsOnce));
         if let Some(first) = first {
             return Ok((first.clone(), address.connect(&first, *patience).await?));
         }

@@ -8,7 +8,7 @@ mod waiting;
 use std::time::Instant;
 
 use crate::acquire::TICKET_TTL;
-use crate::cell::State;
+use crate::cell::GuardState;
 use crate::guard::Guard;
 use crate::locks::Locks;
 use crate::name::Name;
@@ -44,7 +44,7 @@ async fn nobody_waits(t: &Trial, name: &Name, since: Instant) -> Shown {
     Ok(())
 }
 
-fn is_released(state: State) -> Shown {
-    ensure!(state == State::Released, "releasing said {state:?}");
+fn is_released(state: GuardState) -> Shown {
+    ensure!(state == GuardState::Released, "releasing said {state:?}");
     Ok(())
 }

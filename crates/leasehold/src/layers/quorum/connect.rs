@@ -1,10 +1,11 @@
 //! A quorum from one URL, and nodes that are not there yet.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, FutureExt as _, Shared, join_all};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{LEAST_NODES, Node, Quorum, twice};
@@ -128,7 +129,7 @@ impl Lazy {
 
     /// The try that is under way, or a new one.
     fn opening(&self) -> Opening {
-        let mut latest = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.opening.lock();
         if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
             return opening.clone();
         }
@@ -136,7 +137,7 @@ impl Lazy {
         let identities = Arc::clone(&self.identities);
         let task = self.home.spawn(async move {
             let Opened { backend, identity } = opened.await?;
-            let mut known = identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = identities.lock();
             let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
             if identity.is_some() && others.any(|(_, other)| *other == identity) {
                 return Err(twice(place));

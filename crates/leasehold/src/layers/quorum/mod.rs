@@ -12,10 +12,11 @@ mod turns;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::backend::{
@@ -270,10 +271,6 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn burnt(&self) -> MutexGuard<'_, HashMap<LeaseId, Instant>> {
-        self.burnt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What a node shows for a lease id: the id, or its digest.
     fn shown_by(&self, node: usize, id: LeaseId) -> LeaseId {
         if self.members[node].backend.info().shows_ids { id } else { id.digest() }
@@ -415,13 +412,12 @@ impl Backend for Quorum {
             let tally = Arc::clone(&self.nodes.tally);
             async move {
                 let swept = backend.sweep().await?;
-                tally.lock().unwrap_or_else(PoisonError::into_inner).add(node, swept.expired);
+                tally.lock().add(node, swept.expired);
                 Ok(swept)
             }
         };
         let answers = self.nodes.ask(SCAN_TIMEOUT, found).await?;
-        let expired =
-            self.nodes.tally.lock().unwrap_or_else(PoisonError::into_inner).count(self.nodes.majority);
+        let expired = self.nodes.tally.lock().count(self.nodes.majority);
         let most =
             |of: fn(&Swept) -> u64| answers.iter().map(|(_, swept)| of(swept)).max().unwrap_or_default();
         Ok(Swept {

@@ -1,8 +1,8 @@
 //! Which calls on a session the server has not answered yet, and for how long it has answered none.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The calls of one session. The server answers them in the order in which they were sent.
@@ -35,13 +35,9 @@ impl Calls {
         Calls(Mutex::new(Inside { sent, answered, abandoned, awaited, since: Instant::now() }))
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A call is about to be sent.
     pub(super) fn begin(&self) -> Call<'_> {
-        let mut inside = self.inside();
+        let mut inside = self.0.lock();
         if !inside.is_open() {
             inside.since = Instant::now();
         }
@@ -52,17 +48,17 @@ impl Calls {
 
     /// The number of the last call.
     pub(super) fn last(&self) -> u64 {
-        self.inside().sent
+        self.0.lock().sent
     }
 
     /// All calls up to this one are answered.
     pub(super) fn settle(&self, number: u64) {
-        self.inside().settle(number);
+        self.0.lock().settle(number);
     }
 
     /// For how long the server has answered none of those that are under way; `None` if none is.
     pub(super) fn unanswered_for(&self) -> Option<Duration> {
-        let inside = self.inside();
+        let inside = self.0.lock();
         inside.is_open().then(|| inside.since.elapsed())
     }
 }
@@ -81,7 +77,7 @@ impl Call<'_> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        let mut inside = self.calls.inside();
+        let mut inside = self.calls.0.lock();
         inside.awaited -= 1;
         inside.abandoned = inside.abandoned.max(self.number);
     }

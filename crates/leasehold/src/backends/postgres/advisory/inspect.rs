@@ -44,7 +44,7 @@ impl Store {
 
     /// The names this client holds or waits for: the server knows only keys.
     fn names(&self, prefix: &str, after: Option<&str>) -> Vec<Name> {
-        let book = self.book();
+        let book = self.book.lock();
         let waited = book.waiting.values().map(|waiter| &waiter.name);
         let mut names: Vec<Name> = book
             .leases()
@@ -112,7 +112,7 @@ impl Store {
     /// A waiter of this client, which is known better, by the server's process that waits.
     fn waiter(&self, key: AdvisoryKey, pid: i32) -> Option<WaiterInfo> {
         let now = self.now();
-        let book = self.book();
+        let book = self.book.lock();
         let mut all = book.waiting.iter();
         let (id, own) = all.find(|(_, waiter)| waiter.key == key && waiter.pid == Some(pid))?;
         let waited = now.since(own.since);
@@ -120,7 +120,7 @@ impl Store {
     }
 
     fn holder(&self, key: AdvisoryKey, pid: i32, mode: Mode, program: &str) -> Result<HolderInfo> {
-        let book = self.book();
+        let book = self.book.lock();
         let own = book.leases().find(|(_, lease)| lease.key == key && lease.session().pid() == pid);
         Ok(match own {
             Some((id, lease)) => HolderInfo {

@@ -1,10 +1,11 @@
 //! The sessions of a store: shared by locks that were taken without blocking, or one's own while it waits.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -59,10 +60,6 @@ impl Pool {
         })
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A session for what does not block, other than those named.
     pub(super) async fn shared(&self, not: &[Arc<Session>]) -> Result<Loan> {
         if let Some(loan) = self.find_shared(not, STUCK_SESSIONS) {
@@ -80,19 +77,19 @@ impl Pool {
             // Better one that is stuck than none.
             return self.find_shared(not, 1).ok_or_else(|| {
                 Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Overloaded,
                     "this client has as many connections to PostgreSQL as it may; raise the URL's option connections",
                 )
             });
         };
-        self.inside().shared.push((Arc::clone(&session), 1));
+        self.inside.lock().shared.push((Arc::clone(&session), 1));
         Ok(self.loan(session))
     }
 
     /// A shared session that is there. One on which nothing is answered for a while is passed over, unless there are so
     /// many of them that another would hardly fare better.
     fn find_shared(&self, not: &[Arc<Session>], stuck: usize) -> Option<Loan> {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.shared.retain(|(session, _)| !session.is_over());
         let free = |session: &Arc<Session>| !not.iter().any(|other| Arc::ptr_eq(other, session));
         let mut at_work = 0;
@@ -115,7 +112,7 @@ impl Pool {
             match self.own().await? {
                 Some(loan) => Ok(loan),
                 None => self.find_shared(std::slice::from_ref(session), usize::MAX).ok_or_else(|| {
-                    Error::new(ErrorKind::Busy, "there is no other connection to PostgreSQL to ask on")
+                    Error::new(ErrorKind::Overloaded, "there is no other connection to PostgreSQL to ask on")
                 }),
             }
         })
@@ -151,7 +148,7 @@ impl Pool {
     }
 
     fn take_idle(&self) -> Option<Arc<Session>> {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         inside.idle.retain(|(session, _)| !session.is_over());
         inside.idle.pop().map(|(session, _)| session)
     }
@@ -177,7 +174,7 @@ impl Pool {
 
     /// A lease or an attempt is over.
     fn done(&self, session: &Arc<Session>) {
-        let mut inside = self.inside();
+        let mut inside = self.inside.lock();
         if let Some(index) = inside.shared.iter().position(|(other, _)| Arc::ptr_eq(other, session)) {
             inside.shared[index].1 -= 1;
             if index == 0 || inside.shared[index].1 > 0 {
@@ -200,7 +197,7 @@ impl Pool {
         self.home.spawn(async move {
             tokio::time::sleep(IDLE.1).await;
             if let Some(pool) = me.upgrade() {
-                pool.inside().idle.retain(|(_, since)| since.elapsed() < IDLE.1);
+                pool.inside.lock().idle.retain(|(_, since)| since.elapsed() < IDLE.1);
             }
         });
     }

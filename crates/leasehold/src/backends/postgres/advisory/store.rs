@@ -1,8 +1,9 @@
 //! The verbs that do not wait. Each runs to its end, also if nobody waits for it any more.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
@@ -41,11 +42,6 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        // Nothing panics while it is locked; should it ever, what is there is still right.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -62,7 +58,7 @@ impl Store {
         }
         let key = self.key(&claim.name)?;
         let not = loop {
-            let known = self.book().begin(&claim, key, self.now())?;
+            let known = self.book.lock().begin(&claim, key, self.now())?;
             match known {
                 Known::Answer(attempt) => return Ok(attempt),
                 Known::Held => return Ok(busy()),
@@ -103,7 +99,7 @@ impl Store {
         let grant = held.grant.clone();
         let (name, metadata) = (claim.name.clone(), claim.metadata.clone());
         let lease = Lease { name, key, loan, held, metadata, changing: false };
-        let kept = self.book().keep(claim.id, lease, self.now());
+        let kept = self.book.lock().keep(claim.id, lease, self.now());
         kept.map(|()| grant).map_err(|lease| lease.loan)
     }
 
@@ -111,7 +107,7 @@ impl Store {
     async fn settled(&self, id: &LeaseId) -> MutexGuard<'_, Book> {
         loop {
             let (over, session) = {
-                let book = self.book();
+                let book = self.book.lock();
                 match book.changing(id) {
                     Some(change) => change,
                     None => return book,
@@ -169,7 +165,7 @@ impl Store {
                 done = session.downgrade(&self.sql, key) => done.inspect_err(|_| session.give_up())?,
             }
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
             return Ok(Renewed::Gone(Gone::NotFound));
         };
@@ -201,7 +197,7 @@ impl Store {
         let (released, lease) = self.settled(&release.id).await.release(&release, self.now());
         let Some(lease) = lease else {
             // One who no longer waits is out of the server's queue when this is answered.
-            let leaving = self.book().leaving(&release.id);
+            let leaving = self.book.lock().leaving(&release.id);
             if let Some(left) = leaving {
                 left.await;
             }
@@ -226,7 +222,7 @@ impl Store {
         if self.sql.fenced {
             let Some(loan) = self.pool.own().await? else {
                 return Err(Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Overloaded,
                     "this client has no connection to PostgreSQL left to sweep on; raise the URL's option `connections`",
                 ));
             };
@@ -236,7 +232,7 @@ impl Store {
                 swept.counters = self.forget(&loan, table, seen, began).await?;
             }
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.drop_all_lost(self.now());
         (swept.held, swept.waiting) = (book.leases().count() as u64, book.waiting.len() as u64);
         Ok(swept)
@@ -280,11 +276,11 @@ impl Seen {
     const NONE: (i16, i64) = (0, i64::MIN);
 
     fn last(&self) -> (i16, i64) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn note(&self, last: (i16, i64)) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        *self.0.lock() = last;
     }
 }
 
@@ -304,7 +300,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.store.book().end(self.key, self.changes.as_ref());
+        self.store.book.lock().end(self.key, self.changes.as_ref());
     }
 }
 

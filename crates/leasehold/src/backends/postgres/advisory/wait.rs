@@ -91,7 +91,7 @@ impl Store {
             }
         };
         let session = Arc::clone(loan.session());
-        if let Some(waiter) = self.book().waiting.get_mut(&claim.id) {
+        if let Some(waiter) = self.book.lock().waiting.get_mut(&claim.id) {
             waiter.pid = Some(session.pid());
         }
         // From here on, whatever happens to this task, the session does not go back with a lock on it.
@@ -158,7 +158,7 @@ impl Store {
             since: self.now(),
             pid: None,
         };
-        self.book().waiting.insert(claim.id, waiter);
+        self.book.lock().waiting.insert(claim.id, waiter);
         Noted { store: self, claim }
     }
 }
@@ -170,7 +170,7 @@ struct Noted<'a> {
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        self.store.book().waiting.remove(&self.claim.id);
+        self.store.book.lock().waiting.remove(&self.claim.id);
     }
 }
 
@@ -182,13 +182,13 @@ struct Standing {
 
 impl Standing {
     fn begin(store: &Arc<Store>, claim: &Claim) -> Self {
-        store.book().stand(claim.id);
+        store.book.lock().stand(claim.id);
         Standing { store: Arc::clone(store), id: claim.id }
     }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        self.store.book().left(&self.id);
+        self.store.book.lock().left(&self.id);
     }
 }

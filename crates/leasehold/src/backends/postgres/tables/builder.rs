@@ -1,9 +1,10 @@
 //! Opening the store: what a URL may say, what the server is asked first, and what stands in between.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;

@@ -5,11 +5,12 @@
 //! one next.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::TryStreamExt as _;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_postgres::{Client, Row, Statement};
 
@@ -159,10 +160,6 @@ impl Pool {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Session)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls a verb.
     pub(super) async fn call(
         self: &Arc<Self>,
@@ -227,7 +224,7 @@ impl Pool {
     /// Closes the connections that nobody uses. They may lead to a server that was the primary when they were made; new
     /// ones look for the present one.
     fn forget_idle(&self) {
-        let _closed = std::mem::take(&mut *self.idle());
+        let _closed = std::mem::take(&mut *self.idle.lock());
     }
 
     /// Named statements belong to a session, which must then be ours alone.
@@ -238,9 +235,9 @@ impl Pool {
     /// A connection that works, as far as is known.
     async fn take(self: &Arc<Self>, call: Call<'_>) -> Result<InUse> {
         let permit = self.lanes.enter(call).await.map_err(|_| closed())?;
-        let mut session = self.idle().pop();
+        let mut session = self.idle.lock().pop();
         while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
-            session = self.idle().pop();
+            session = self.idle.lock().pop();
         }
         let pool = Arc::clone(self);
         let in_use = |session| InUse { pool, session: Some((session, permit)), unanswered: false };
@@ -274,7 +271,7 @@ impl Pool {
     fn give_back(&self, session: Session) {
         // What was lent goes back at once.
         if matches!(session, Session::Own { .. }) && !session.client().is_closed() {
-            let mut idle = self.idle();
+            let mut idle = self.idle.lock();
             let now = Instant::now();
             idle.push((now, session));
             // One at a time: whoever needs few connections gets rid of the others.

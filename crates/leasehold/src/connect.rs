@@ -19,7 +19,7 @@ use crate::backends::sqlite::{self, Sqlite};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::layers::quorum;
-use crate::locks::{Locks, LocksBuilder};
+use crate::client::locks::{Locks, LocksBuilder};
 use crate::schemes;
 
 /// What each store that this build can open is and can do.

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// Spent ids below which nobody looks for those to forget.
 const PURGE_FROM: usize = 1024;

@@ -23,7 +23,7 @@ use crate::backend::{Claim, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// While somebody waits, the connection is asked this often whether it is there.
 const CHECK_EVERY: Duration = Duration::from_millis(500);

@@ -40,7 +40,7 @@ use tokio::task::unconstrained;
 
 use crate::backend::Mode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locks::Client;
+use crate::client::home::Client;
 
 pub use guard::Guard;
 pub use leasing::Leasing;
@@ -149,7 +149,7 @@ fn is_turned(runtime: &Handle) -> bool {
 
 /// What every blocking face is made of.
 #[derive(Debug, Clone)]
-struct Lock(crate::locks::Lock);
+struct Lock(crate::client::locks::Lock);
 
 impl Lock {
     fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

@@ -22,7 +22,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
-use crate::locks::{DEFAULT_NAMESPACE, Locks};
+use crate::client::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::name::Name;
 use crate::options;
 

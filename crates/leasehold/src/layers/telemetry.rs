@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 use crate::state::HOLDERS_SHOWN;
 
 use super::MAX_PERMITS;

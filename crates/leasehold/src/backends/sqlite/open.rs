@@ -14,7 +14,7 @@ use super::wake::WakeFile;
 use crate::backend::SPENT_FOR;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
+use crate::engine::reporter;
 
 /// How long a locked database is put up with: far longer than a transaction takes, shorter than a
 /// caller waits for an answer.

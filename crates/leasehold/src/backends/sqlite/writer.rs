@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 use crate::state::{Answer, Now, Op};
 
 /// Requests in one transaction at most: others wait for the lock meanwhile.

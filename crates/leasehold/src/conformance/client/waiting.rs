@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Mode};
 use crate::cancel::Cancel;
-use crate::cell::GuardState;
+use crate::engine::held::GuardState;
 use crate::conformance::trial::{Shown, Trial, believed_until, fails, granted};
 use crate::conformance::{Failure, check_list, ensure};
 use crate::error::{Error, ErrorKind};

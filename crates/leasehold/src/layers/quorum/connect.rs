@@ -15,7 +15,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// A store, and which one it is.
 pub(crate) struct Opened {

@@ -4,7 +4,7 @@ use tokio_postgres::types::Type;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
-use crate::reporter;
+use crate::engine::reporter;
 
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};

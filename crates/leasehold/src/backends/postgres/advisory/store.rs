@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
+use crate::engine::reporter;
 
 use super::super::fault;
 use super::book::{Book, Known, Lease};

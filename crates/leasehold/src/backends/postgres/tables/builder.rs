@@ -16,7 +16,7 @@ use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
 use crate::backends::wakes::Wakes;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
+use crate::engine::reporter;
 
 /// The schema unless another is named.
 const SCHEMA: &str = "leasehold";

@@ -9,7 +9,7 @@ use super::text::quote;
 use crate::backends::postgres::fault;
 use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
+use crate::engine::reporter;
 
 /// The version that this build works with: of the tables, and of how the functions are called.
 const VERSION: i32 = 3;

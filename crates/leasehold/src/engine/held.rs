@@ -15,7 +15,7 @@ use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::telemetry;
+use crate::engine::telemetry;
 
 /// What a guard knows about its lease, without asking the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -21,12 +21,12 @@ use tokio::task::JoinSet;
 use crate::backend::{Backend, Claim, Grant, Release, Released, Renewal, Renewed};
 use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
-use crate::cell::{Cell, Sent, Task};
+use crate::engine::held::{Cell, Sent, Task};
 use crate::clock::{Clock, Moment, Timer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{OnReleaseError, Options, Poll, ReleaseFailure, ReleaseSource};
-use crate::reporter::{self, contained};
-use crate::telemetry;
+use crate::engine::reporter::{self, contained};
+use crate::engine::telemetry;
 
 /// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
 /// answer is not long in coming.

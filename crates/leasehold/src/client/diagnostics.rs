@@ -5,7 +5,7 @@ use crate::backend::{HolderInfo, NameInfo, Page, Query};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
-use crate::locks::Locks;
+use crate::client::locks::Locks;
 use crate::name::Name;
 
 /// A lease with nothing secret in it.

@@ -149,7 +149,7 @@ fn is_turned(runtime: &Handle) -> bool {
 
 /// What every blocking face is made of.
 #[derive(Debug, Clone)]
-struct Lock(crate::client::locks::Lock);
+struct Lock(crate::client::lock::Lock);
 
 impl Lock {
     fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

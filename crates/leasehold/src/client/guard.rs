@@ -316,7 +316,7 @@ impl Guard {
         }
         let (held, held_for) = self.end();
         let job = ReleaseJob { held, ..self.release_job() };
-        let answer = renew::release(&*self.client.backend, self.clock(), &job).await;
+        let answer = job.send(&*self.client.backend, self.clock()).await;
         self.done = true;
         telemetry::released(&job.release.name, &answer, Some(held_for));
         match answer? {

@@ -19,7 +19,7 @@ use crate::client::lock::Lock;
 use crate::client::mutex::Mutex;
 use crate::client::rwlock::RwLock;
 use crate::client::semaphore::Semaphore;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Timer};
 use crate::engine::renew::{self, ReleaseJob, Renewer};
 use crate::engine::{held, telemetry};
 use crate::error::{Error, ErrorKind, Result};
@@ -316,7 +316,7 @@ impl Locks {
     async fn release_one(&self, release: Release) -> Result<Released> {
         let Client { backend, clock, .. } = &*self.client;
         let job = ReleaseJob::new(release, &self.options, ReleaseSource::Drop);
-        let answer = renew::release(&**backend, &**clock, &job).await;
+        let answer = job.send(&**backend, &**clock).await;
         telemetry::released(&job.release.name, &answer, None);
         answer
     }

@@ -29,7 +29,7 @@ pub async fn release<F: Future<Output = Result<Released>>>(
     held: bool,
     times: Times,
     clock: &dyn Clock,
-    call: impl Fn() -> F,
+    mut call: impl FnMut() -> F,
 ) -> Result<Released> {
     let end = clock.now() + times.total;
     let pauses = Poll::new(FIRST_PAUSE, LONGEST_PAUSE);

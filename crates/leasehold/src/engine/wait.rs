@@ -67,7 +67,11 @@ pub trait Driver: Send + Sync {
     type Stop: Send;
 
     /// One attempt.
-    fn attempt(&self, backend: &dyn Backend, claim: &Claim) -> impl Future<Output = Result<Attempt>> + Send {
+    fn attempt<'a>(
+        &'a self,
+        backend: &'a dyn Backend,
+        claim: &'a Claim,
+    ) -> impl Future<Output = Result<Attempt>> + Send + 'a {
         backend.try_acquire(claim)
     }
 
@@ -124,7 +128,7 @@ pub struct Wait<'a, D: Driver> {
     failing_since: Option<Moment>,
     last: Last,
     /// When the store last said that somebody else is in the way.
-    heard: Moment,
+    heard: Option<Moment>,
     next: Next,
 }
 
@@ -169,7 +173,7 @@ impl<'a, D: Driver> Wait<'a, D> {
             early: 0,
             failing_since: None,
             last: Last::Nothing,
-            heard: started,
+            heard: None,
             next: Next::Attempt,
         }
     }
@@ -228,6 +232,8 @@ impl<'a, D: Driver> Wait<'a, D> {
         let left = self.end.since(sent);
         let time = self.terms.call.min(match self.terms.at_limit {
             AtLimit::Look => left,
+            // The first answer may take as long as without a wait.
+            AtLimit::Attempt if self.heard.is_none() => Duration::MAX,
             AtLimit::Attempt => left.saturating_add(LAST_LOOK),
         });
         let call = self.driver.attempt(self.backend, &self.claim);
@@ -262,7 +268,7 @@ impl<'a, D: Driver> Wait<'a, D> {
     fn blocked(&mut self, busy: Busy) -> Step<D::Stop> {
         self.driver.busy(&busy);
         let now = self.clock.now();
-        (self.heard, self.failing_since, self.faults) = (now, None, 0);
+        (self.heard, self.failing_since, self.faults) = (Some(now), None, 0);
         self.pending = self.claim.queue.is_some() || self.claim.repeat;
         if self.is_used_up() {
             return Break(Ended::Busy(busy));
@@ -354,23 +360,21 @@ impl<'a, D: Driver> Wait<'a, D> {
         if self.clock.now() < self.end {
             return Continue(Next::Attempt);
         }
-        if let Last::Fault(error) = std::mem::replace(&mut self.last, Last::Nothing) {
-            return Break(Ended::Failed(error));
-        }
         match self.terms.at_limit {
             AtLimit::Look => self.out_of_time().await,
             AtLimit::Attempt => Continue(Next::Attempt),
         }
     }
 
-    /// The limit has come, and the last word of the store was contention. If that word is old, the store has to show
-    /// that it is still there.
+    /// The limit has come. If the last word of the store was contention and is old, the store has to show that it is
+    /// still there.
     async fn out_of_time(&mut self) -> Step<D::Stop> {
         let busy = match std::mem::replace(&mut self.last, Last::Nothing) {
             Last::Busy(busy) => busy,
-            Last::Fault(_) | Last::Nothing => Busy::unknown(),
+            Last::Fault(error) => return Break(Ended::Failed(error)),
+            Last::Nothing => Busy::unknown(),
         };
-        if self.clock.now().since(self.heard) < BELIEVED {
+        if self.clock.now().since(self.heard.unwrap_or(self.started)) < BELIEVED {
             return Break(Ended::Busy(busy));
         }
         let query = Query::Name(self.claim.name.clone());

@@ -1,55 +1,28 @@
-//! `POST /v1/locks/{name}/acquire`: one attempt, or a wait in the store's queue, for a client that may vanish.
-//!
-//! What the store is asked is never cut off half way: when the client goes before its answer begins, the work
-//! goes on without it to where it can be seen what it got, and gives that back. Every request is an attempt with
-//! a number of its own (promise 9), so it never takes away what the same client, come back with the same lease
-//! id, has got meanwhile; and it gives back only what it got itself, never a lease that was there before.
+//! `POST /v1/locks/{name}/acquire`: one attempt, or a wait in the store's queue.
 
-mod taking;
-mod turn;
-
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use leasehold::backend::{self, Claim, Gone, Grant, Mode};
+use leasehold::engine::limits::TICKET_TTL;
 use leasehold::wire::{self, floor_ms, mode_fields};
-use leasehold::{Cancel, MAX_METADATA_BYTES, MAX_OWNER_BYTES};
+use leasehold::{MAX_METADATA_BYTES, MAX_OWNER_BYTES};
 
+use crate::acquisition::{AcquireRequest, Detached, Outcome};
 use crate::app::App;
-use crate::gate::{Caller, Told};
+use crate::extract;
+use crate::middleware::{Caller, Operation};
 use crate::problem::{Refusal, json};
-use crate::reading;
-use crate::token::{Share, Verb};
-
-use taking::{Outcome, Taking};
-pub(crate) use turn::Turns;
-
-/// How long a place is kept without a sign of life, as in the library's own wait loop.
-const TICKET_TTL: Duration = Duration::from_secs(10);
-
-/// What is asked for, checked.
-#[derive(Debug)]
-struct Asked {
-    claim: Claim,
-    /// The client made the lease id, so it can come back with it.
-    own_id: bool,
-    /// The client numbers its attempts by itself.
-    numbered: bool,
-    wait: Duration,
-    /// How long the place is kept after an answer that grants nothing.
-    keep: Option<Duration>,
-}
+use crate::token::Verb;
 
 pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let caller = Caller::of(&mut request);
     let mut told = Told::new("acquire");
     let response = match prepare(&app, &caller, request, &mut told).await {
-        Ok(asked) => take(app, caller, asked, &mut told).await,
+        Ok(acquire) => run(app, caller, acquire, &mut told).await,
         Err(refusal) => {
             told.refused(&refusal);
             refusal.response()
@@ -64,7 +37,7 @@ async fn prepare(
     caller: &Caller,
     request: Request<Body>,
     told: &mut Told,
-) -> Result<Asked, Refusal> {
+) -> Result<AcquireRequest, Refusal> {
     let name = reading::name(app, request.uri())?;
     told.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
@@ -118,7 +91,7 @@ async fn prepare(
         // Nobody else can make an attempt with an id that was made here.
         None => claim.nonce = if own_id { nonce() } else { 1 },
     }
-    Ok(Asked { claim, own_id, numbered, wait, keep })
+    Ok(AcquireRequest { claim, own_id, numbered, wait, keep })
 }
 
 fn check_mode(app: &App, mode: Mode) -> Result<(), Refusal> {
@@ -141,19 +114,17 @@ fn nonce() -> u64 {
     (u64::from_le_bytes(bytes) >> 11).max(1)
 }
 
-async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> Response<Body> {
-    let waits = !asked.wait.is_zero();
-    let share = match caller.share(&asked.claim, waits) {
+async fn run(app: Arc<App>, caller: Caller, request: AcquireRequest, told: &mut Told) -> Response<Body> {
+    let waits = !request.wait.is_zero();
+    let share = match caller.share(&request.claim, waits) {
         Ok(share) => share,
         Err(refusal) => {
             told.refused(&refusal);
             return refusal.response();
         }
     };
-    let shown = (asked.claim.clone(), asked.wait);
-    let outcome = Handed::over(app.clone(), asked, share).await;
-    let (claim, wait) = shown;
-    match outcome {
+    let claim = request.claim.clone();
+    match Detached::new(Arc::clone(&app), request, share).await {
         Outcome::Granted(grant) => {
             told.granted(grant.fence, grant.waited);
             app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
@@ -161,7 +132,7 @@ async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> R
         }
         Outcome::Busy(busy) => {
             told.result("fail", "held");
-            let reason = if wait.is_zero() { "HELD" } else { "WAIT_TIMEOUT" };
+            let reason = if waits { "WAIT_TIMEOUT" } else { "HELD" };
             held(&claim, reason, &busy)
         }
         Outcome::Gone(gone) => {
@@ -181,7 +152,7 @@ async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> R
             told.refused(&refusal);
             refusal.response()
         }
-        Outcome::Draining | Outcome::Left => {
+        Outcome::Draining | Outcome::Vanished => {
             let refusal = Refusal::draining();
             told.refused(&refusal);
             refusal.response()
@@ -261,51 +232,4 @@ fn superseded(claim: &Claim, gone: Gone) -> Response<Body> {
 fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, floor_ms)
-}
-
-/// The work of one request, which goes on by itself when the client has gone.
-struct Handed {
-    app: Arc<App>,
-    work: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
-    gone: Cancel,
-}
-
-impl Handed {
-    fn over(app: Arc<App>, asked: Asked, share: Option<Share>) -> Self {
-        let gone = Cancel::new();
-        let work = Taking::new(Arc::clone(&app), asked, share, gone.clone()).run();
-        Handed { app, work: Some(Box::pin(work)), gone }
-    }
-}
-
-impl Future for Handed {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(work) = &mut self.work else { return Poll::Ready(Outcome::Left) };
-        let outcome = work.as_mut().poll(cx);
-        if outcome.is_ready() {
-            self.work = None;
-        }
-        outcome
-    }
-}
-
-/// Whether a client that has gone is waited for all the same: a planted defect.
-fn keeps_vanished() -> bool {
-    #[cfg(feature = "bugs")]
-    return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
-    #[cfg(not(feature = "bugs"))]
-    false
-}
-
-impl Drop for Handed {
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            if !keeps_vanished() {
-                self.gone.cancel();
-            }
-            self.app.go_on_with(async { drop(work.await) });
-        }
-    }
 }

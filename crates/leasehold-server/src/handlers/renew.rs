@@ -1,31 +1,21 @@
-//! Renewing, releasing, revoking, sweeping.
+//! `POST /v1/locks/{name}/renew` and `/v1/renew`: one lease, or many.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
-use leasehold::backend::{Gone, Grant, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{Gone, Grant, Renewal, Renewed};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{Error, ErrorKind, Fence, Name};
 use serde_json::value::RawValue;
 
+use super::{Answer, finish};
 use crate::app::App;
 use crate::gate::{Caller, Each, Told};
 use crate::problem::{Refusal, json};
 use crate::reading;
 use crate::token::Verb;
-
-type Answer = Result<Response<Body>, Refusal>;
-
-fn finish(mut told: Told, answer: Answer) -> Response<Body> {
-    let response = answer.unwrap_or_else(|refusal| {
-        told.refused(&refusal);
-        refusal.response()
-    });
-    told.onto(response)
-}
 
 pub(crate) async fn renew(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
     let mut told = Told::new("renew");
@@ -196,111 +186,4 @@ fn one_of_many(app: &App, caller: &Caller, lease: &RawValue, told: &mut Told) ->
     told.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
     renewal(app, name, body, told)
-}
-
-pub(crate) async fn release(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("release");
-    let answer = release_one(&app, request, &mut told).await;
-    finish(told, answer)
-}
-
-async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
-    let caller = Caller::of(&mut request);
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
-    caller.may(Verb::Acquire, name.as_str())?;
-    let body: wire::Release = reading::body(app, request).await?;
-    let id = wire::lease_id(&body.lease_id)?;
-    told.lease(id);
-    told.said(body.owner_id.as_deref(), body.fencing_token);
-    let mut release = Release::new(name.clone(), id);
-    release.owner = body.owner_id.map(Into::into);
-    release.fence = body.fencing_token.map(Fence::new);
-    release.unanswered = match body.unanswered {
-        Some(ms) => Some(app.ttl("unanswered", ms)?),
-        None => None,
-    };
-    release.nonce = body.attempt;
-    app.metrics.releasing(&name);
-    let sent = Instant::now();
-    let answer = app.ask("release", app.backend.release(&release)).await;
-    app.metrics.released(&name, id, matches!(answer, Ok(Released::Done)));
-    let released = answer?;
-    caller.released(&release, sent, &released);
-    let gone = match released {
-        Released::Done => None,
-        Released::Gone(gone) => Some(gone),
-        _ => return Err(no_answer().into()),
-    };
-    if let Some(gone) = gone {
-        told.result("fail", gone.as_str());
-    }
-    let reason = gone.map(|gone| if gone == Gone::Expired { "EXPIRED" } else { "NOT_OWNER" });
-    let body = wire::Released {
-        released: gone.is_none(),
-        lock_name: name.as_str().into(),
-        reason: reason.map(Into::into),
-        gone: gone.map(|gone| gone.as_str().into()),
-    };
-    Ok(json(StatusCode::OK, &body))
-}
-
-pub(crate) async fn revoke(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("revoke");
-    let answer = revoke_one(&app, request, &mut told).await;
-    finish(told, answer)
-}
-
-async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
-    let caller = Caller::of(&mut request);
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
-    caller.may(Verb::Admin, name.as_str())?;
-    let body: wire::Revoke = reading::body(app, request).await?;
-    let revoke = |only| app.ask("revoke", app.backend.revoke(&name, body.now, only));
-    let leases = if let Some(fence) = body.fencing_token {
-        told.said(None, Some(fence));
-        match revoke(Some(Fence::new(fence))).await?.leases {
-            0 => return Err(Refusal::holder_changed()),
-            leases => leases,
-        }
-    } else {
-        match only_holder(app, &name).await {
-            // By its fence, so that the history says for sure whose lease it was.
-            Some(fence) if revoke(Some(fence)).await?.leases == 1 => {
-                told.said(None, Some(fence.get()));
-                1
-            }
-            _ => revoke(None).await?.leases,
-        }
-    };
-    Ok(json(StatusCode::OK, &wire::Revoked { revoked: leases, lock_name: name.as_str().into() }))
-}
-
-/// The fence of a name's holder, if it has exactly one.
-async fn only_holder(app: &App, name: &Name) -> Option<Fence> {
-    let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await.ok()?;
-    let [holder] = &page.items.first()?.holders[..] else { return None };
-    Some(holder.grant.fence).filter(|fence| *fence != Fence::UNFENCED)
-}
-
-/// `POST /v1/sweep`: never needed, but a store can be told to.
-pub(crate) async fn sweep(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
-    let told = Told::new("sweep");
-    let caller = Caller::of(&mut request);
-    let answer = async {
-        caller.may(Verb::Admin, "")?;
-        let _: wire::NoFields = reading::body(&app, request).await?;
-        let swept = crate::sweep::once(&app).await?;
-        let body = wire::Swept {
-            expired: swept.expired,
-            tickets: swept.tickets,
-            counters: swept.counters,
-            held: swept.held,
-            waiting: swept.waiting,
-        };
-        Ok(json(StatusCode::OK, &body))
-    };
-    let answer = answer.await;
-    finish(told, answer)
 }

@@ -12,13 +12,13 @@ use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::handlers::health::Readiness;
 use crate::history::History;
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::middleware::RequestIds;
 use crate::problem::Refusal;
 use crate::settings::Settings;
-use crate::handlers::health::Readiness;
-use crate::middleware::RequestIds;
 use crate::turns::Turns;
 
 /// How long one call to the store may take.

@@ -16,10 +16,10 @@ use crate::backends::postgres::{Advisory, Postgres};
 use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
+use crate::client::locks::{Locks, LocksBuilder};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::layers::quorum;
-use crate::client::locks::{Locks, LocksBuilder};
 use crate::schemes;
 
 /// What each store that this build can open is and can do.

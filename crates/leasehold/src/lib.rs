@@ -33,28 +33,28 @@ pub mod wire;
 
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
-pub use engine::held::{GuardState, LostReason};
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;
-pub use connect::{examine, stores};
 pub use client::diagnostics::LeaseInfo;
+pub use client::guard::{Guard, LostSignal};
+pub use client::leasing::Leasing;
+pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
+pub use client::mutex::Mutex;
+pub use client::rwlock::RwLock;
+pub use client::semaphore::Semaphore;
+pub use connect::{examine, stores};
+pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use finding::{Finding, Level};
-pub use client::guard::{Guard, LostSignal};
 pub use lease::Lease;
 pub use lease_id::LeaseId;
-pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
-pub use client::mutex::Mutex;
 pub use name::{Name, digest_name, hash_name, storage_key};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
     Poll, ReleaseFailure, ReleaseSource,
 };
-pub use client::leasing::Leasing;
-pub use client::rwlock::RwLock;
-pub use client::semaphore::Semaphore;
 
 /// Compiles and runs the recipes.
 #[cfg(doctest)]

@@ -18,17 +18,17 @@ use crate::middleware::{Caller, Operation};
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 
-pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+pub(crate) async fn acquire(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let caller = Caller::of(&mut request);
-    let mut told = Told::new("acquire");
-    let response = match prepare(&app, &caller, request, &mut told).await {
-        Ok(acquire) => run(app, caller, acquire, &mut told).await,
+    let mut operation = Operation::new("acquire");
+    let response = match prepare(&app, &caller, request, &mut operation).await {
+        Ok(acquire) => run(app, caller, acquire, &mut operation).await,
         Err(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
     };
-    told.onto(response)
+    operation.onto(response)
 }
 
 /// Checks everything before anything is sent.
@@ -36,19 +36,19 @@ async fn prepare(
     app: &App,
     caller: &Caller,
     request: Request<Body>,
-    told: &mut Told,
+    operation: &mut Operation,
 ) -> Result<AcquireRequest, Refusal> {
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
+    let name = extract::name(app, request.uri())?;
+    operation.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
-    let body: wire::Acquire = reading::body(app, request).await?;
+    let body: wire::Acquire = extract::body(app, request).await?;
     if body.owner_id.is_empty() {
         return Err(Refusal::bad("owner_id required"));
     }
     if body.owner_id.len() > MAX_OWNER_BYTES {
         return Err(Refusal::bad(format!("owner_id must have at most {MAX_OWNER_BYTES} bytes")));
     }
-    told.owner(&body.owner_id);
+    operation.owner(&body.owner_id);
     if body.metadata.as_ref().is_some_and(|text| text.len() > MAX_METADATA_BYTES) {
         return Err(Refusal::bad(format!("metadata must have at most {MAX_METADATA_BYTES} bytes")));
     }
@@ -76,7 +76,7 @@ async fn prepare(
         }
         None => false,
     };
-    told.lease(claim.id);
+    operation.lease(claim.id);
     let keep = match body.queue {
         Some(0) => None,
         Some(keep) => Some(Duration::from_millis(keep).min(app.max_ttl())),
@@ -114,47 +114,52 @@ fn nonce() -> u64 {
     (u64::from_le_bytes(bytes) >> 11).max(1)
 }
 
-async fn run(app: Arc<App>, caller: Caller, request: AcquireRequest, told: &mut Told) -> Response<Body> {
+async fn run(
+    app: Arc<App>,
+    caller: Caller,
+    request: AcquireRequest,
+    operation: &mut Operation,
+) -> Response<Body> {
     let waits = !request.wait.is_zero();
     let share = match caller.share(&request.claim, waits) {
         Ok(share) => share,
         Err(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             return refusal.response();
         }
     };
     let claim = request.claim.clone();
     match Detached::new(Arc::clone(&app), request, share).await {
         Outcome::Granted(grant) => {
-            told.granted(grant.fence, grant.waited);
+            operation.granted(grant.fence, grant.waited);
             app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
             acquired(&claim, &grant)
         }
         Outcome::Busy(busy) => {
-            told.result("fail", "held");
+            operation.result("fail", "held");
             let reason = if waits { "WAIT_TIMEOUT" } else { "HELD" };
             held(&claim, reason, &busy)
         }
         Outcome::Gone(gone) => {
-            told.result("fail", gone.as_str());
+            operation.result("fail", gone.as_str());
             superseded(&claim, gone)
         }
         Outcome::Failed(error) if error.kind() == leasehold::ErrorKind::Overloaded => {
-            told.result("busy", "store overloaded");
+            operation.result("busy", "store overloaded");
             held(&claim, "BUSY_RETRY", &backend::Busy::unknown())
         }
         Outcome::Failed(error) => {
             let refusal = Refusal::from(error);
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
         Outcome::Barred(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
         Outcome::Draining | Outcome::Vanished => {
             let refusal = Refusal::draining();
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
     }

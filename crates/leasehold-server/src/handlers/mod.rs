@@ -29,12 +29,16 @@ use crate::{dashboard, metrics};
 
 type Answer = Result<Response<Body>, Refusal>;
 
-fn finish(mut told: Told, answer: Answer) -> Response<Body> {
+fn respond(answer: Answer) -> Response<Body> {
+    answer.unwrap_or_else(Refusal::response)
+}
+
+fn finish(mut operation: Operation, answer: Answer) -> Response<Body> {
     let response = answer.unwrap_or_else(|refusal| {
-        told.refused(&refusal);
+        operation.refused(&refusal);
         refusal.response()
     });
-    told.onto(response)
+    operation.onto(response)
 }
 
 /// The routes of a server, behind its middleware, to be answered by a server of your own; with `/metrics` and the

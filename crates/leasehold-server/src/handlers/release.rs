@@ -6,31 +6,32 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
-use leasehold::backend::{Release, Released};
+use leasehold::backend::{Gone, Release, Released};
 use leasehold::{Fence, wire};
 
+use super::renew::no_answer;
 use super::{Answer, finish};
 use crate::app::App;
 use crate::extract;
-use crate::gate::{Caller, Told};
-use crate::problem::{Refusal, json};
+use crate::middleware::{Caller, Operation};
+use crate::problem::json;
 use crate::token::Verb;
 
 pub(crate) async fn release(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("release");
-    let answer = release_one(&app, request, &mut told).await;
-    finish(told, answer)
+    let mut operation = Operation::new("release");
+    let answer = release_one(&app, request, &mut operation).await;
+    finish(operation, answer)
 }
 
-async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
+async fn release_one(app: &App, mut request: Request<Body>, operation: &mut Operation) -> Answer {
     let caller = Caller::of(&mut request);
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
+    let name = extract::name(app, request.uri())?;
+    operation.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
-    let body: wire::Release = reading::body(app, request).await?;
+    let body: wire::Release = extract::body(app, request).await?;
     let id = wire::lease_id(&body.lease_id)?;
-    told.lease(id);
-    told.said(body.owner_id.as_deref(), body.fencing_token);
+    operation.lease(id);
+    operation.said(body.owner_id.as_deref(), body.fencing_token);
     let mut release = Release::new(name.clone(), id);
     release.owner = body.owner_id.map(Into::into);
     release.fence = body.fencing_token.map(Fence::new);
@@ -51,7 +52,7 @@ async fn release_one(app: &App, mut request: Request<Body>, told: &mut Told) -> 
         _ => return Err(no_answer().into()),
     };
     if let Some(gone) = gone {
-        told.result("fail", gone.as_str());
+        operation.result("fail", gone.as_str());
     }
     let reason = gone.map(|gone| if gone == Gone::Expired { "EXPIRED" } else { "NOT_OWNER" });
     let body = wire::Released {

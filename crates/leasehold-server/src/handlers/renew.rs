@@ -12,29 +12,29 @@ use serde_json::value::RawValue;
 
 use super::{Answer, finish};
 use crate::app::App;
-use crate::gate::{Caller, Each, Told};
+use crate::extract;
+use crate::middleware::{Caller, Operation, Operations};
 use crate::problem::{Refusal, json};
-use crate::reading;
 use crate::token::Verb;
 
 pub(crate) async fn renew(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("renew");
-    let answer = renew_one(&app, request, &mut told).await;
-    finish(told, answer)
+    let mut operation = Operation::new("renew");
+    let answer = renew_one(&app, request, &mut operation).await;
+    finish(operation, answer)
 }
 
-async fn renew_one(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
+async fn renew_one(app: &App, mut request: Request<Body>, operation: &mut Operation) -> Answer {
     let caller = Caller::of(&mut request);
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
+    let name = extract::name(app, request.uri())?;
+    operation.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
-    let body: wire::Renew = reading::body(app, request).await?;
+    let body: wire::Renew = extract::body(app, request).await?;
     if body.lock_name.is_some() {
         return Err(Refusal::bad("lock_name belongs into a batch; here the path says it"));
     }
-    let renewal = renewal(app, name, body, told)?;
+    let renewal = renewal(app, name, body, operation)?;
     let renewed = renew_all(app, &caller, std::slice::from_ref(&renewal)).await.pop();
-    Ok(match fate(&renewal, renewed, told)? {
+    Ok(match fate(&renewal, renewed, operation)? {
         Fate::Held(held) => json(StatusCode::OK, &held),
         Fate::Lost(refusal, lost) => refusal.response_with(&lost),
     })
@@ -49,22 +49,22 @@ enum Fate {
 fn fate(
     renewal: &Renewal,
     answer: Option<leasehold::Result<Renewed>>,
-    told: &mut Told,
+    operation: &mut Operation,
 ) -> Result<Fate, Refusal> {
     match answer.unwrap_or_else(|| Err(no_answer()))? {
         Renewed::Held(grant) => {
-            told.granted(grant.fence, grant.waited);
+            operation.granted(grant.fence, grant.waited);
             Ok(Fate::Held(held(&renewal.name, &grant)))
         }
         Renewed::Gone(gone) => {
-            told.result("fail", gone.as_str());
+            operation.result("fail", gone.as_str());
             Ok(lost(&renewal.name, gone))
         }
         _ => Err(no_answer().into()),
     }
 }
 
-fn no_answer() -> Error {
+pub(super) fn no_answer() -> Error {
     Error::new(ErrorKind::Internal, "the store gave no answer that this server knows")
 }
 
@@ -77,10 +77,10 @@ async fn renew_all(app: &App, caller: &Caller, leases: &[Renewal]) -> Vec<leaseh
     answers
 }
 
-fn renewal(app: &App, name: Name, body: wire::Renew, told: &mut Told) -> Result<Renewal, Refusal> {
+fn renewal(app: &App, name: Name, body: wire::Renew, operation: &mut Operation) -> Result<Renewal, Refusal> {
     let id = wire::lease_id(&body.lease_id)?;
-    told.lease(id);
-    told.said(body.owner_id.as_deref(), body.fencing_token);
+    operation.lease(id);
+    operation.said(body.owner_id.as_deref(), body.fencing_token);
     let mut renewal = Renewal::new(name, id, app.ttl("extend_by_ms", body.extend_by_ms)?);
     renewal.owner = body.owner_id.map(Into::into);
     renewal.fence = body.fencing_token.map(Fence::new);
@@ -134,39 +134,39 @@ struct Batch {
 pub(crate) async fn renew_many(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
     match renew_batch(&app, request).await {
         Ok((response, each)) => each.onto(response),
-        Err(refusal) => finish(Told::new("renew"), Err(refusal)),
+        Err(refusal) => finish(Operation::new("renew"), Err(refusal)),
     }
 }
 
-async fn renew_batch(app: &App, mut request: Request<Body>) -> Result<(Response<Body>, Each), Refusal> {
+async fn renew_batch(app: &App, mut request: Request<Body>) -> Result<(Response<Body>, Operations), Refusal> {
     let caller = Caller::of(&mut request);
-    let body: Batch = reading::body(app, request).await?;
+    let body: Batch = extract::body(app, request).await?;
     if body.leases.is_empty() || body.leases.len() > wire::MAX_BATCH {
         return Err(Refusal::bad(format!("leases must have 1 to {} items", wire::MAX_BATCH)));
     }
     let mut renewals = Vec::with_capacity(body.leases.len());
     let judged = body.leases.iter().map(|lease| {
-        let mut told = Told::new("renew");
-        let judged = one_of_many(app, &caller, lease, &mut told).map(|renewal| renewals.push(renewal));
-        (judged, told)
+        let mut operation = Operation::new("renew");
+        let judged = one_of_many(app, &caller, lease, &mut operation).map(|renewal| renewals.push(renewal));
+        (judged, operation)
     });
     let judged: Vec<_> = judged.collect();
     let mut answers = match &renewals[..] {
         [] => Vec::new().into_iter(),
         some => renew_all(app, &caller, some).await.into_iter(),
     };
-    let (mut renewals, mut each) = (renewals.iter(), Each::default());
+    let (mut renewals, mut each) = (renewals.iter(), Operations::default());
     let mut results = Vec::with_capacity(judged.len());
-    for (judged, mut told) in judged {
+    for (judged, mut operation) in judged {
         let fate = judged.and_then(|()| {
             let renewal = renewals.next().ok_or_else(no_answer)?;
-            fate(renewal, answers.next(), &mut told)
+            fate(renewal, answers.next(), &mut operation)
         });
         let (status, body) = match fate {
             Ok(Fate::Held(held)) => (StatusCode::OK, serde_json::to_value(held)),
             Ok(Fate::Lost(refusal, lost)) => (refusal.status, serde_json::to_value(lost)),
             Err(refusal) => {
-                told.refused(&refusal);
+                operation.refused(&refusal);
                 (refusal.status, serde_json::to_value(refusal.problem()))
             }
         };
@@ -174,16 +174,21 @@ async fn renew_batch(app: &App, mut request: Request<Body>) -> Result<(Response<
         let mut body = body.unwrap_or_default();
         body["status"] = status.as_u16().into();
         results.push(body);
-        each.add(told, status);
+        each.add(operation, status);
     }
     Ok((json(StatusCode::OK, &serde_json::json!({ "results": results })), each))
 }
 
-fn one_of_many(app: &App, caller: &Caller, lease: &RawValue, told: &mut Told) -> Result<Renewal, Refusal> {
-    let mut body: wire::Renew = reading::object(lease.get().as_bytes())?;
+fn one_of_many(
+    app: &App,
+    caller: &Caller,
+    lease: &RawValue,
+    operation: &mut Operation,
+) -> Result<Renewal, Refusal> {
+    let mut body: wire::Renew = extract::object(lease.get().as_bytes())?;
     let name = body.lock_name.take().ok_or_else(|| Refusal::bad("lock_name required"))?;
     let name = app.name(&name)?;
-    told.name(&name);
+    operation.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
-    renewal(app, name, body, told)
+    renewal(app, name, body, operation)
 }

@@ -11,25 +11,25 @@ use leasehold::{Fence, Name, wire};
 use super::{Answer, finish};
 use crate::app::App;
 use crate::extract;
-use crate::gate::{Caller, Told};
+use crate::middleware::{Caller, Operation};
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 
 pub(crate) async fn revoke(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut told = Told::new("revoke");
-    let answer = revoke_one(&app, request, &mut told).await;
-    finish(told, answer)
+    let mut operation = Operation::new("revoke");
+    let answer = revoke_one(&app, request, &mut operation).await;
+    finish(operation, answer)
 }
 
-async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> Answer {
+async fn revoke_one(app: &App, mut request: Request<Body>, operation: &mut Operation) -> Answer {
     let caller = Caller::of(&mut request);
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
+    let name = extract::name(app, request.uri())?;
+    operation.name(&name);
     caller.may(Verb::Admin, name.as_str())?;
-    let body: wire::Revoke = reading::body(app, request).await?;
+    let body: wire::Revoke = extract::body(app, request).await?;
     let revoke = |only| app.ask("revoke", app.backend.revoke(&name, body.now, only));
     let leases = if let Some(fence) = body.fencing_token {
-        told.said(None, Some(fence));
+        operation.said(None, Some(fence));
         match revoke(Some(Fence::new(fence))).await?.leases {
             0 => return Err(Refusal::holder_changed()),
             leases => leases,
@@ -38,7 +38,7 @@ async fn revoke_one(app: &App, mut request: Request<Body>, told: &mut Told) -> A
         match only_holder(app, &name).await {
             // By its fence, so that the history says for sure whose lease it was.
             Some(fence) if revoke(Some(fence)).await?.leases == 1 => {
-                told.said(None, Some(fence.get()));
+                operation.said(None, Some(fence.get()));
                 1
             }
             _ => revoke(None).await?.leases,
@@ -56,11 +56,11 @@ async fn only_holder(app: &App, name: &Name) -> Option<Fence> {
 
 /// `POST /v1/sweep`: never needed, but a store can be told to.
 pub(crate) async fn sweep(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
-    let told = Told::new("sweep");
+    let operation = Operation::new("sweep");
     let caller = Caller::of(&mut request);
     let answer = async {
         caller.may(Verb::Admin, "")?;
-        let _: wire::NoFields = reading::body(&app, request).await?;
+        let _: wire::NoFields = extract::body(&app, request).await?;
         let swept = crate::sweep::once(&app).await?;
         let body = wire::Swept {
             expired: swept.expired,
@@ -72,5 +72,5 @@ pub(crate) async fn sweep(State(app): State<Arc<App>>, mut request: Request<Body
         Ok(json(StatusCode::OK, &body))
     };
     let answer = answer.await;
-    finish(told, answer)
+    finish(operation, answer)
 }

@@ -39,8 +39,8 @@ use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
 use crate::backend::Mode;
-use crate::error::{Error, ErrorKind, Result};
 use crate::client::home::Client;
+use crate::error::{Error, ErrorKind, Result};
 
 pub use guard::Guard;
 pub use leasing::Leasing;

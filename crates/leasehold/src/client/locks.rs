@@ -19,7 +19,9 @@ use crate::client::lock::Lock;
 use crate::client::mutex::Mutex;
 use crate::client::rwlock::RwLock;
 use crate::client::semaphore::Semaphore;
-use crate::clock::{Clock, SystemClock, Timer};
+#[cfg(feature = "simulation")]
+use crate::clock::Timer;
+use crate::clock::{Clock, SystemClock};
 use crate::engine::renew::{self, ReleaseJob, Renewer};
 use crate::engine::{held, telemetry};
 use crate::error::{Error, ErrorKind, Result};
@@ -444,4 +446,3 @@ impl fmt::Debug for Locks {
             .finish()
     }
 }
-

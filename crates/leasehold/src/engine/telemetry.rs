@@ -13,15 +13,15 @@ use std::time::Duration;
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
 
-use crate::client::acquire::Request;
 use crate::backend::{Released, Renewed};
-use crate::engine::held::LostReason;
+use crate::client::acquire::Request;
 use crate::clock::{Clock, Moment};
+use crate::engine::held::LostReason;
+use crate::engine::reporter::{self, contained};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
-use crate::engine::reporter::{self, contained};
 
 const ACQUIRES: &str = "leasehold_acquire_total";
 const RENEWALS: &str = "leasehold_renew_total";

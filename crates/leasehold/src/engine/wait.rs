@@ -151,7 +151,13 @@ type Step<S> = ControlFlow<Ended<S>, Next>;
 
 impl<'a, D: Driver> Wait<'a, D> {
     /// A claim, before anything is sent.
-    pub fn new(backend: &'a dyn Backend, clock: &'a dyn Clock, claim: Claim, terms: Terms, driver: D) -> Self {
+    pub fn new(
+        backend: &'a dyn Backend,
+        clock: &'a dyn Clock,
+        claim: Claim,
+        terms: Terms,
+        driver: D,
+    ) -> Self {
         let started = clock.now();
         Wait {
             backend,

@@ -13,8 +13,8 @@ use super::fault::{self, Fault, Outcome};
 use super::wake::WakeFile;
 use crate::backend::SPENT_FOR;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::engine::reporter;
+use crate::error::{Error, ErrorKind, Result};
 
 /// How long a locked database is put up with: far longer than a transaction takes, shorter than a
 /// caller waits for an answer.

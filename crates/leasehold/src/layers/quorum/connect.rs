@@ -12,10 +12,10 @@ use super::{LEAST_NODES, Node, Quorum, twice};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::engine::reporter;
 
 /// A store, and which one it is.
 pub(crate) struct Opened {

@@ -173,7 +173,7 @@ impl Acquisition {
             answered_busy: false,
             placed: false,
         };
-        let mut wait = Wait::new(&*app.backend, &app.clock, claim, terms, driver);
+        let mut wait = Wait::new(&*app.backend, &*app.clock, claim, terms, driver);
         let ended = loop {
             match wait.run().await {
                 Ended::Gone(..) if probing && !wait.driver.answered_busy => {
@@ -344,7 +344,7 @@ async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>, s
     };
     let answer = tokio::select! {
         biased;
-        answer = give_back::release(&release, false, times, &app.clock, call) => answer,
+        answer = give_back::release(&release, false, times, &*app.clock, call) => answer,
         () = app.closing.cancelled() => return,
     };
     if let Ok(released) = answer {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::backend::{Backend, Info, Liveness};
-use leasehold::clock::SystemClock;
+use leasehold::clock::Clock;
 use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -24,12 +24,18 @@ use crate::turns::Turns;
 /// How long one call to the store may take.
 pub(crate) const CALL: Duration = Duration::from_secs(5);
 
+/// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
+const LAST_CALLS: Duration = Duration::from_secs(3);
+
+/// How long it takes after that until everybody is told: five seconds in all.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
 /// A store, as a server has it.
 #[derive(Debug)]
 pub struct App {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) info: Info,
-    pub(crate) clock: SystemClock,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) history: History,
@@ -65,7 +71,7 @@ impl App {
         Ok(Arc::new(App {
             backend: Arc::clone(locks.backend()),
             info,
-            clock: SystemClock,
+            clock: Arc::clone(locks.clock()),
             metrics: Metrics::new(info.scheme),
             history: History::default(),
             settings,
@@ -137,9 +143,22 @@ impl App {
         tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.spawn(work))
     }
 
-    /// Resolves when nothing goes on by itself.
-    pub(crate) async fn is_done(&self) {
-        self.background.closed().await;
+    /// Ends: answers those who wait with an error that can be retried, gives back what they had in the store, waits for
+    /// `connections` to close, and returns after at most five seconds. [`serve`](crate::serve) does so by itself.
+    pub async fn drain(&self, connections: impl Future<Output = ()>) {
+        self.draining.cancel();
+        let all = async {
+            connections.await;
+            // What those who waited had in the store is given back, even if they were answered before.
+            self.background.closed().await;
+        };
+        let mut all = pin!(all);
+        if tokio::time::timeout(LAST_CALLS, all.as_mut()).await.is_err() {
+            // Whatever is left does not get any further.
+            self.closing.cancel();
+            let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
+        }
+        self.settings.log.flush();
     }
 
     /// A ttl in a body.

@@ -24,12 +24,6 @@ use crate::sweep;
 
 use connection::speak;
 
-/// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
-const LAST_CALLS: Duration = Duration::from_secs(3);
-
-/// How long it takes after that until everybody is operation: five seconds in all.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
-
 /// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
 
@@ -52,8 +46,7 @@ pub async fn serve(
     let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
     let connections = accept(&state, router, listeners.into(), tls, shutdown).await;
-    state.draining.cancel();
-    drain(&state, connections).await;
+    state.drain(all_closed(connections)).await;
     sweeping.abort();
     Ok(())
 }
@@ -72,23 +65,11 @@ pub async fn serve_figures(state: Arc<App>, listeners: impl Into<Listeners>, tls
         listeners.addresses().is_ok_and(|all| all.iter().all(|address| address.ip().is_loopback()));
     let router = figure_routes(Arc::clone(&state), state.settings.tokens.is_some() || is_private);
     let connections = accept(&state, router, listeners, tls, async { ended.cancelled().await }).await;
-    drain(&state, connections).await;
+    state.drain(all_closed(connections)).await;
 }
 
-/// Finishes what is under way, in bounded time.
-async fn drain(state: &App, mut connections: JoinSet<()>) {
-    let all = async {
-        while connections.join_next().await.is_some() {}
-        // What those who waited had in the store is given back, even if they were answered before.
-        state.is_done().await;
-    };
-    let mut all = std::pin::pin!(all);
-    if tokio::time::timeout(LAST_CALLS, all.as_mut()).await.is_err() {
-        // Whatever is left does not get any further.
-        state.closing.cancel();
-        let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
-    }
-    state.settings.log.flush();
+async fn all_closed(mut connections: JoinSet<()>) {
+    while connections.join_next().await.is_some() {}
 }
 
 /// Accepts connections until told to stop; those that are left.

@@ -14,6 +14,7 @@ mod plan;
 mod process;
 mod report;
 mod resource;
+mod served;
 mod session;
 mod show;
 mod store;

@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) cancels: u64,
     /// Acquires that are one bare attempt on the backend, perhaps repeated.
     pub(crate) bare: u64,
+    /// Acquires that go through the server.
+    pub(crate) served: u64,
     /// Holders that stay beyond their ttl.
     pub(crate) long_holds: u64,
     /// Claims of a reader-writer lock that are for reading.
@@ -111,6 +113,7 @@ impl Plan {
             lost_wakes,
             cancels,
             bare: if chance.per_mille(500) && !session { 150 } else { 0 },
+            served: if chance.per_mille(400) && !session { *chance.pick(&[200, 1000]) } else { 0 },
             long_holds: chance.between(0, if long { 500 } else { 200 }),
             shared: *chance.pick(&[400, 400, 800]),
             revokes: if chance.per_mille(300) && !session { revokes } else { 0 },

@@ -12,6 +12,7 @@ use super::count::Count;
 use super::network::Wire;
 use super::process::Process;
 use super::resource::Resource;
+use super::served::Server;
 use super::world::World;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION, hash};
 
@@ -21,6 +22,7 @@ pub(crate) struct Worker {
     pub(crate) process: Arc<Process>,
     pub(crate) locks: Locks,
     pub(crate) resource: Arc<Resource>,
+    server: Option<Server>,
     claims: AtomicU64,
     tasks: AtomicU32,
 }
@@ -55,7 +57,9 @@ pub(crate) fn start(
     let (locks, background) = builder.build_apart();
     world.write(world.record(Kind::Begin, process.number));
     process.spawn(background);
+    let server = (plan.served > 0).then(|| Server::new(&locks)).flatten();
     let worker = Arc::new(Worker {
+        server,
         world: Arc::clone(world),
         process: Arc::clone(&process),
         locks,
@@ -90,12 +94,18 @@ impl Worker {
             let pause = world.chance().millis(0, 60);
             world.sleep(pause).await;
             let claiming = self.claim(task);
-            let (bare, revoke) = {
+            let (bare, revoke, served) = {
                 let mut chance = world.chance();
-                (chance.per_mille(world.plan.bare), chance.per_mille(world.plan.revokes))
+                (
+                    chance.per_mille(world.plan.bare),
+                    chance.per_mille(world.plan.revokes),
+                    chance.per_mille(world.plan.served),
+                )
             };
             if revoke {
                 claiming.revoke().await;
+            } else if let Some(server) = self.server.as_ref().filter(|_| served) {
+                claiming.served(server).await;
             } else if bare {
                 claiming.bare().await;
             } else if let Some(guard) = claiming.acquire().await {

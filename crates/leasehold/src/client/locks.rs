@@ -220,6 +220,12 @@ impl Locks {
         self.client.info
     }
 
+    /// The clock by which deadlines are judged.
+    #[doc(hidden)]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.client.clock
+    }
+
     /// The store itself.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.client.backend

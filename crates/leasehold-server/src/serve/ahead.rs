@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const MOST: usize = 64 << 10;
 
 /// One of the handles of a stream. All are used by one task.
-pub(super) struct Ahead<S>(Arc<Mutex<Inside<S>>>);
+pub(super) struct Ahead<S>(Arc<Mutex<Buffered<S>>>);
 
-struct Inside<S> {
+struct Buffered<S> {
     stream: S,
     /// What was read and not yet asked for.
     read: Vec<u8>,
@@ -25,7 +25,7 @@ struct Inside<S> {
 
 impl<S> Ahead<S> {
     pub(super) fn new(stream: S) -> Self {
-        Ahead(Arc::new(Mutex::new(Inside { stream, read: Vec::new() })))
+        Ahead(Arc::new(Mutex::new(Buffered { stream, read: Vec::new() })))
     }
 
     /// Another handle of the same stream.
@@ -37,7 +37,7 @@ impl<S> Ahead<S> {
 impl<S: AsyncRead + Unpin> Ahead<S> {
     /// Reads what is there. Ready when the other side has gone, or has sent more than it may.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let Inside { stream, read } = &mut *self.0.lock();
+        let Buffered { stream, read } = &mut *self.0.lock();
         let mut bytes = [0; 1024];
         while read.len() <= MOST {
             let mut buffer = ReadBuf::new(&mut bytes);
@@ -56,7 +56,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Inside { stream, read } = &mut *self.0.lock();
+        let Buffered { stream, read } = &mut *self.0.lock();
         if read.is_empty() {
             return Pin::new(stream).poll_read(cx, buffer);
         }

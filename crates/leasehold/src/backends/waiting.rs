@@ -94,9 +94,9 @@ impl Waiting {
 }
 
 /// Where one who waits in this process finds what its wake-up brought.
-pub(crate) struct Slot(Mutex<Inside>);
+pub(crate) struct Slot(Mutex<Bell>);
 
-struct Inside {
+struct Bell {
     /// Woken; with a grant, and when it was measured, if the attempt was made for it.
     rung: Option<Option<(Grant, Moment)>>,
     waker: Option<Waker>,
@@ -106,15 +106,15 @@ struct Inside {
 
 impl Slot {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Slot(Mutex::new(Inside { rung: None, waker: None, pending: 0 })))
+        Arc::new(Slot(Mutex::new(Bell { rung: None, waker: None, pending: 0 })))
     }
 
     /// Wakes its waiter.
     pub(crate) fn ring(&self, grant: Option<(Grant, Moment)>) {
         let waker = {
-            let mut inside = self.0.lock();
-            inside.rung = Some(grant);
-            inside.waker.take()
+            let mut bell = self.0.lock();
+            bell.rung = Some(grant);
+            bell.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -133,11 +133,11 @@ impl Slot {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-        let mut inside = self.0.lock();
-        match &mut inside.rung {
+        let mut bell = self.0.lock();
+        match &mut bell.rung {
             Some(grant) => Poll::Ready(grant.take()),
             None => {
-                inside.waker = Some(cx.waker().clone());
+                bell.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

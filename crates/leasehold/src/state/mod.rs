@@ -205,12 +205,12 @@ pub(crate) fn look_again(
 }
 
 /// Who stands in the way while walking the queue: the leases, and the tickets let in so far.
-struct Inside {
+struct Admitted {
     exclusive: bool,
     count: usize,
 }
 
-impl Inside {
+impl Admitted {
     fn admits(&self, mode: Mode) -> bool {
         match mode {
             Mode::Exclusive if bugs::on(Bug::WriterAmongReaders) => !self.exclusive,
@@ -476,27 +476,27 @@ impl State {
 
     /// Whether the claim may enter: by its ticket, as the last of the queue, or past an empty one.
     fn lets_in(&self, claim: &Claim, arrival: Option<u64>) -> bool {
-        let mut inside = self.inside();
+        let mut admitted = self.admitted();
         if bugs::on(Bug::QueueIgnored) {
-            return inside.admits(claim.mode);
+            return admitted.admits(claim.mode);
         }
         let Some(crowd) = self.crowd.as_ref().filter(|crowd| !crowd.queue.is_empty()) else {
-            return inside.admits(claim.mode);
+            return admitted.admits(claim.mode);
         };
         let joins = arrival.is_none() && claim.queue.is_some();
         if (arrival.is_none() && !joins) || (joins && crowd.queue.len() >= WAKE_LIMIT) {
             return false;
         }
         for (number, ticket) in crowd.queue.iter().take(WAKE_LIMIT) {
-            if !inside.admits(ticket.mode) {
+            if !admitted.admits(ticket.mode) {
                 return false;
             }
             if Some(*number) == arrival {
                 return true;
             }
-            inside.enter(ticket.mode);
+            admitted.enter(ticket.mode);
         }
-        joins && inside.admits(claim.mode)
+        joins && admitted.admits(claim.mode)
     }
 
     /// Joins the queue or refreshes the place, if the claim says so, and tells who is in the way.
@@ -692,13 +692,13 @@ impl State {
     }
 
     fn wake(&mut self, wake: &mut Vec<LeaseId>) {
-        let mut inside = self.inside();
+        let mut admitted = self.admitted();
         let Some(crowd) = &mut self.crowd else { return };
         for ticket in crowd.queue.values_mut().take(WAKE_LIMIT) {
-            if !inside.admits(ticket.mode) {
+            if !admitted.admits(ticket.mode) {
                 break;
             }
-            inside.enter(ticket.mode);
+            admitted.enter(ticket.mode);
             if !ticket.woken && !bugs::on(Bug::NobodyWoken) {
                 ticket.woken = true;
                 wake.push(ticket.id);
@@ -721,11 +721,11 @@ impl State {
         }
     }
 
-    fn inside(&self) -> Inside {
+    fn admitted(&self) -> Admitted {
         // An exclusive lease is always alone.
         let exclusive =
             self.leases.len() == 1 && self.leases.values().any(|lease| lease.mode == Mode::Exclusive);
-        Inside { exclusive, count: self.leases.len() }
+        Admitted { exclusive, count: self.leases.len() }
     }
 
     /// The mode of any one lease or ticket: all are of one kind.

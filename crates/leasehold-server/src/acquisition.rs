@@ -15,14 +15,11 @@ use leasehold::engine::give_back::{self, Times};
 use leasehold::engine::wait::{AtLimit, Driver, Ended, Limit, Terms, Wait};
 use leasehold::{Cancel, Error, ErrorKind};
 
-use crate::app::{App, CALL, in_time};
+use crate::app::{App, in_time};
 use crate::metrics::Waits;
 use crate::problem::Refusal;
 use crate::token::Share;
 use crate::turns::{Left, Turn};
-
-/// How long giving back is tried.
-const GIVE_BACK: Duration = Duration::from_secs(10);
 
 /// How long an answer waits for that: any store that is well has done it by then.
 const PROMPT: Duration = Duration::from_millis(250);
@@ -158,7 +155,7 @@ impl Acquisition {
         let terms = Terms {
             limit: Limit::from_max_wait(Some(self.request.wait)),
             max_attempts: None,
-            call: CALL,
+            call: self.app.call,
             poll: leasehold::Poll::default(),
             at_limit: AtLimit::Attempt,
         };
@@ -330,7 +327,7 @@ impl Driver for ByClient<'_> {
 
 async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>, share: Option<Share>) {
     let mut sent = Instant::now();
-    let times = Times { call: CALL, total: GIVE_BACK };
+    let times = Times { call: app.call, total: app.call * 2 };
     let call = || {
         sent = Instant::now();
         let (app, release, turn) = (&app, &release, turn.take());

@@ -21,9 +21,6 @@ use crate::problem::Refusal;
 use crate::settings::Settings;
 use crate::turns::Turns;
 
-/// How long one call to the store may take.
-pub(crate) const CALL: Duration = Duration::from_secs(5);
-
 /// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 
@@ -36,6 +33,8 @@ pub struct App {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
+    /// How long one call to the store may take.
+    pub(crate) call: Duration,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) history: History,
@@ -72,6 +71,7 @@ impl App {
             backend: Arc::clone(locks.backend()),
             info,
             clock: Arc::clone(locks.clock()),
+            call: locks.options().request_timeout,
             metrics: Metrics::new(info.scheme),
             history: History::default(),
             settings,
@@ -112,7 +112,7 @@ impl App {
         op: &'static str,
         call: impl Future<Output = leasehold::Result<T>>,
     ) -> leasehold::Result<T> {
-        in_time(CALL, self.measured(op, call)).await.unwrap_or_else(|| Err(no_answer_in_time()))
+        in_time(self.call, self.measured(op, call)).await.unwrap_or_else(|| Err(no_answer_in_time()))
     }
 
     /// A call to the store that is measured, also if it is cut off, and ends with the server.

@@ -160,8 +160,8 @@ impl Claiming {
     /// Until when a grant may be relied on: promise 7, as the library computes it for guards.
     pub(crate) fn deadline(&self, sent: Moment, grant: &Grant, at: u64) -> u64 {
         // Of a store whose clock was set back nobody believes more than was asked for.
-        let left = grant.left.unwrap_or_default().min(self.ttl);
-        let end = sent + left.saturating_sub(left / 100).saturating_sub(Duration::from_millis(2));
+        let span = grant.waited + grant.left.unwrap_or_default().min(self.ttl);
+        let end = sent + span.saturating_sub(span / 100).saturating_sub(Duration::from_millis(2));
         self.after(at, end.since(self.worker.process.clock.now()))
     }
 }

@@ -194,9 +194,10 @@ impl Claiming {
             Claim::new(self.worker.locks.name(self.name()).ok()?, self.mode(), self.ttl, "served");
         claim.id = wire::lease_id(&acquired.lease_id).ok()?;
         let left = Duration::from_millis(acquired.expires_in_ms);
-        let grant = Grant::new(Fence::new(acquired.fencing_token), claim.mode, Some(left));
+        let mut grant = Grant::new(Fence::new(acquired.fencing_token), claim.mode, Some(left));
+        grant.waited = Duration::from_millis(acquired.waited_ms);
         let record = self.record(Kind::Granted);
-        let deadline = self.deadline(sent + Duration::from_millis(acquired.waited_ms), &grant, record.at);
+        let deadline = self.deadline(sent, &grant, record.at);
         let (lease, fence) = (hash(claim.id.expose().as_bytes()), grant.fence.get());
         self.world().write(Record { lease, fence, deadline, ..record });
         Some(Held { claim, fence })

@@ -28,6 +28,11 @@ pub use report::{Failure, Options, SimReport, judge, run};
 use crate::history::record::Record;
 use crate::history::setting::{Losses, Promises, Setting};
 
+/// Whether clients of this seed go through the lock server, all of them or half.
+pub fn through_server(seed: u64) -> bool {
+    seed % 4 == 1
+}
+
 /// What was seen of one seed.
 #[derive(Debug)]
 pub struct Seen {

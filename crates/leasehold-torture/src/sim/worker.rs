@@ -99,7 +99,7 @@ impl Worker {
                 (
                     chance.per_mille(world.plan.bare),
                     chance.per_mille(world.plan.revokes),
-                    chance.per_mille(world.plan.served),
+                    self.server.is_some() && chance.per_mille(world.plan.served),
                 )
             };
             if revoke {

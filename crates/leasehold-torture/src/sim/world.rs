@@ -45,7 +45,7 @@ impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let time = Time::new();
         let mut chance = Chance::new(seed);
-        let plan = Plan::new(&mut chance);
+        let plan = Plan::new(&mut chance, super::through_server(seed));
         Arc::new(World {
             store_clock: MachineClock::new(&time, 0),
             time,

@@ -13,6 +13,8 @@ mod per_runtime;
 mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+mod queries;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]

@@ -2,12 +2,12 @@
 
 pub mod advisory;
 mod config;
-mod driver;
+mod connect;
+mod connection;
 mod fault;
 mod findings;
-mod line;
 mod pooler;
-mod reach;
+mod socket;
 mod tables;
 mod tls;
 mod tls_stream;

@@ -4,11 +4,11 @@
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex,
-};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
@@ -51,62 +51,55 @@ pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
     told_pid(client).await == Some(answers)
 }
 
-/// The process that the login told of. The driver keeps it for cancelling, so this lets it write a request to cancel
-/// into a pipe and reads it there.
+/// The process that the login told of. Only the driver knows it, and shows it nowhere but in a request to cancel. So
+/// this lets the driver write one, and reads it.
 async fn told_pid(client: &Client) -> Option<i32> {
-    let (theirs, mut ours) = duplex(64);
-    // The answer to a question for TLS, if it asks one.
-    ours.write_all(b"S").await.ok()?;
-    client.cancel_token().cancel_query_raw(theirs, Plain).await.ok()?;
-    let mut written = Vec::new();
-    ours.read_to_end(&mut written).await.ok()?;
+    let written = Written::default();
+    client.cancel_token().cancel_query_raw(written.clone(), written.clone()).await.ok()?;
+    let written = written.0.lock();
     // Its length, its code, the process, its key.
     let request = written.last_chunk::<16>()?;
-    let pid = request[8..12].try_into().ok()?;
-    Some(i32::from_be_bytes(pid))
+    Some(i32::from_be_bytes(*request[8..].first_chunk()?))
 }
 
-/// TLS that does nothing.
-struct Plain;
+/// A connection to nowhere, with TLS that does nothing: keeps what is written, and answers that the server has TLS.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
 
-struct PlainStream(DuplexStream);
-
-impl TlsConnect<DuplexStream> for Plain {
-    type Stream = PlainStream;
+impl TlsConnect<Written> for Written {
+    type Stream = Written;
     type Error = io::Error;
-    type Future = Ready<io::Result<PlainStream>>;
+    type Future = Ready<io::Result<Written>>;
 
-    fn connect(self, stream: DuplexStream) -> Self::Future {
-        ready(Ok(PlainStream(stream)))
+    fn connect(self, stream: Written) -> Self::Future {
+        ready(Ok(stream))
     }
 }
 
-impl TlsStream for PlainStream {
+impl TlsStream for Written {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for PlainStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+impl AsyncRead for Written {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        buf.put_slice(b"S");
+        Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for PlainStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+impl AsyncWrite for Written {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

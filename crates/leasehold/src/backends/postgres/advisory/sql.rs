@@ -3,6 +3,7 @@
 use tokio_postgres::types::Type;
 
 use crate::backend::Mode;
+use crate::backends::queries;
 
 use super::key::AdvisoryKey;
 
@@ -119,7 +120,7 @@ impl Sql {
             AdvisoryKey::Pair(high, low) => format!("'{high}'::int, '{low}'::int"),
         };
         let call = |function: &str| format!("{function}{shared}({parameters})");
-        body(include_str!("sql/wait.sql"))
+        body(include_str!("wait.sql"))
             .replace("%LOCK%", &call("pg_advisory_lock"))
             .replace("%TRY%", &call("pg_try_advisory_lock"))
             .replace("%UNLOCK%", &call("pg_advisory_unlock"))
@@ -139,11 +140,11 @@ impl Space {
     ) -> Self {
         let call = |function: &str| format!("{function}({parameters})");
         let fenced_by = |lock: &str| {
-            body(include_str!("sql/fenced.sql"))
+            const { query("fenced") }
                 .replace("%LOCK%", lock)
                 .replace("%SPACE%", &space.to_string())
                 .replace("%KEY%", key)
-                .replace("%CLOCK%", include_str!("sql/clock.sql").trim())
+                .replace("%CLOCK%", const { query("clock") })
                 .replace("%AHEAD%", &AHEAD.to_string())
                 .replace("%SCHEMA%", schema)
         };
@@ -173,13 +174,18 @@ fn index(mode: Mode) -> usize {
 /// The look for a lock that the session has.
 pub(super) fn held(key: AdvisoryKey) -> String {
     let packed = key.packed();
-    body(include_str!("sql/held.sql"))
+    const { query("held") }
         .replace("%HIGH%", &((packed >> 32) as u32).to_string())
         .replace("%LOW%", &(packed as u32).to_string())
         .replace("%SPACE%", &key.space().to_string())
 }
 
-/// A statement without its comments, which need not travel.
+/// The statement of this name in `queries.sql`.
+pub(super) const fn query(name: &str) -> &'static str {
+    queries::named(include_str!("queries.sql"), name)
+}
+
+/// A script without its comments, which need not travel.
 pub(super) fn body(sql: &str) -> String {
     sql.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
 }

@@ -19,7 +19,7 @@ use super::super::fault;
 use super::book::{Book, Known, Lease};
 use super::key::AdvisoryKey;
 use super::pool::{Loan, Pool};
-use super::sql::{Sql, TABLES, body};
+use super::sql::{Sql, TABLES, query};
 
 /// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
 /// server's queue, and would lose its place there.
@@ -181,9 +181,9 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
         }
         let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
-        let sql = include_str!("sql/raise.sql")
+        let sql = const { query("raise") }
             .replace("%SCHEMA%", &self.sql.schema)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let loan = self.pool.shared(&[]).await?;
         let (space, packed) = (key.space(), key.packed());
         let day = i64::try_from(Fence::DAY).unwrap_or(i64::MAX);
@@ -242,10 +242,10 @@ impl Store {
     /// them, the next sweep goes on from there.
     async fn forget(&self, loan: &Loan, table: &str, seen: &Seen, began: Moment) -> Result<u64> {
         let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
-        let sql = body(include_str!("sql/forget.sql"))
+        let sql = const { query("forget") }
             .replace("%SCHEMA%", &self.sql.schema)
             .replace("%TABLE%", table)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let mut forgotten = 0;
         loop {
             let (space, key) = seen.last();

@@ -6,6 +6,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::text::quote;
+use super::verbs::query;
 use crate::backends::postgres::fault;
 use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +20,9 @@ const VERSION: i32 = 3;
 const REVISION: i32 = 3;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
+
+/// Comes after the functions where they replace older ones.
+const SET_REVISION: &str = include_str!("schema/9_revision.sql");
 
 /// The functions, in order.
 const FUNCTIONS: [&str; 7] = [
@@ -80,7 +84,7 @@ pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bo
 
 /// Refuses tables of another version; the revision of the functions otherwise.
 pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
-    let ask = within(schema, include_str!("sql/about.sql"));
+    let ask = within(schema, const { query("about") });
     let rows = client.query_typed(&ask, &[]).await.map_err(fault::statement)?;
     let row = rows.first();
     match row.and_then(|row| row.try_get(0).ok()) {
@@ -144,8 +148,8 @@ async fn upgrade(client: &Client, schema: &str) -> Result<()> {
     if check(client, schema).await? >= REVISION {
         return client.batch_execute("COMMIT").await.map_err(fault::statement);
     }
-    let upgrade = within(schema, include_str!("sql/upgrade.sql"));
-    match client.batch_execute(&format!("{}\n{upgrade}; COMMIT", functions(schema))).await {
+    let functions = format!("{}\n{}", functions(schema), within(schema, SET_REVISION));
+    match client.batch_execute(&format!("{functions}; COMMIT")).await {
         Ok(()) => Ok(()),
         Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             reporter::log(|| {
@@ -184,7 +188,7 @@ mod tests {
     #[test]
     fn the_files_say_which_version_they_are_of() {
         assert!(TABLES.contains(&format!("(version, revision) VALUES ({VERSION}, {REVISION})")));
-        assert!(include_str!("sql/upgrade.sql").contains(&format!("SET revision = {REVISION}")));
+        assert!(SET_REVISION.contains(&format!("SET revision = {REVISION}")));
     }
 
     #[test]

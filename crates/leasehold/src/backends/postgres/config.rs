@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use super::connect::Place;
 use super::fault;
 use super::tls::{self, Tls, TlsFiles};
-use super::tls_stream::Connector;
 
 /// How long it may take to connect to one address, all in all: the time a request may take unless the user says
 /// otherwise.
@@ -77,7 +76,7 @@ const OURS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert", "tcp_user
 #[derive(Clone)]
 pub struct Address {
     pub(super) config: Config,
-    pub(super) tls: Connector,
+    pub(super) tls: Arc<rustls::ClientConfig>,
     /// How long one address may take, from the first byte until it is ready for use.
     pub(super) timeout: Duration,
     /// The host, by its place in the list, and the address that were reached last. The next connection begins there, so
@@ -98,7 +97,7 @@ impl Address {
     /// the time to connect.
     pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
         let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        Address { config, tls: Connector::new(tls), timeout, last_reached: Arc::default() }
+        Address { config, tls: Arc::new(tls), timeout, last_reached: Arc::default() }
     }
 
     /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a

@@ -4,24 +4,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
-use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
 use tokio_postgres::{CancelToken, Client, Config, SimpleQueryMessage};
 
 use super::config::Address;
 use super::fault;
-use super::socket::{MovableSocket, SocketStream};
-use super::tls_stream::{Connector, Handshake, TlsStream};
+use super::socket::{Closes, MovableSocket, SocketStream};
+use super::tls_stream::{Handshake, TlsStream};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The half of a connection that reads and writes.
-pub(crate) type Protocol = tokio_postgres::Connection<SocketStream, TlsStream<SocketStream>>;
+pub(crate) type Protocol = tokio_postgres::Connection<SocketStream, TlsStream>;
 
 /// Unless the URL says otherwise.
 const PORT: u16 = 5432;
@@ -161,8 +157,8 @@ impl Address {
         });
         let config = plain.as_ref().unwrap_or(&self.config);
         let socket = open_socket(&target.place, config).await.map_err(fault::unreachable)?;
-        let stream = SocketStream(Arc::clone(&socket));
-        let handshake = handshake::<SocketStream>(&self.tls, &target)?;
+        let stream = SocketStream { socket: Arc::clone(&socket), closes: Closes::Client };
+        let handshake = self.handshake(&target);
         let (client, protocol) = config.connect_raw(stream, handshake).await.map_err(fault::connecting)?;
         let mut reached = Reached { client, protocol, socket, target };
         let wanted = config.get_target_session_attrs();
@@ -184,6 +180,10 @@ impl Address {
         Ok(reached)
     }
 
+    fn handshake(&self, target: &Target) -> Handshake {
+        Handshake { config: Arc::clone(&self.tls), host: target.host.clone() }
+    }
+
     /// Does something within the time that one address may take to connect.
     pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
         let late = |_| {
@@ -200,9 +200,8 @@ impl Address {
     pub(crate) async fn cancel(&self, token: &CancelToken, target: &Target) -> Result<()> {
         let asking = async {
             let socket = open_socket(&target.place, &self.config).await.map_err(fault::unreachable)?;
-            let handshake = handshake::<Cancelling>(&self.tls, target)?;
-            let stream = Cancelling(SocketStream(socket));
-            token.cancel_query_raw(stream, handshake).await.map_err(fault::connecting)
+            let stream = SocketStream { socket, closes: Closes::Server };
+            token.cancel_query_raw(stream, self.handshake(target)).await.map_err(fault::connecting)
         };
         tokio::time::timeout(self.timeout, asking).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::NetworkTimeout, "the PostgreSQL server did not answer in time"))
@@ -214,16 +213,6 @@ impl Target {
     fn tcp(address: SocketAddr, host: &str) -> Self {
         Target { place: Place::Tcp(address), host: host.to_owned() }
     }
-}
-
-fn handshake<S>(tls: &Connector, target: &Target) -> Result<Handshake>
-where
-    Connector: tokio_postgres::tls::MakeTlsConnect<S, TlsConnect = Handshake>,
-    Handshake: TlsConnect<S>,
-{
-    tls.clone()
-        .make_tls_connect(&target.host)
-        .map_err(|_| Error::invalid("the URL's host cannot be one of a certificate"))
 }
 
 /// A socket, with the settings that let a dead server be noticed.
@@ -257,41 +246,6 @@ async fn open_tcp(address: &SocketAddr, config: &Config) -> io::Result<OwnedFd> 
         }
     }
     Ok(stream.into_std()?.into())
-}
-
-/// A connection for nothing but a cancel. The server closes it when it has passed the cancel on, so this side leaves that
-/// to it: earlier, nobody would know when that is, and PgBouncer may fall over (seen with 1.18).
-struct Cancelling(SocketStream);
-
-impl AsyncRead for Cancelling {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Cancelling {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut bytes = [0; 64];
-        loop {
-            let mut buf = ReadBuf::new(&mut bytes);
-            // However it ends, it is over.
-            if ready!(Pin::new(&mut self.0).poll_read(cx, &mut buf)).is_err() || buf.filled().is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -142,11 +142,23 @@ impl Open {
 }
 
 /// The socket as a stream for the protocol.
-pub(crate) struct SocketStream(pub(crate) Arc<MovableSocket>);
+pub(crate) struct SocketStream {
+    pub(crate) socket: Arc<MovableSocket>,
+    pub(crate) closes: Closes,
+}
+
+/// Which side closes a connection that has served its purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closes {
+    Client,
+    /// So after a cancel: the server closes when it has passed the cancel on. If the client closed first, it would not
+    /// know when that is, and PgBouncer may fall over (seen with 1.18).
+    Server,
+}
 
 impl SocketStream {
     fn with<T>(&self, act: impl FnOnce(&mut Open) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        self.0.0.lock().as_mut().map_or_else(|| Poll::Ready(Err(closed())), act)
+        self.socket.0.lock().as_mut().map_or_else(|| Poll::Ready(Err(closed())), act)
     }
 }
 
@@ -165,8 +177,18 @@ impl AsyncWrite for SocketStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with(|open| Poll::Ready(Ok(shutdown(&open.fd, Shutdown::Write)?)))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.closes == Closes::Client {
+            return self.with(|open| Poll::Ready(Ok(shutdown(&open.fd, Shutdown::Write)?)));
+        }
+        let mut bytes = [0; 64];
+        loop {
+            let mut buf = ReadBuf::new(&mut bytes);
+            // However it ends, it is over.
+            if ready!(self.as_mut().poll_read(cx, &mut buf)).is_err() || buf.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 

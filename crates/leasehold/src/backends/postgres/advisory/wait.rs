@@ -139,7 +139,7 @@ impl Store {
         mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
     ) -> bool {
         for _ in 0..CANCEL.1 {
-            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Cancelling`.
+            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Closes::Server`.
             let _ = tokio::time::timeout(CANCEL.0, session.cancel(&self.pool.address)).await;
             if let Ok(granted) = tokio::time::timeout(CANCEL.0, &mut asked).await {
                 return matches!(granted, Ok(Some(_)));

@@ -203,6 +203,7 @@ mod tests {
         other.block_on(tokio::task::yield_now());
         assert_eq!(other.metrics().num_alive_tasks(), 0);
     }
+
     #[test]
     fn runtimes_without_io_or_timers_are_served_at_home() {
         let home = runtime();
@@ -231,10 +232,10 @@ mod tests {
     #[test]
     fn work_runs_to_its_end_though_its_caller_is_gone() {
         let (home, caller) = (runtime(), runtime());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel();
         let work = run_on(home.handle(), async move {
             tokio::task::yield_now().await;
-            tell.send(()).unwrap();
+            done.send(()).unwrap();
             Ok(())
         });
         caller.block_on(async {
@@ -245,7 +246,7 @@ mod tests {
         });
         drop(caller);
         home.block_on(async {
-            while told.try_recv().is_err() {
+            while is_done.try_recv().is_err() {
                 tokio::task::yield_now().await
             }
         });

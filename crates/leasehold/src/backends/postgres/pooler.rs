@@ -1,5 +1,5 @@
-//! Whether a pooler stands between us and the server: then the server process we were told of at login is not the
-//! one that answers.
+//! Finds out whether a pooler stands between us and the server: then the server process that the login named is not
+//! the one that answers.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -20,8 +20,8 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// To be found out: if the server process that answers is not the one the login told of, there is a pooler, and
-    /// it is taken for one that shares connections for the length of a transaction.
+    /// To be found out: if the server process that answers is not the one that the login named, there is a pooler,
+    /// and it is taken for one that shares connections for the length of a transaction.
     #[default]
     Auto,
     /// Nothing. A pooler that is found all the same is refused.
@@ -46,14 +46,14 @@ impl Pooler {
     }
 }
 
-/// Whether the server process that answers, by its own word, is the one that the login told of. No I/O.
+/// Whether the server process that answers, by its own word, is the one that the login named. No I/O.
 pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
-    told_pid(client).await == Some(answers)
+    login_pid(client).await == Some(answers)
 }
 
-/// The process that the login told of. Only the driver knows it, and shows it nowhere but in a request to cancel. So
+/// The process that the login named. Only the driver knows it, and shows it nowhere but in a request to cancel. So
 /// this lets the driver write one, and reads it.
-async fn told_pid(client: &Client) -> Option<i32> {
+async fn login_pid(client: &Client) -> Option<i32> {
     let written = Written::default();
     client.cancel_token().cancel_query_raw(written.clone(), written.clone()).await.ok()?;
     let written = written.0.lock();

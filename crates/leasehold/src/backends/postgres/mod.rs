@@ -16,3 +16,8 @@ pub use advisory::{Advisory, AdvisoryKey};
 pub use config::Address;
 pub use pooler::Pooler;
 pub use tables::{Lent, Postgres, PostgresBuilder};
+
+/// An identifier as SQL has it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -6,9 +6,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::reporter;
 
+use super::super::quoted;
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};
-use super::sql::{TABLES, body, query, quoted};
+use super::sql::{TABLES, body, query};
 
 /// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
 /// about every third time.

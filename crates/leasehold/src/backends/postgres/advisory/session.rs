@@ -295,11 +295,11 @@ impl Session {
         key: AdvisoryKey,
         ask: Ask,
     ) -> std::result::Result<&'a Statement, fault::Fault> {
-        let slot = &self.statements[sql.slot(key, ask)];
+        let slot = &self.statements[Sql::slot(key, ask)];
         if let Some(statement) = slot.get() {
             return Ok(statement);
         }
-        let statement = client.prepare_typed(sql.text(key, ask), sql.types(key)).await?;
+        let statement = client.prepare_typed(sql.text(key, ask), types(key)).await?;
         Ok(slot.get_or_init(|| statement))
     }
 
@@ -325,6 +325,14 @@ fn parameters(key: &AdvisoryKey) -> Vec<&(dyn ToSql + Sync)> {
     match key {
         AdvisoryKey::Bigint(key) => vec![key],
         AdvisoryKey::Pair(high, low) => vec![high, low],
+    }
+}
+
+/// The types of these parameters.
+fn types(key: AdvisoryKey) -> &'static [Type] {
+    match key {
+        AdvisoryKey::Bigint(_) => &[Type::INT8],
+        AdvisoryKey::Pair(..) => &[Type::INT4, Type::INT4],
     }
 }
 

@@ -5,9 +5,8 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::text::quote;
 use super::verbs::query;
-use crate::backends::postgres::fault;
+use crate::backends::postgres::{fault, quoted};
 use crate::bugs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reporter;
@@ -40,7 +39,7 @@ const MAX_IDENTIFIER: usize = 63;
 
 /// SQL that was written for the schema `leasehold`, for another one.
 pub(super) fn within(schema: &str, sql: &str) -> String {
-    sql.replace("leasehold.", &format!("{}.", quote(schema)))
+    sql.replace("leasehold.", &format!("{}.", quoted(schema)))
 }
 
 /// What makes everything, in one transaction.
@@ -55,7 +54,7 @@ fn functions(schema: &str) -> String {
 }
 
 fn create_schema(schema: &str) -> String {
-    format!("CREATE SCHEMA IF NOT EXISTS {};", quote(schema))
+    format!("CREATE SCHEMA IF NOT EXISTS {};", quoted(schema))
 }
 
 /// Refuses a name that PostgreSQL would cut or not understand.
@@ -129,7 +128,7 @@ async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
     begin(client, schema).await.map_err(fault::statement)?;
     // Somebody may have been quicker.
     let ask = "SELECT to_regclass($1) IS NOT NULL";
-    let about = format!("{}.about", quote(schema));
+    let about = format!("{}.about", quoted(schema));
     let asked = client.query_typed(ask, &[(&about, Type::TEXT)]).await.map_err(fault::statement)?;
     let mut script = script(schema);
     if asked.first().and_then(|row| row.try_get(0).ok()) == Some(true) {

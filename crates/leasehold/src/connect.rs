@@ -168,7 +168,7 @@ async fn open(url: String) -> Result<Arc<dyn Backend>> {
             "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
         )),
         #[cfg(all(feature = "sqlite", target_os = "linux"))]
-        "sqlite" => Ok(Arc::new(Sqlite::open(Sqlite::path_of_url(&url["sqlite:".len()..])?).await?)),
+        "sqlite" => Ok(Arc::new(Sqlite::connect(&url["sqlite:".len()..]).await?)),
         #[cfg(all(feature = "file", unix))]
         "file" => Ok(Arc::new(Directory::connect(&url["file:".len()..]).await?)),
         #[cfg(feature = "http")]

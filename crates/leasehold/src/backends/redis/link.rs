@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use super::address::{Address, Layout};
 use super::fault;
+use crate::backends::runtimes::run_on;
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -96,14 +97,14 @@ struct Confirmation {
 
 /// A connection that is made when it is first needed, and again after it broke.
 ///
-/// Connections are made by tasks on the runtime the store was opened on: they live there, whoever asks.
+/// Connections are made by tasks on one runtime and live there, whichever runtime calls.
 pub(super) struct Link {
     pub(super) address: Arc<Address>,
     /// One server; `None`: the primary that the sentinels name.
     server: Option<ConnectionAddr>,
     /// The sentinel that is asked first.
     turn: AtomicUsize,
-    home: Handle,
+    runtime: Handle,
     state: Mutex<State>,
     /// Whoever has it makes the connection.
     gate: tokio::sync::Mutex<()>,
@@ -125,12 +126,12 @@ struct State {
 }
 
 impl Link {
-    pub(super) fn new(address: Arc<Address>, server: Option<ConnectionAddr>, home: Handle) -> Self {
+    pub(super) fn new(address: Arc<Address>, server: Option<ConnectionAddr>, runtime: Handle) -> Self {
         Link {
             address,
             server,
             turn: AtomicUsize::new(0),
-            home,
+            runtime,
             state: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
@@ -210,7 +211,7 @@ impl Link {
             return Err(error.duplicate());
         }
         let link = Arc::clone(self);
-        let work = self.home.spawn(async move {
+        let connecting = async move {
             let made = link.connect().await;
             let mut state = link.state.lock();
             match made {
@@ -221,11 +222,9 @@ impl Link {
                 }
                 Err(error) => state.failed = Some((Instant::now(), error)),
             }
-        });
-        work.await.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the runtime the store was opened on is gone")
-                .with_source(error)
-        })?;
+            Ok(())
+        };
+        run_on(&self.runtime, connecting).await?;
         if let Some(current) = self.current() {
             return Ok(current);
         }

@@ -43,7 +43,7 @@ use self::sweep::Walk;
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
-use crate::backends::per_runtime::PerRuntime;
+use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};

@@ -29,11 +29,17 @@ use crate::backend::{
     Attempt, Backend, Claim, Grant, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
     Wake,
 };
+use crate::backends::queries;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::state::Answer;
+
+/// The statement of this name in `queries.sql`.
+const fn sql(name: &str) -> &'static str {
+    queries::named(include_str!("queries.sql"), name)
+}
 
 pub(crate) const INFO: Info = Info { keeps_places: true, ..Info::new("sqlite") };
 
@@ -209,6 +215,11 @@ impl Sqlite {
     /// As [`SqliteBuilder::open`].
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         Sqlite::builder(path).open().await
+    }
+
+    /// Opens the file that a URL names after `sqlite:`.
+    pub(crate) async fn connect(rest: &str) -> Result<Self> {
+        Sqlite::open(Sqlite::path_of_url(rest)?).await
     }
 
     /// A store in this file, to be set up.

@@ -12,8 +12,9 @@ use super::{LEAST_NODES, Node, Quorum, twice};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::backends::runtimes::run_on;
 use crate::engine::reporter;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 
@@ -135,7 +136,8 @@ impl Lazy {
         }
         let (opened, place) = ((self.opener)(self.url.clone()), self.place);
         let identities = Arc::clone(&self.identities);
-        let task = self.home.spawn(async move {
+        let home = self.home.clone();
+        let work = async move {
             let Opened { backend, identity } = opened.await?;
             let mut known = identities.lock();
             let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
@@ -144,14 +146,8 @@ impl Lazy {
             }
             known[place] = identity;
             Ok(backend)
-        });
-        let opening = async move {
-            let opened = task.await.unwrap_or_else(|error| {
-                let message = "opening a node of the quorum was cut off";
-                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
-            });
-            opened.map_err(Arc::new)
         };
+        let opening = async move { run_on(&home, work).await.map_err(Arc::new) };
         latest.insert(opening.boxed().shared()).clone()
     }
 }

@@ -19,7 +19,7 @@ use super::super::fault;
 use super::book::{Book, Known, Lease};
 use super::key::AdvisoryKey;
 use super::pool::{Loan, Pool};
-use super::sql::{Sql, TABLES, body};
+use super::sql::{Sql, TABLES, query};
 
 /// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
 /// server's queue, and would lose its place there.
@@ -27,6 +27,9 @@ const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 /// A sweep looks at so many counters at a time, for so long: less than a request has.
 const SWEEP: (i64, Duration) = (2_000, Duration::from_secs(3));
+
+/// Where a sweep begins, also by default: spaces are 1 and 2.
+const BEFORE_ALL_KEYS: (i16, i64) = (0, 0);
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -37,8 +40,8 @@ pub(super) struct Store {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) pool: Arc<Pool>,
     pub(super) book: Mutex<Book>,
-    /// Of each of [`TABLES`].
-    pub(super) swept: [Seen; TABLES.len()],
+    /// The key that sweeps have come to, in each of [`TABLES`].
+    pub(super) swept: [Mutex<(i16, i64)>; TABLES.len()],
 }
 
 impl Store {
@@ -181,9 +184,9 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
         }
         let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
-        let sql = include_str!("sql/raise.sql")
+        let sql = const { query("raise") }
             .replace("%SCHEMA%", &self.sql.schema)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let loan = self.pool.shared(&[]).await?;
         let (space, packed) = (key.space(), key.packed());
         let day = i64::try_from(Fence::DAY).unwrap_or(i64::MAX);
@@ -240,15 +243,15 @@ impl Store {
 
     /// Forgets old counters of one table, from the last key that was seen on; how many. If there is no time for all of
     /// them, the next sweep goes on from there.
-    async fn forget(&self, loan: &Loan, table: &str, seen: &Seen, began: Moment) -> Result<u64> {
+    async fn forget(&self, loan: &Loan, table: &str, seen: &Mutex<(i16, i64)>, began: Moment) -> Result<u64> {
         let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
-        let sql = body(include_str!("sql/forget.sql"))
+        let sql = const { query("forget") }
             .replace("%SCHEMA%", &self.sql.schema)
             .replace("%TABLE%", table)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let mut forgotten = 0;
         loop {
-            let (space, key) = seen.last();
+            let (space, key) = *seen.lock();
             let params: [(&(dyn ToSql + Sync), Type); 4] =
                 [(&after, Type::INT8), (&space, Type::INT2), (&key, Type::INT8), (&SWEEP.0, Type::INT8)];
             let row = loan.session().ask(|client| client.query_typed_opt(&sql, &params)).await?;
@@ -256,37 +259,14 @@ impl Store {
                 Ok((row.try_get(0)?, row.try_get(1)?, (row.try_get(2)?, row.try_get(3)?)))
             });
             let (looked_at, gone, last) =
-                part.transpose().map_err(fault::statement)?.unwrap_or((0, 0, Seen::NONE));
+                part.transpose().map_err(fault::statement)?.unwrap_or((0, 0, BEFORE_ALL_KEYS));
             forgotten += u64::try_from(gone).unwrap_or_default();
             let is_over = looked_at < SWEEP.0;
-            seen.note(if is_over { Seen::NONE } else { last });
+            *seen.lock() = if is_over { BEFORE_ALL_KEYS } else { last };
             if is_over || self.now().since(began) >= SWEEP.1 {
                 return Ok(forgotten);
             }
         }
-    }
-}
-
-/// How far sweeps have come in a table.
-#[derive(Debug)]
-pub(super) struct Seen(Mutex<(i16, i64)>);
-
-impl Seen {
-    /// Before all keys.
-    const NONE: (i16, i64) = (0, i64::MIN);
-
-    fn last(&self) -> (i16, i64) {
-        *self.0.lock()
-    }
-
-    fn note(&self, last: (i16, i64)) {
-        *self.0.lock() = last;
-    }
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Seen(Mutex::new(Seen::NONE))
     }
 }
 

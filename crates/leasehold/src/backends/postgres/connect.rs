@@ -1,36 +1,32 @@
-//! Connecting: the hosts of an address one after the other, on sockets of our own making.
+//! Connecting: the hosts of an address one after the other, on sockets that can move between runtimes.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
-use tokio_postgres::tls::{MakeTlsConnect as _, TlsConnect};
 use tokio_postgres::{CancelToken, Client, Config, SimpleQueryMessage};
 
+use super::config::Address;
 use super::fault;
-use super::line::{Line, LineStream, Socket, WithoutIo};
-use super::tls_stream::{Connector, Handshake, TlsStream};
+use super::socket::{Closes, MovableSocket, SocketStream};
+use super::tls_stream::{Handshake, TlsStream};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The half of a connection that does its I/O, as the driver has it.
-pub(crate) type Connection = tokio_postgres::Connection<LineStream, TlsStream<LineStream>>;
+/// The half of a connection that reads and writes.
+pub(crate) type Protocol = tokio_postgres::Connection<SocketStream, TlsStream>;
 
 /// Unless the URL says otherwise.
 const PORT: u16 = 5432;
 
-/// A new connection. Its second half has to be polled for anything to happen on the first.
+/// A new connection. Its protocol has to be polled for anything to happen on its client.
 pub(crate) struct Reached {
     pub(crate) client: Client,
-    pub(crate) connection: Connection,
-    pub(crate) line: Arc<Line>,
+    pub(crate) protocol: Protocol,
+    pub(crate) socket: Arc<MovableSocket>,
     pub(crate) target: Target,
 }
 
@@ -43,36 +39,38 @@ pub(crate) struct Target {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// The address that was reached last. The next connection begins there, so that a silent host before it costs its time
-/// limit once, and not every time.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LastReached(Arc<Mutex<Option<(usize, Place)>>>);
-
-impl LastReached {}
-
-/// What it takes to connect.
-pub(crate) struct Way<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) tls: &'a Connector,
-    pub(crate) without_io: &'a WithoutIo,
-    pub(crate) last: &'a LastReached,
-    /// How long one address may take, from the first byte until `ready` is done.
-    pub(crate) limit: Duration,
-}
-
-impl Way<'_> {
-    /// Connects to the first address that lets us in, is of the kind that is asked for, and is made `ready`. The
-    /// socket's home is the runtime this is called on.
-    pub(crate) async fn connect<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
+impl Reached {
+    /// Asks something before anything else polls the connection. Dropped meanwhile, the connection is closed at once.
+    pub(crate) async fn ask<'a, T, F>(&'a mut self, question: impl FnOnce(&'a Client) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let config = self.config;
+        tokio::select! {
+            biased;
+            answer = question(&self.client) => answer,
+            _ = &mut self.protocol => Err(fault::unreachable(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+impl Address {
+    /// A new connection, whose home is the runtime this is called on.
+    pub(crate) async fn connect(&self) -> Result<Reached> {
+        self.open(|reached| std::future::ready(Ok(reached))).await
+    }
+
+    /// Connects to the first address that lets us in, is of the kind that is asked for, and is made `ready`. Each
+    /// address of each host has the whole time limit for that, from the first byte to the last answer.
+    pub(crate) async fn open<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let config = &self.config;
         let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
         let count = hosts.len().max(addresses.len());
         if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
@@ -83,7 +81,7 @@ impl Way<'_> {
         if ports.len() > 1 && ports.len() != count {
             return Err(Error::invalid("the URL must have one port, or as many as hosts"));
         }
-        let last = self.last.0.lock().clone();
+        let last = self.last_reached.lock().clone();
         // Among hosts that are not asked whether they are the primary, the first one that answers is meant.
         let any_order = count == 1 || config.get_target_session_attrs() != TargetSessionAttrs::Any;
         let first = last.as_ref().filter(|_| any_order).map_or(0, |(index, _)| *index);
@@ -94,9 +92,9 @@ impl Way<'_> {
                 (Some(Host::Tcp(host)), Some(ip)) => vec![Target::tcp(SocketAddr::new(*ip, port), host)],
                 (_, Some(ip)) => vec![Target::tcp(SocketAddr::new(*ip, port), &ip.to_string())],
                 (Some(Host::Tcp(host)), None) => {
-                    let found =
-                        tokio::time::timeout(self.limit, tokio::net::lookup_host((host.as_str(), port)));
-                    match found.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                    let found = tokio::net::lookup_host((host.as_str(), port));
+                    let found = tokio::time::timeout(self.timeout, found).await;
+                    match found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                         Ok(found) => found.map(|address| Target::tcp(address, host)).collect(),
                         Err(error) => {
                             failed = Some(fault::unreachable(error));
@@ -138,10 +136,9 @@ impl Way<'_> {
         let mut failed = fault::unreachable(none);
         for target in targets {
             let place = target.place.clone();
-            let connecting = async { ready(self.connect_to(target).await?).await };
-            match in_time(self.limit, connecting).await {
+            match self.in_time(async { ready(self.connect_to(target).await?).await }).await {
                 Ok(reached) => {
-                    *self.last.0.lock() = Some((index, place));
+                    *self.last_reached.lock() = Some((index, place));
                     return Ok(reached);
                 }
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
@@ -152,29 +149,24 @@ impl Way<'_> {
     }
 
     async fn connect_to(&self, target: Target) -> Result<Reached> {
-        let Way { tls, without_io, .. } = *self;
         // On a Unix socket there is no TLS, whatever `sslmode` says, as in libpq.
         let plain = matches!(target.place, Place::Unix(_)).then(|| {
             let mut plain = self.config.clone();
             plain.ssl_mode(SslMode::Disable).ssl_negotiation(SslNegotiation::Postgres);
             plain
         });
-        let config = plain.as_ref().unwrap_or(self.config);
-        let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
-        let line = Line::new(socket, without_io.clone()).map_err(fault::unreachable)?;
-        let (client, mut connection) = config
-            .connect_raw(LineStream(Arc::clone(&line)), handshake::<LineStream>(tls, &target)?)
-            .await
-            .map_err(fault::connecting)?;
+        let config = plain.as_ref().unwrap_or(&self.config);
+        let socket = open_socket(&target.place, config).await.map_err(fault::unreachable)?;
+        let stream = SocketStream { socket: Arc::clone(&socket), closes: Closes::Client };
+        let handshake = self.handshake(&target);
+        let (client, protocol) = config.connect_raw(stream, handshake).await.map_err(fault::connecting)?;
+        let mut reached = Reached { client, protocol, socket, target };
         let wanted = config.get_target_session_attrs();
         if wanted != TargetSessionAttrs::Any {
-            let asked = client.simple_query("SHOW transaction_read_only");
-            let answer = tokio::select! {
-                biased;
-                answer = asked => answer.map_err(fault::connecting)?,
-                _ = &mut connection => return Err(fault::unreachable(io::ErrorKind::UnexpectedEof.into())),
+            let question = async |client: &Client| {
+                client.simple_query("SHOW transaction_read_only").await.map_err(fault::connecting)
             };
-            let read_only = answer.iter().any(|message| match message {
+            let read_only = reached.ask(question).await?.iter().any(|message| match message {
                 SimpleQueryMessage::Row(row) => row.get(0) == Some("on"),
                 _ => false,
             });
@@ -185,7 +177,35 @@ impl Way<'_> {
                 ));
             }
         }
-        Ok(Reached { client, connection, line, target })
+        Ok(reached)
+    }
+
+    fn handshake(&self, target: &Target) -> Handshake {
+        Handshake { config: Arc::clone(&self.tls), host: target.host.clone() }
+    }
+
+    /// Does something within the time that one address may take to connect.
+    pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = |_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
+            )
+        };
+        tokio::time::timeout(self.timeout, opening).await.map_err(late)?
+    }
+
+    /// Asks a server to cancel what a connection is doing, and waits until it has passed that on. The server does not
+    /// say whether there was anything to cancel.
+    pub(crate) async fn cancel(&self, token: &CancelToken, target: &Target) -> Result<()> {
+        let asking = async {
+            let socket = open_socket(&target.place, &self.config).await.map_err(fault::unreachable)?;
+            let stream = SocketStream { socket, closes: Closes::Server };
+            token.cancel_query_raw(stream, self.handshake(target)).await.map_err(fault::connecting)
+        };
+        tokio::time::timeout(self.timeout, asking).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::NetworkTimeout, "the PostgreSQL server did not answer in time"))
+        })
     }
 }
 
@@ -195,150 +215,66 @@ impl Target {
     }
 }
 
-/// Does something within a time limit, whose end says that the server is too slow.
-pub(crate) async fn in_time<T>(limit: Duration, opening: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| {
-        Error::new(
-            ErrorKind::Unavailable,
-            "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
-        )
-    };
-    tokio::time::timeout(limit, opening).await.map_err(late)?
-}
-
-fn handshake<S>(tls: &Connector, target: &Target) -> Result<Handshake>
-where
-    Connector: tokio_postgres::tls::MakeTlsConnect<S, TlsConnect = Handshake>,
-    Handshake: TlsConnect<S>,
-{
-    tls.clone()
-        .make_tls_connect(&target.host)
-        .map_err(|_| Error::invalid("the URL's host cannot be one of a certificate"))
-}
-
 /// A socket, with the settings that let a dead server be noticed.
-async fn open(place: &Place, config: &Config) -> io::Result<Socket> {
+async fn open_socket(place: &Place, config: &Config) -> io::Result<Arc<MovableSocket>> {
     match place {
-        Place::Tcp(address) => {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            notice_silence(&stream, config)?;
-            Ok(Socket::Tcp(stream.into_std()?))
-        }
-        Place::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path).await?.into_std()?)),
+        Place::Tcp(address) => MovableSocket::new(open_tcp(address, config).await?),
+        Place::Unix(path) => MovableSocket::new(UnixStream::connect(path).await?.into_std()?),
     }
 }
 
-fn notice_silence(stream: &TcpStream, config: &Config) -> io::Result<()> {
+async fn open_tcp(address: &SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     use rustix::net::sockopt;
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     if let Some(timeout) = config.get_tcp_user_timeout() {
         let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        sockopt::set_tcp_user_timeout(stream, millis)?;
+        sockopt::set_tcp_user_timeout(&stream, millis)?;
     }
-    if !config.get_keepalives() {
-        return Ok(());
-    }
-    sockopt::set_socket_keepalive(stream, true)?;
-    #[cfg(target_os = "linux")]
-    {
-        sockopt::set_tcp_keepidle(stream, config.get_keepalives_idle())?;
-        if let Some(interval) = config.get_keepalives_interval() {
-            sockopt::set_tcp_keepintvl(stream, interval)?;
-        }
-        if let Some(retries) = config.get_keepalives_retries() {
-            sockopt::set_tcp_keepcnt(stream, retries)?;
-        }
-    }
-    Ok(())
-}
-
-/// Asks a server to cancel what one of its connections is doing, and waits until it has passed that on. Whether there was
-/// anything to cancel, nobody says.
-pub(crate) async fn cancel(
-    token: &CancelToken,
-    target: &Target,
-    config: &Config,
-    tls: &Connector,
-) -> Result<()> {
-    let socket = open(&target.place, config).await.map_err(fault::unreachable)?;
-    let line = Line::new(socket, WithoutIo::default()).map_err(fault::unreachable)?;
-    let handshake = handshake::<Cancelling>(tls, target)?;
-    token.cancel_query_raw(Cancelling(LineStream(line)), handshake).await.map_err(fault::connecting)
-}
-
-/// A connection for nothing but a cancel. The server closes it when it has passed the cancel on, so this side leaves that
-/// to it: earlier, nobody would know when that is, and PgBouncer may fall over (seen with 1.18).
-struct Cancelling(LineStream);
-
-impl AsyncRead for Cancelling {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Cancelling {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut bytes = [0; 64];
-        loop {
-            let mut buf = ReadBuf::new(&mut bytes);
-            // However it ends, it is over.
-            if ready!(Pin::new(&mut self.0).poll_read(cx, &mut buf)).is_err() || buf.filled().is_empty() {
-                return Poll::Ready(Ok(()));
+    if config.get_keepalives() {
+        sockopt::set_socket_keepalive(&stream, true)?;
+        #[cfg(target_os = "linux")]
+        {
+            sockopt::set_tcp_keepidle(&stream, config.get_keepalives_idle())?;
+            if let Some(interval) = config.get_keepalives_interval() {
+                sockopt::set_tcp_keepintvl(&stream, interval)?;
+            }
+            if let Some(retries) = config.get_keepalives_retries() {
+                sockopt::set_tcp_keepcnt(&stream, retries)?;
             }
         }
     }
+    Ok(stream.into_std()?.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rustix::net::sockopt;
 
     use super::*;
-    use crate::backends::postgres::Address;
 
     /// A connection made to a listener of our own, with these options of a URL.
     async fn opened(options: &str) -> std::net::TcpStream {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let place = Place::Tcp(listener.local_addr().unwrap());
         let address = Address::parse(&format!("postgres://127.0.0.1/db?{options}")).unwrap();
-        match open(&place, address.config()).await.unwrap() {
-            Socket::Tcp(stream) => stream,
-            Socket::Unix(_) => panic!("that was no path"),
-        }
+        open_tcp(&listener.local_addr().unwrap(), address.config()).await.unwrap().into()
     }
 
     #[tokio::test]
     async fn a_silent_address_of_a_name_is_passed_over() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = testkit::postgres::Postgres::start();
-        let config = "postgres://postgres@localhost/postgres".parse().unwrap();
-        let way = Way {
-            config: &config,
-            tls: &Address::parse("postgres://h").unwrap().tls,
-            without_io: &WithoutIo::default(),
-            last: &LastReached::default(),
-            limit: Duration::from_secs(2),
-        };
+        let way = Address::parse("postgres://postgres@localhost/postgres?connect_timeout=2").unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
         let targets =
             [silent.local_addr().unwrap(), address].map(|address| Target::tcp(address, "localhost"));
         let connected = way.first_of(targets.into(), 0, &|reached| std::future::ready(Ok(reached)));
         let reached = testkit::until::in_time("the second answers", connected).await.unwrap();
         assert_eq!(reached.target.place, Place::Tcp(address));
-        assert_eq!(*way.last.0.lock(), Some((0, Place::Tcp(address))));
+        assert_eq!(*way.last_reached.lock(), Some((0, Place::Tcp(address))));
     }
 
     #[cfg(target_os = "linux")]

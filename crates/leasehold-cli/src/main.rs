@@ -35,9 +35,6 @@ use crate::exit::Exit;
 use crate::report::Failure;
 
 fn main() -> ExitCode {
-    if let Some(code) = leasehold_torture::roles::play() {
-        return code;
-    }
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == run::child::BECOME) {
         return run::child::become_command(arguments);

@@ -293,9 +293,9 @@ impl Future for Handed {
 
 /// Whether a client that has gone is waited for all the same: a planted defect.
 fn keeps_vanished() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 

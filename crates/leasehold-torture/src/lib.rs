@@ -30,7 +30,7 @@ pub mod roles;
 #[cfg(feature = "run")]
 mod room;
 pub mod servers;
-#[cfg(feature = "sim")]
+#[cfg(feature = "__simulation")]
 pub mod sim;
 #[cfg(feature = "run")]
 pub mod store;
@@ -38,5 +38,5 @@ pub mod store;
 pub mod supervise;
 #[cfg(feature = "run")]
 mod worker;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 pub mod zoo;

@@ -35,7 +35,7 @@ const TESTS: [Test; 5] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = roles::play() {
+    if let Some(code) = roles::play_if_asked() {
         return code;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -52,7 +52,7 @@ const SLICES: [Slice; 9] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = roles::play() {
+    if let Some(code) = roles::play_if_asked() {
         return code;
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();

@@ -2,19 +2,19 @@
 //!
 //! Without the feature `bugs` every question here is answered `false` by the compiler, and nothing is left of it.
 
-#[cfg(all(feature = "bugs", not(debug_assertions)))]
+#[cfg(all(feature = "__bugs", not(debug_assertions)))]
 compile_error!("the feature `bugs` plants defects: it must never be in a release build");
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// A defect that can be planted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "bugs"), allow(dead_code, unreachable_pub))]
+        #[cfg_attr(not(feature = "__bugs"), allow(dead_code, unreachable_pub))]
         #[non_exhaustive]
         #[repr(u8)]
         pub enum Bug { $($(#[doc = $doc])+ $name,)+ }
 
-        #[cfg(feature = "bugs")]
+        #[cfg(feature = "__bugs")]
         impl Bug {
             /// All of them, each in the place of its number.
             pub const ALL: &[Bug] = &[$(Bug::$name),+];
@@ -166,14 +166,14 @@ bugs! {
 }
 
 /// Whether this defect is planted.
-#[cfg(not(feature = "bugs"))]
+#[cfg(not(feature = "__bugs"))]
 #[inline(always)]
 pub(crate) const fn on(_: Bug) -> bool {
     false
 }
 
 /// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
-#[cfg(all(not(feature = "bugs"), any(feature = "redis", feature = "postgres")))]
+#[cfg(all(not(feature = "__bugs"), any(feature = "redis", feature = "postgres")))]
 #[inline(always)]
 pub(crate) fn edited(
     _: &str,
@@ -182,17 +182,17 @@ pub(crate) fn edited(
     text.into()
 }
 
-#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 mod edits;
 
-#[cfg(all(test, feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(test, feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::can_be_planted;
-#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::edited;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 pub use planted::{on, plant};
 
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 mod planted {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -222,7 +222,7 @@ mod planted {
 /// Keeps something of a grant for ever, if that is the defect.
 #[inline(always)]
 pub(crate) fn leak() {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     if on(Bug::MemoryKept) {
         // Not zeros: pages that nobody has written to are not there.
         std::mem::forget(vec![7_u8; 256 << 10]);
@@ -235,14 +235,14 @@ pub(crate) fn leak() {
 pub(crate) fn clock(
     clock: std::sync::Arc<dyn crate::clock::Clock>,
 ) -> std::sync::Arc<dyn crate::clock::Clock> {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     if on(Bug::DeadlineByWallClock) {
         return std::sync::Arc::new(wall::Wall(clock));
     }
     clock
 }
 
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 mod wall {
     use std::sync::Arc;
 

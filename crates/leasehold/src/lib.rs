@@ -4,10 +4,10 @@ mod acquire;
 pub mod backend;
 pub mod backends;
 pub mod blocking;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 #[doc(hidden)]
 pub mod bugs;
-#[cfg(not(feature = "bugs"))]
+#[cfg(not(feature = "__bugs"))]
 mod bugs;
 mod cancel;
 mod cell;
@@ -43,7 +43,7 @@ pub mod wire;
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
 pub use cell::{GuardState, LostReason};
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;
 pub use connect::{examine, stores};

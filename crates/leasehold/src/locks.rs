@@ -260,7 +260,7 @@ impl LocksBuilder {
 
     /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
     /// process is stopped and killed.
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     #[doc(hidden)]
     pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
         self.runtime = Some(Handle::current());

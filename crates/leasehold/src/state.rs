@@ -736,7 +736,7 @@ impl State {
 
     /// Some lease, for defects that do not ask whose it is.
     fn any(&self) -> Option<LeaseId> {
-        if cfg!(feature = "bugs") { self.leases.keys().min().copied() } else { None }
+        if cfg!(feature = "__bugs") { self.leases.keys().min().copied() } else { None }
     }
 
     fn tickets(&self) -> impl Iterator<Item = &Ticket> {

@@ -286,9 +286,9 @@ impl Wire {
 
 /// Whether interest is registered too late: the one planted defect that has its place here.
 fn is_late() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::InterestAfterAttempt);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 

@@ -117,7 +117,7 @@ impl Order {
     /// Runs it, has it judged, and writes the report.
     ///
     /// Call it on a thread that lives as long as this takes: what it starts ends with that thread. The binary must
-    /// begin with [`roles::play`].
+    /// begin with [`roles::play_if_asked`].
     ///
     /// # Errors
     /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
@@ -469,9 +469,9 @@ impl Run<'_> {
 
 /// Whether no fault is made: a planted defect.
 fn does_nothing() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::NoFaultIsMade);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 

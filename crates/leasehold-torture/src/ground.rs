@@ -10,13 +10,13 @@ use rustix::process::Signal;
 use crate::hours::counts;
 use crate::lock_server::LockServer;
 use crate::plan::Plan;
-use crate::proxy::{Direction, Proxy};
 use crate::replicated::Replicated;
 use crate::roles::Around;
 use crate::room::Room;
-use crate::servers::postgres::{PgBouncer, PoolMode, Postgres, Stop};
-use crate::servers::redis::Server as Redis;
 use crate::store::{Front, Profile, Store};
+use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres, Stop};
+use leasehold_testbed::proxy::{Direction, Proxy};
+use leasehold_testbed::redis::Server as Redis;
 
 /// A server that can be killed and stopped.
 #[derive(Debug)]

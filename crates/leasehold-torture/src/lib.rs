@@ -6,7 +6,6 @@
 pub mod check;
 #[cfg(feature = "run")]
 pub mod clock;
-pub mod dice;
 #[cfg(feature = "run")]
 pub mod floors;
 #[cfg(feature = "run")]
@@ -18,7 +17,6 @@ pub mod hours;
 mod lock_server;
 #[cfg(feature = "run")]
 pub mod plan;
-pub mod proxy;
 #[cfg(feature = "run")]
 mod replicated;
 #[cfg(feature = "run")]
@@ -29,7 +27,6 @@ pub mod resource;
 pub mod roles;
 #[cfg(feature = "run")]
 mod room;
-pub mod servers;
 #[cfg(feature = "__simulation")]
 pub mod sim;
 #[cfg(feature = "run")]

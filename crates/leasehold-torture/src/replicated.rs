@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use leasehold::DEFAULT_NAMESPACE;
 
-use crate::servers::postgres::{Pair, Stop};
-use crate::servers::redis::{Cluster, Sentinels};
 use crate::store::Store;
+use leasehold_testbed::postgres::{Pair, Stop};
+use leasehold_testbed::redis::{Cluster, Sentinels};
 
 /// The servers of such a store, each with one replica.
 #[derive(Debug)]

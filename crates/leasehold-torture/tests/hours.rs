@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::hours::{Hours, Report, SAMPLES};
 use leasehold_torture::roles;
 use leasehold_torture::store::{Profile, Store};

@@ -1,6 +1,6 @@
 //! The simulation finds nothing in the library as it is, gives the same history twice, and leaves nothing untried.
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 
 /// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` and `make sim` try thousands, with

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::floors::Floor;
 use leasehold_torture::report::Outcome;
 use leasehold_torture::roles;

@@ -23,10 +23,10 @@ use leasehold::Locks;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::dice::Dice;
 use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
+use leasehold_testbed::dice::Dice;
 
 pub(crate) use crowd::{CrowdPart, locks as locks_of_crowd};
 pub(crate) use part::{Part, all as locks_of};

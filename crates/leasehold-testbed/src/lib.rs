@@ -1,8 +1,14 @@
-//! Throw-away stores: real servers on free ports, in directories of their own, gone when they are dropped and when
-//! the process that started them is.
+//! What a run of torture, and many a test, takes place on: real servers that are thrown away, and faults between them and
+//! their clients.
+//!
+//! Servers run on free ports, in directories of their own, and are gone when they are dropped and when the process that
+//! started them is. This knows nothing of locks. `leasehold torture` is shipped and needs it, so it is a crate of its own
+//! beside `testkit`, which is for this workspace's tests only.
 
 mod daemon;
+pub mod dice;
 pub mod postgres;
+pub mod proxy;
 pub mod redis;
 
 use std::io;

@@ -291,20 +291,10 @@ impl Future for Handed {
     }
 }
 
-/// Whether a client that has gone is waited for all the same: a planted defect.
-fn keeps_vanished() -> bool {
-    #[cfg(feature = "__bugs")]
-    return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
-    #[cfg(not(feature = "__bugs"))]
-    false
-}
-
 impl Drop for Handed {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            if !keeps_vanished() {
-                self.gone.cancel();
-            }
+            self.gone.cancel();
             self.app.go_on_with(async { drop(work.await) });
         }
     }

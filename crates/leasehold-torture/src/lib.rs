@@ -6,6 +6,8 @@
 pub mod check;
 #[cfg(feature = "run")]
 pub mod clock;
+#[cfg(feature = "__bugs")]
+mod defects;
 #[cfg(feature = "run")]
 pub mod floors;
 #[cfg(feature = "run")]

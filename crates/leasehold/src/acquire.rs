@@ -6,12 +6,10 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::backend::{Attempt, Claim, Grant, Liveness, Mode, Query, Release, Wake};
-use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::locks::Client;
 use crate::name::Name;
@@ -119,7 +117,7 @@ impl GiveBack<'_> {
         if std::mem::take(&mut self.pending) {
             let mut release = Release::new(self.claim.name.clone(), self.claim.id);
             // A repeat may have its answer while what it repeated is still on its way.
-            let open = (self.unanswered || self.claim.repeat) && !bugs::on(Bug::UnansweredNotSaid);
+            let open = self.unanswered || self.claim.repeat;
             release.unanswered = open.then_some(self.claim.ttl);
             self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));
         }
@@ -129,9 +127,6 @@ impl GiveBack<'_> {
 
 impl Drop for GiveBack<'_> {
     fn drop(&mut self) {
-        if bugs::on(Bug::DropWithoutGiveBack) {
-            return;
-        }
         self.give_back();
     }
 }
@@ -292,10 +287,6 @@ impl<'a> Loop<'a> {
                 self.back.claim.first = false;
                 match answer {
                     Attempt::Granted(grant) => self.granted(sent, grant),
-                    Attempt::Busy(_) if bugs::on(Bug::BusyTakenForHeld) => {
-                        let Claim { mode, ttl, .. } = self.back.claim;
-                        self.granted(sent, Grant::new(Fence::new(1), mode, Some(ttl)))
-                    }
                     Attempt::Busy(busy) => {
                         (self.last, self.heard) = (Last::Busy, self.client.clock.now());
                         self.failing_since = None;
@@ -327,12 +318,11 @@ impl<'a> Loop<'a> {
         };
         let valid = end.is_none_or(|end| now < end && end.since(now) >= self.min_validity);
         if valid {
-            bugs::leak();
             self.back.pending = false;
             return Ok(Next::Done(Outcome::Acquired(Box::new(Acquired {
                 claim: self.back.claim.clone(),
                 grant,
-                sent: if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent },
+                sent,
                 waited: now.since(self.started),
                 attempts: self.attempts,
             }))));
@@ -387,10 +377,7 @@ impl<'a> Loop<'a> {
             || now >= self.end
             || now.since(since) >= PATIENCE;
         if give_up {
-            return if bugs::on(Bug::ErrorReportedAsBusy) { Ok(self.busy()) } else { Err(error) };
-        }
-        if bugs::on(Bug::RetryWithNewId) {
-            self.back.claim.id = LeaseId::random();
+            return Err(error);
         }
         self.last = Last::Fault(error);
         let pause = Poll::new(FAULT_PAUSE, Duration::from_secs(1)).delay(self.faults);

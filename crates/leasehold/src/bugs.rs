@@ -123,6 +123,8 @@ bugs! {
     RedisWaitsForNoReplica,
     /// redis: the sentinels are asked for the primary once, and not after a fail-over.
     RedisAsksSentinelsOnce,
+    /// redis: whoever comes is let in past the queue.
+    RedisIgnoresQueue,
     /// redis: a revoke at once only refuses renewals.
     RedisRevokesPolitely,
     /// quorum: one node less than a majority is enough.
@@ -137,8 +139,6 @@ bugs! {
     PostgresLocksNoRow,
     /// postgres: a fence is the clock's, whatever was given before.
     PostgresFenceByClock,
-    /// postgres+advisory: that a session has ended is not noticed by those whose locks it held.
-    AdvisoryEndUnnoticed,
     /// sqlite: what other processes have written is not looked for.
     SqliteBelievesItsBook,
     /// sqlite: other processes are not told that one of theirs may go in.
@@ -216,49 +216,5 @@ mod planted {
     /// Plants this defect in the whole process, and no other.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.store(bug.map_or(NONE, |bug| bug as u8), Ordering::Relaxed);
-    }
-}
-
-/// Keeps something of a grant for ever, if that is the defect.
-#[inline(always)]
-pub(crate) fn leak() {
-    #[cfg(feature = "__bugs")]
-    if on(Bug::MemoryKept) {
-        // Not zeros: pages that nobody has written to are not there.
-        std::mem::forget(vec![7_u8; 256 << 10]);
-    } else if on(Bug::DescriptorsKept) {
-        std::mem::forget(std::fs::File::open("/dev/null"));
-    }
-}
-
-/// The clock by which deadlines are judged.
-pub(crate) fn clock(
-    clock: std::sync::Arc<dyn crate::clock::Clock>,
-) -> std::sync::Arc<dyn crate::clock::Clock> {
-    #[cfg(feature = "__bugs")]
-    if on(Bug::DeadlineByWallClock) {
-        return std::sync::Arc::new(wall::Wall(clock));
-    }
-    clock
-}
-
-#[cfg(feature = "__bugs")]
-mod wall {
-    use std::sync::Arc;
-
-    use crate::clock::{Clock, Moment};
-
-    /// A clock whose every time is the wall clock's.
-    #[derive(Debug)]
-    pub(super) struct Wall(pub(super) Arc<dyn Clock>);
-
-    impl Clock for Wall {
-        fn now(&self) -> Moment {
-            Moment::from_nanos(self.0.wall_micros() * 1000)
-        }
-
-        fn wall_micros(&self) -> u64 {
-            self.0.wall_micros()
-        }
     }
 }

@@ -11,7 +11,6 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::acquire::Acquired;
 use crate::backend::{Mode, Release, Released, Renewal, Renewed};
-use crate::bugs::{self, Bug};
 use crate::cell::{Cell, GuardState, LostReason, Sent, Terms};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -214,7 +213,7 @@ impl Guard {
             let renewals = self.cell.shorten(ttl, renew_every, self.clock());
             self.client.renewer.schedule(&self.cell);
             let (mut renewal, sent) = self.cell.renewal(ttl, self.clock());
-            renewal.shorten = Some(renewals).filter(|_| !bugs::on(Bug::ShortenIgnored));
+            renewal.shorten = Some(renewals);
             let left = self.ask(renewal, sent).await?;
             if left.is_none_or(|left| left <= ttl.saturating_add(SHORTEN_SLACK)) {
                 break;

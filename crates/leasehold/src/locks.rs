@@ -9,8 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::acquire::{self, Acquired, Limit, Outcome, Request};
-use crate::backend::{Backend, Grant, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
-use crate::bugs::{self, Bug};
+use crate::backend::{Backend, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
 use crate::cancel::Cancel;
 use crate::cell;
 use crate::clock::{Clock, SystemClock, Timer};
@@ -276,7 +275,7 @@ impl LocksBuilder {
     pub fn build(self) -> Locks {
         telemetry::describe();
         let by_system = self.clock.is_none();
-        let clock = bugs::clock(self.clock.unwrap_or_else(|| Arc::new(SystemClock)));
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
@@ -491,11 +490,7 @@ impl Locks {
         let mut renewal = lease.renewal();
         renewal.ttl = options.max_hold.map_or(lease.ttl, |hold| lease.ttl.min(hold));
         let sent = self.client.clock.now();
-        let mut renewed = self.renew_one(renewal).await?;
-        if bugs::on(Bug::GoneAdopted) && matches!(renewed, Renewed::Gone(_)) {
-            renewed = Renewed::Held(Grant::new(lease.fence, lease.mode, Some(lease.ttl)));
-        }
-        match renewed {
+        match self.renew_one(renewal).await? {
             Renewed::Held(grant)
                 if cell::deadline(sent, &grant, lease.ttl)
                     .is_some_and(|end| self.client.clock.now() >= end) =>

@@ -90,7 +90,7 @@ enum Instead {
         #[arg(long)]
         json: bool,
     },
-    /// One of the processes that a run starts.
+    /// One of the processes that a run starts; standard input says which.
     #[command(hide = true)]
     Process,
 }

@@ -1,9 +1,8 @@
-//! What a run of torture, and many a test, takes place on: real servers that are thrown away, and faults between them and
-//! their clients.
+//! Throw-away Redis and PostgreSQL servers, and a TCP proxy that makes faults between them and their clients.
 //!
-//! Servers run on free ports, in directories of their own, and are gone when they are dropped and when the process that
-//! started them is. This knows nothing of locks. `leasehold torture` is shipped and needs it, so it is a crate of its own
-//! beside `testkit`, which is for this workspace's tests only.
+//! Each server runs on a free port, in a directory of its own. Both are gone when it is dropped, and when the process that
+//! started it dies. Nothing here knows of locks. `leasehold torture` ships and needs these servers, so they are a crate of
+//! their own; `testkit`, which only this workspace's tests use, re-exports them.
 
 mod daemon;
 pub mod dice;
@@ -13,12 +12,12 @@ pub mod redis;
 
 use std::io;
 
-/// What a user is told who has to do something about it.
+/// An error whose message says what the user has to do.
 fn failed(message: impl Into<String>) -> io::Error {
     io::Error::other(message.into())
 }
 
-/// Who calls this cannot go on without the server.
+/// For callers that cannot go on without the server.
 #[track_caller]
 fn or_panic<T>(started: io::Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("{error}"))

@@ -53,8 +53,8 @@ struct Parked {
     reply: oneshot::Sender<Result<Wake>>,
 }
 
-/// What a wait is told when it arrives.
-pub(crate) enum Told {
+/// The reply to a long poll: at once, or when the claim can enter.
+pub(crate) enum PollReply {
     Now(Result<Wake>),
     Later(oneshot::Receiver<Result<Wake>>),
 }
@@ -80,26 +80,26 @@ impl Store {
     }
 
     /// A long poll arrived.
-    pub(crate) fn park(&mut self, world: &World, claim: &Claim) -> (Told, Wakes) {
+    pub(crate) fn park(&mut self, world: &World, claim: &Claim) -> (PollReply, Wakes) {
         let since = world.store_clock.now();
         let queued = self.names.get(&claim.name).is_some_and(|entry| entry.state.is_queued(&claim.id));
         if !queued {
-            return (Told::Now(Ok(Wake::Retry)), Wakes::default());
+            return (PollReply::Now(Ok(Wake::Retry)), Wakes::default());
         }
         let mut claim = claim.clone();
         claim.first = false;
         let (answer, wakes) = self.apply(world, &claim.name, Op::Acquire(&claim));
         let told = match answer {
-            Ok(Answer::Acquired(Attempt::Granted(grant))) => Told::Now(Ok(Wake::Granted(grant))),
+            Ok(Answer::Acquired(Attempt::Granted(grant))) => PollReply::Now(Ok(Wake::Granted(grant))),
             Ok(Answer::Acquired(Attempt::Busy(_))) => {
                 let (reply, later) = oneshot::channel();
                 let entry = self.names.entry(claim.name.clone()).or_default();
                 if let Some(older) = entry.parked.insert(claim.id, Parked { claim, since, reply }) {
                     let _ = older.reply.send(Ok(Wake::Retry));
                 }
-                Told::Later(later)
+                PollReply::Later(later)
             }
-            _ => Told::Now(Ok(Wake::Retry)),
+            _ => PollReply::Now(Ok(Wake::Retry)),
         };
         (told, wakes)
     }

@@ -165,9 +165,9 @@ impl Order {
     }
 }
 
-/// What the supervisor itself has seen.
+/// What the supervisor observed of a run.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) configuration: String,
     pub(crate) promises: Promises,
     pub(crate) faults: Faults,
@@ -186,7 +186,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn run(&self) -> io::Result<Seen> {
+    fn run(&self) -> io::Result<Observed> {
         let Order { store, profile, .. } = *self.order;
         self.say("starting the store");
         let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
@@ -259,7 +259,7 @@ impl Run<'_> {
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, looks, processes, stuck, worked, others })
+        Ok(Observed { configuration, promises, faults, looks, processes, stuck, worked, others })
     }
 
     /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.

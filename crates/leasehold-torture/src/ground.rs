@@ -1,4 +1,6 @@
 //! Where a run takes place: the store, what is before it, and the servers and proxies that belong to both.
+//!
+//! One file of slightly more than 500 lines: every method answers the same question for each kind of store and front.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -38,7 +38,7 @@ Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Torture {
     #[command(subcommand)]
-    instead: Option<Instead>,
+    command: Option<TortureCommand>,
     /// Which store; with --hours several [default: that of --url, else sqlite]
     #[arg(long, value_name = "STORE", value_delimiter = ',')]
     store: Vec<Store>,
@@ -77,7 +77,7 @@ pub(crate) struct Torture {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Instead {
+enum TortureCommand {
     /// Judge the histories of a run.
     #[command(
         after_help = "Examples:\n  leasehold torture check /tmp/run\n  leasehold torture check --json /tmp/run"
@@ -97,9 +97,9 @@ enum Instead {
 
 /// Runs it, or judges a run once more.
 pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
-    match args.instead {
-        Some(Instead::Check { directory, json }) => return judge(&directory, json),
-        Some(Instead::Process) => return Ok(roles::play()),
+    match args.command {
+        Some(TortureCommand::Check { directory, json }) => return judge(&directory, json),
+        Some(TortureCommand::Process) => return Ok(roles::play()),
         None => {}
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());

@@ -27,12 +27,12 @@ pub(crate) fn hear(tell: impl Fn(String) + Send + Sync + 'static) {
 
 /// Tells of warnings on a thread of its own: a reader of stderr that has stopped reading holds up nothing else.
 #[derive(Debug)]
-pub(crate) struct Aside(SyncSender<Told>);
+pub(crate) struct Aside(SyncSender<Message>);
 
 #[derive(Debug)]
-enum Told {
+enum Message {
     Warning(String),
-    /// Everything before this was told when the other end of this is closed.
+    /// Its receiver is disconnected when every warning before it has been printed.
     End(SyncSender<()>),
 }
 
@@ -40,17 +40,17 @@ impl Aside {
     /// Tells of everything that the library warns of from now on. Without a thread, of nothing.
     pub(crate) fn hear(tell: impl Fn(&str) + Send + 'static) -> Self {
         let (sender, receiver) = sync_channel(WAITING);
-        let listen = move |receiver: Receiver<Told>| {
-            for told in receiver {
-                match told {
-                    Told::Warning(line) => tell(&line),
-                    Told::End(ended) => drop(ended),
+        let listen = move |receiver: Receiver<Message>| {
+            for message in receiver {
+                match message {
+                    Message::Warning(line) => tell(&line),
+                    Message::End(ended) => drop(ended),
                 }
             }
         };
         if std::thread::Builder::new().name("warnings".into()).spawn(move || listen(receiver)).is_ok() {
             let sender = sender.clone();
-            hear(move |line| drop(sender.try_send(Told::Warning(line))));
+            hear(move |line| drop(sender.try_send(Message::Warning(line))));
         }
         Aside(sender)
     }
@@ -58,7 +58,7 @@ impl Aside {
     /// Waits, not for long, until all was told.
     pub(crate) fn finish(&self) {
         let (sender, ended) = sync_channel(0);
-        if self.0.try_send(Told::End(sender)).is_ok() {
+        if self.0.try_send(Message::End(sender)).is_ok() {
             let _ = ended.recv_timeout(PARTING);
         }
     }

@@ -84,20 +84,10 @@ impl Future for Detached {
 impl Drop for Detached {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
-            if !keeps_vanished() {
-                self.vanished.cancel();
-            }
+            self.vanished.cancel();
             self.app.go_on_with(async { drop(work.await) });
         }
     }
-}
-
-/// Whether the server waits on for a client that has gone: a planted defect.
-fn keeps_vanished() -> bool {
-    #[cfg(feature = "bugs")]
-    return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
-    #[cfg(not(feature = "bugs"))]
-    false
 }
 
 /// One request on its way to a lease.

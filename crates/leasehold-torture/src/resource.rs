@@ -109,9 +109,9 @@ fn decode(bytes: &[u8; REQUEST]) -> Option<(Verb, Holder)> {
 
 /// Whether stale writes are taken: a planted defect.
 fn takes_stale() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::ResourceTakesStale);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 

@@ -3,10 +3,10 @@
 pub mod backend;
 pub mod backends;
 pub mod blocking;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 #[doc(hidden)]
 pub mod bugs;
-#[cfg(not(feature = "bugs"))]
+#[cfg(not(feature = "__bugs"))]
 mod bugs;
 mod cancel;
 mod chance;
@@ -33,7 +33,7 @@ pub mod wire;
 
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;
 pub use client::diagnostics::LeaseInfo;

@@ -1,4 +1,6 @@
 //! A backend that plays a script of faults around a real one, and writes down every call.
+//!
+//! One file of more than 500 lines: the faults, the log of calls and the eight methods that play both share private types.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -79,9 +81,9 @@ pub enum Act {
     Panic,
 }
 
-/// What a call asked for.
+/// The request of one call.
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum Request {
     /// An attempt, or a wait.
     Claim(Claim),
     /// A batch of renewals.
@@ -119,7 +121,7 @@ pub struct Call {
     /// When it was made.
     pub at: Moment,
     /// With what.
-    pub asked: Asked,
+    pub asked: Request,
     /// What was done with it.
     pub act: Act,
     /// When it was answered, and what. `None`: not yet, or not while anybody listened.
@@ -137,7 +139,7 @@ impl Call {
     /// If it was another call.
     pub fn claim(&self) -> &Claim {
         match &self.asked {
-            Asked::Claim(claim) => claim,
+            Request::Claim(claim) => claim,
             other => panic!("not a claim: {other:?}"),
         }
     }
@@ -148,7 +150,7 @@ impl Call {
     /// If it was another call.
     pub fn renewals(&self) -> &[Renewal] {
         match &self.asked {
-            Asked::Renewals(renewals) => renewals,
+            Request::Renewals(renewals) => renewals,
             other => panic!("not a batch: {other:?}"),
         }
     }
@@ -159,7 +161,7 @@ impl Call {
     /// If it was another call.
     pub fn release(&self) -> &Release {
         match &self.asked {
-            Asked::Release(release) => release,
+            Request::Release(release) => release,
             other => panic!("not a release: {other:?}"),
         }
     }
@@ -279,7 +281,7 @@ impl Faulty {
     }
 
     /// Writes the call down, and decides what becomes of it.
-    fn open(&self, verb: Verb, asked: Asked) -> (Act, Open) {
+    fn open(&self, verb: Verb, asked: Request) -> (Act, Open) {
         let mut shared = self.shared.lock();
         let count = shared.counts.entry(verb).or_default();
         let number = *count;
@@ -442,7 +444,7 @@ impl Backend for Faulty {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let call = self.open(Verb::TryAcquire, Asked::Claim(claim.clone()));
+        let call = self.open(Verb::TryAcquire, Request::Claim(claim.clone()));
         let voice = Voice::new(Attempt::Gone, |answer| note(answer, |it| Answer::Attempt(it.clone())));
         if let Act::Gone(_) = call.0 {
             self.take_away(&claim.name, claim.id).await?;
@@ -466,7 +468,7 @@ impl Backend for Faulty {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        let call = self.open(Verb::Wait, Asked::Claim(claim.clone()));
+        let call = self.open(Verb::Wait, Request::Claim(claim.clone()));
         let voice = Voice::new(|_| Wake::Retry, |answer| note(answer, |it| Answer::Wake(it.clone())));
         let (this, claim) = (self.clone(), claim.clone());
         let effect = async move {
@@ -480,7 +482,7 @@ impl Backend for Faulty {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let call = self.open(Verb::Renew, Asked::Renewals(leases.to_vec()));
+        let call = self.open(Verb::Renew, Request::Renewals(leases.to_vec()));
         let count = leases.len();
         // One answer for each lease, whatever it is.
         let voice = Voice {
@@ -519,7 +521,7 @@ impl Backend for Faulty {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        let call = self.open(Verb::Release, Asked::Release(lease.clone()));
+        let call = self.open(Verb::Release, Request::Release(lease.clone()));
         let voice = Voice::new(Released::Gone, |answer| note(answer, |it| Answer::Released(*it)));
         if let Act::Gone(_) = call.0 {
             self.take_away(&lease.name, lease.id).await?;
@@ -530,21 +532,21 @@ impl Backend for Faulty {
     }
 
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Revoked::default(), |answer| note(answer, |_| Answer::Other));
         let (this, name) = (self.clone(), name.clone());
         play(call, voice, async move { this.inner.revoke(&name, now, only).await }).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Page::default(), |answer| note(answer, |_| Answer::Other));
         let (this, query) = (self.clone(), query.clone());
         play(call, voice, async move { this.inner.inspect(&query).await }).await
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Swept::default(), |answer| note(answer, |_| Answer::Other));
         let this = self.clone();
         play(call, voice, async move { this.inner.sweep().await }).await

@@ -5,11 +5,11 @@ mod args;
 pub(crate) mod child;
 mod plan;
 pub(crate) mod signals;
-mod standing;
 mod supervise;
 mod suspend;
 mod terminal;
 mod tree;
+mod validity;
 mod voice;
 
 use std::process::ExitCode;

@@ -113,7 +113,7 @@ impl fmt::Display for Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dice::Dice;
+    use leasehold_testbed::dice::Dice;
 
     const MIB: u64 = 1 << 20;
 

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use super::count::Count;
 use super::plan::Waits;
 use super::session::{ASKS, Line};
-use super::store::{Condition, Told, Wakes, unexpected};
+use super::store::{Condition, PollReply, Wakes, unexpected};
 use super::world::World;
 use crate::history::record::{Fault, Record};
 
@@ -286,9 +286,9 @@ impl Wire {
 
 /// Whether interest is registered too late: the one planted defect that has its place here.
 fn is_late() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::InterestAfterAttempt);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 
@@ -360,8 +360,8 @@ impl Backend for Wire {
                     let (told, wakes) = world.store().park(world, &claim);
                     send(wakes);
                     match told {
-                        Told::Now(told) => Reply::Now(told),
-                        Told::Later(later) => Reply::Later(later),
+                        PollReply::Now(told) => Reply::Now(told),
+                        PollReply::Later(later) => Reply::Later(later),
                     }
                 };
                 let wake = self.call(true, park, move |world| world.store().unpark(&same)).await?;

@@ -81,7 +81,7 @@ impl fmt::Display for SimReport {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seed = self.seed;
-        writeln!(f, "seed {seed} failed; to see it again: leasehold torture sim --seed {seed}")?;
+        writeln!(f, "seed {seed} failed; to see it again: scripts/sim.sh --seed {seed}")?;
         self.violations.iter().try_for_each(|violation| writeln!(f, "{violation}"))
     }
 }

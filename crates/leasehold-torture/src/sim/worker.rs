@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold::clock::Clock;
 use leasehold::{ErrorKind, Mode as LockMode, Result};
 use leasehold::{Guard, GuardState, Locks, LostReason};
 
@@ -48,8 +49,14 @@ pub(crate) fn start(
     if plan.session {
         process.spawn(wire.clone().keep_alive());
     }
-    let builder = Locks::builder(Arc::new(wire.clone()))
-        .clock(Arc::clone(&process.clock) as Arc<dyn leasehold::clock::Clock>)
+    let clock: Arc<dyn Clock> = process.clock.clone();
+    #[cfg(feature = "__bugs")]
+    let clock = crate::defects::clock(clock);
+    let builder = Locks::builder(Arc::new(wire.clone()));
+    #[cfg(feature = "__bugs")]
+    let builder = crate::defects::client::plant(builder, clock.clone());
+    let builder = builder
+        .clock(clock)
         .owner(format!("process-{}", process.number))
         .ttl(plan.ttl)
         .request_timeout(plan.request_timeout)

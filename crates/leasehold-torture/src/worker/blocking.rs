@@ -8,9 +8,9 @@ use leasehold::blocking::{Guard, Locks};
 use leasehold::{Error, GuardState, Result};
 use tokio::sync::watch;
 
-use crate::dice::Dice;
 use crate::history::record::{Face, Kind, Log, Mode};
 use crate::history::setting::Name;
+use leasehold_testbed::dice::Dice;
 
 use super::pen::{AnyGuard as _, Pen, now};
 use super::{Part, Task, queue};

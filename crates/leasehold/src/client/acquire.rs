@@ -8,7 +8,6 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::backend::{Claim, Grant, Mode, Release};
-use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
 use crate::client::home::Client;
 use crate::clock::Moment;
@@ -182,12 +181,11 @@ impl<'a> Acquire<'a> {
             _ => held::deadline(sent, &grant, self.wait.claim.ttl),
         };
         if end.is_none_or(|end| now < end && end.since(now) >= self.min_validity) {
-            bugs::leak();
             self.wait.pending = false;
             return Ok(Some(Acquired {
                 claim: self.wait.claim.clone(),
                 grant,
-                sent: if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent },
+                sent,
                 waited: self.waited(),
                 attempts: self.wait.attempts,
             }));
@@ -222,7 +220,7 @@ impl<'a> Acquire<'a> {
         if std::mem::take(pending) {
             let mut release = Release::new(claim.name.clone(), claim.id);
             // A repeat may have its answer while what it repeated is still on its way.
-            let open = (*unanswered || claim.repeat) && !bugs::on(Bug::UnansweredNotSaid);
+            let open = *unanswered || claim.repeat;
             release.unanswered = open.then_some(claim.ttl);
             self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));
         }
@@ -232,9 +230,7 @@ impl<'a> Acquire<'a> {
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if !bugs::on(Bug::DropWithoutGiveBack) {
-            self.give_back();
-        }
+        self.give_back();
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::backend::{Mode, Release, Released, Renewal, Renewed};
-use crate::bugs::{self, Bug};
 use crate::client::acquire::Acquired;
 use crate::client::home::Client;
 use crate::clock::Clock;
@@ -214,7 +213,7 @@ impl Guard {
             let renewals = self.cell.shorten(ttl, renew_every, self.clock());
             self.client.renewer.schedule(&self.cell);
             let (mut renewal, sent) = self.cell.renewal(ttl, self.clock());
-            renewal.shorten = Some(renewals).filter(|_| !bugs::on(Bug::ShortenIgnored));
+            renewal.shorten = Some(renewals);
             let left = self.ask(renewal, sent).await?;
             if left.is_none_or(|left| left <= ttl.saturating_add(SHORTEN_SLACK)) {
                 break;

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::{
-    Backend, Claim, Grant, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept,
-};
-use crate::bugs::{self, Bug};
+use crate::backend::{Backend, Claim, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
 use crate::cancel::Cancel;
 use crate::client::acquire::Acquired;
 use crate::client::guard::Guard;
@@ -19,7 +16,7 @@ use crate::client::lock::Lock;
 use crate::client::mutex::Mutex;
 use crate::client::rwlock::RwLock;
 use crate::client::semaphore::Semaphore;
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 use crate::clock::Timer;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::renew::{self, ReleaseJob, Renewer};
@@ -115,7 +112,7 @@ impl LocksBuilder {
 
     /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
     /// process is stopped and killed.
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     #[doc(hidden)]
     pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
         self.runtime = Some(Handle::current());
@@ -131,7 +128,7 @@ impl LocksBuilder {
     pub fn build(self) -> Locks {
         telemetry::describe();
         let by_system = self.clock.is_none();
-        let clock = bugs::clock(self.clock.unwrap_or_else(|| Arc::new(SystemClock)));
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         let info = self.backend.info();
         let namespace =
             self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
@@ -352,11 +349,7 @@ impl Locks {
         let mut renewal = lease.renewal();
         renewal.ttl = options.max_hold.map_or(lease.ttl, |hold| lease.ttl.min(hold));
         let sent = self.client.clock.now();
-        let mut renewed = self.renew_one(renewal).await?;
-        if bugs::on(Bug::GoneAdopted) && matches!(renewed, Renewed::Gone(_)) {
-            renewed = Renewed::Held(Grant::new(lease.fence, lease.mode, Some(lease.ttl)));
-        }
-        match renewed {
+        match self.renew_one(renewal).await? {
             Renewed::Held(grant)
                 if held::deadline(sent, &grant, lease.ttl)
                     .is_some_and(|end| self.client.clock.now() >= end) =>

@@ -71,11 +71,7 @@ impl LostReason {
 /// left than the `ttl` that was asked for: nobody relies on that, for it may be put right again.
 pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
     const ROUNDING: Duration = Duration::from_millis(2);
-    let most = if bugs::on(Bug::LeftNotCapped) { Duration::MAX } else { ttl };
-    let span = grant.waited.saturating_add(grant.left?.min(most));
-    if bugs::on(Bug::DeadlineWithoutMargin) {
-        return Some(sent + span);
-    }
+    let span = grant.waited.saturating_add(grant.left?.min(ttl));
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
 }
 
@@ -359,15 +355,14 @@ impl Cell {
         belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
         renewal.fence = Some(belief.fence);
-        let asks = belief.downgrading && !bugs::on(Bug::DowngradeNotAsked);
-        renewal.mode = asks.then_some(Mode::Shared);
+        renewal.mode = belief.downgrading.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
         (renewal, Sent { at: now, epoch: belief.epoch, capped })
     }
 
     /// The store confirmed a renewal. One that comes after the deadline is too late.
     pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) {
-        self.look(clock, |belief, now| {
+        self.look(clock, |belief, _| {
             if bugs::on(Bug::LostNotFinal) {
                 belief.reason = None;
             } else if !belief.is_alive() {
@@ -378,9 +373,8 @@ impl Cell {
             belief.downgrading &= grant.mode != Mode::Shared;
             if sent.epoch == belief.epoch {
                 // Both are true bounds unless it was shortened in between; the later one is the better.
-                let since = if bugs::on(Bug::DeadlineFromReceipt) { now } else { sent.at };
                 let confirmed =
-                    deadline(since, grant, belief.longest).map(|deadline| deadline.min(belief.hold_until));
+                    deadline(sent.at, grant, belief.longest).map(|deadline| deadline.min(belief.hold_until));
                 belief.deadline = belief.deadline.max(confirmed);
                 belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };

@@ -18,8 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, Claim, Grant, Release, Released, Renewal, Renewed};
-use crate::bugs::{self, Bug};
+use crate::backend::{Backend, Claim, Release, Released, Renewal, Renewed};
 use crate::cancel::Cancel;
 use crate::clock::{Clock, Moment, Timer};
 use crate::engine::give_back::{self, Times};
@@ -407,17 +406,7 @@ impl Renewer {
                         self.queue.lock().watches.push((Arc::clone(&cell), claim));
                     }
                 }
-                Some(Ok(Renewed::Gone(_)))
-                    if bugs::on(Bug::SessionEndNotTold) && cell.valid_for(&*self.clock).is_none() =>
-                {
-                    let grant = Grant::new(cell.fence(), cell.mode(), None);
-                    cell.confirm(sent, &grant, &*self.clock);
-                }
                 Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
-                Some(Err(_)) if bugs::on(Bug::FailureTakenForRenewal) => {
-                    let grant = Grant::new(cell.fence(), cell.mode(), Some(cell.ttl()));
-                    cell.confirm(sent, &grant, &*self.clock);
-                }
                 Some(Err(error)) => cell.fail(sent, &error, &*self.clock),
                 None => cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock),
             }

@@ -7,12 +7,9 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
 use crate::backend::{Attempt, Backend, Busy, Claim, Gone, Grant, Info, Liveness, Query, Wake};
-use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
 use crate::engine::limits::{BELIEVED, FIRST_PAUSE, KEPT_LOOK, LAST_LOOK, LONGEST_PAUSE, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fence::Fence;
-use crate::lease_id::LeaseId;
 use crate::options::Poll;
 
 /// How long an acquire may take.
@@ -220,9 +217,6 @@ impl<'a, D: Driver> Wait<'a, D> {
         if self.is_used_up() || now.since(since) >= PATIENCE {
             return Err(error);
         }
-        if bugs::on(Bug::RetryWithNewId) {
-            self.claim.id = LeaseId::random();
-        }
         self.driver.retried(&error);
         self.last = Last::Fault(error);
         let pause = Poll::new(FIRST_PAUSE, LONGEST_PAUSE).delay(self.faults);
@@ -262,10 +256,6 @@ impl<'a, D: Driver> Wait<'a, D> {
         match answer {
             Attempt::Granted(grant) => Break(Ended::Granted(grant, sent)),
             Attempt::Gone(gone) => Break(Ended::Gone(gone, sent)),
-            Attempt::Busy(_) if bugs::on(Bug::BusyTakenForHeld) => {
-                let Claim { mode, ttl, .. } = self.claim;
-                Break(Ended::Granted(Grant::new(Fence::new(1), mode, Some(ttl)), sent))
-            }
             Attempt::Busy(busy) => self.blocked(busy),
         }
     }
@@ -305,7 +295,6 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
         match self.fault(sent, error) {
             Ok(()) => Continue(std::mem::replace(&mut self.next, Next::Attempt)),
-            Err(_) if bugs::on(Bug::ErrorReportedAsBusy) => Break(Ended::Busy(Busy::unknown())),
             Err(error) => Break(Ended::Failed(error)),
         }
     }

@@ -14,7 +14,6 @@ use crate::backend::{
     Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Release, Released, Renewal, Renewed,
     Revoked, SPENT_FOR, Swept, WaiterInfo,
 };
-use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -213,12 +212,9 @@ struct Admitted {
 impl Admitted {
     fn admits(&self, mode: Mode) -> bool {
         match mode {
-            Mode::Exclusive if bugs::on(Bug::WriterAmongReaders) => !self.exclusive,
             Mode::Exclusive => self.count == 0,
             Mode::Shared => !self.exclusive,
-            Mode::Permit { limit } => {
-                self.count < limit as usize + usize::from(bugs::on(Bug::OnePermitTooMany))
-            }
+            Mode::Permit { limit } => self.count < limit as usize,
         }
     }
 
@@ -358,8 +354,7 @@ impl State {
         }
         let mut to_spend = Vec::new();
         self.leases.retain(|id, lease| {
-            let early = if bugs::on(Bug::TakeoverBeforeExpiry) { lease.ttl / 4 } else { 0 };
-            let live = is_live(lease.expires, now + early);
+            let live = is_live(lease.expires, now);
             if !live {
                 settled.expired.push(*id);
                 if lease.repeated {
@@ -371,7 +366,7 @@ impl State {
         if let Some(crowd) = &mut self.crowd {
             let places = &mut crowd.places;
             crowd.queue.retain(|_, ticket| {
-                let live = is_live(ticket.lapses, now) || bugs::on(Bug::TicketsNeverLapse);
+                let live = is_live(ticket.lapses, now);
                 if !live {
                     places.remove(&ticket.id);
                     settled.tickets += 1;
@@ -415,13 +410,6 @@ impl State {
             }
             lease.nonce = claim.nonce;
             lease.repeated |= claim.repeat;
-            if bugs::on(Bug::RepeatBeginsAnew) {
-                lease.expires = now.expiry + lease.ttl;
-            }
-            if bugs::on(Bug::RepeatGrantsAgain) {
-                self.fence = self.fence.next(now.wall)?;
-                lease.fence = self.fence;
-            }
             return Ok(Attempt::Granted(lease.grant(now)));
         }
         let ticket = self.ticket(&claim.id);
@@ -438,9 +426,7 @@ impl State {
             }
             repeated |= ticket.repeated;
         }
-        let unseen = |lease: &Lease| now.wall.abs_diff(lease.acquired_wall) < 5000;
-        let too_soon = bugs::on(Bug::TwoWinners) && self.leases.values().all(|lease| unseen(lease));
-        if !self.lets_in(claim, arrival) && !too_soon {
+        if !self.lets_in(claim, arrival) {
             return Ok(Attempt::Busy(self.queue_up(now.expiry, claim, arrival)));
         }
         self.fence = self.fence.next(now.wall)?;
@@ -449,12 +435,8 @@ impl State {
             crowd.places.remove(&claim.id);
         }
         let ttl = micros(claim.ttl);
-        let mode = match claim.mode {
-            Mode::Permit { .. } if bugs::on(Bug::PermitGrantedAsLock) => Mode::Exclusive,
-            mode => mode,
-        };
         let lease = Lease {
-            mode,
+            mode: claim.mode,
             fence: self.fence,
             granted: self.fence,
             owner: claim.owner.clone(),
@@ -477,9 +459,6 @@ impl State {
     /// Whether the claim may enter: by its ticket, as the last of the queue, or past an empty one.
     fn lets_in(&self, claim: &Claim, arrival: Option<u64>) -> bool {
         let mut admitted = self.admitted();
-        if bugs::on(Bug::QueueIgnored) {
-            return admitted.admits(claim.mode);
-        }
         let Some(crowd) = self.crowd.as_ref().filter(|crowd| !crowd.queue.is_empty()) else {
             return admitted.admits(claim.mode);
         };
@@ -573,14 +552,13 @@ impl State {
     }
 
     fn renew(&mut self, now: Now, renewal: &Renewal, settled: &Settled) -> Result<Renewed> {
-        let any = self.any().filter(|_| bugs::on(Bug::RenewWithoutId));
-        let Some(lease) = self.leases.get_mut(&any.unwrap_or(renewal.id)) else {
+        let Some(lease) = self.leases.get_mut(&renewal.id) else {
             return Ok(Renewed::Gone(self.why_gone(&renewal.id, settled)));
         };
-        if !lease.matches(renewal.fence, renewal.owner.as_deref()) && any.is_none() {
+        if !lease.matches(renewal.fence, renewal.owner.as_deref()) {
             return Ok(Renewed::Gone(Gone::NotFound));
         }
-        if lease.revoked && !bugs::on(Bug::RevokedRenewed) {
+        if lease.revoked {
             return Ok(Renewed::Gone(Gone::Revoked));
         }
         if let Some(raised) = renewal.raise_fence {
@@ -609,38 +587,27 @@ impl State {
         let ttl = micros(renewal.ttl);
         let asked = now.expiry.saturating_add(ttl);
         lease.expires = if renewal.shorten.is_some() { asked } else { asked.max(lease.expires) };
-        if bugs::on(Bug::RenewShortens) {
-            lease.expires = asked;
-        }
         lease.ttl = lease.ttl.max(ttl);
         lease.renewals += 1;
         self.due = self.due.min(lease.expires);
         self.version += 1;
-        let grant = lease.grant(now);
-        if bugs::on(Bug::ReadersShareTtl) && mode == Mode::Shared {
-            self.leases.values_mut().for_each(|lease| lease.expires = lease.expires.max(asked));
-        }
-        Ok(Renewed::Held(grant))
+        Ok(Renewed::Held(lease.grant(now)))
     }
 
     fn release(&mut self, now: u64, release: &Release, settled: &Settled) -> Released {
-        let any = self.any().filter(|_| bugs::on(Bug::ReleaseWithoutId));
-        let id = any.unwrap_or(release.id);
+        let id = release.id;
         let newer = |nonce: u64| release.nonce.is_some_and(|given| given != nonce);
         let unanswered = release.unanswered.map(micros);
         let (ttl, repeated) = if let Some(lease) = self.leases.get(&id) {
             if newer(lease.nonce) {
                 return Released::Gone(Gone::Superseded);
             }
-            if !lease.matches(release.fence, release.owner.as_deref()) && any.is_none() {
+            if !lease.matches(release.fence, release.owner.as_deref()) {
                 return Released::Gone(Gone::NotFound);
             }
             let found = (lease.ttl, lease.repeated);
             self.leases.remove(&id);
             self.version += 1;
-            if bugs::on(Bug::FenceDroppedOnRelease) && self.leases.is_empty() {
-                self.fence = Fence::UNFENCED;
-            }
             found
         } else if let Some((arrival, ticket)) = self.ticket(&id) {
             if newer(ticket.nonce) {
@@ -658,15 +625,12 @@ impl State {
             found
         } else {
             let why = self.why_gone(&id, settled);
-            if bugs::on(Bug::ExpiredPermitFreed) && matches!(self.mode_in_use(), Some(Mode::Permit { .. })) {
-                self.any().and_then(|other| self.leases.remove(&other));
-            }
             if let Some(ttl) = unanswered {
                 self.spend(id, ttl, Gone::NotFound, now);
             }
             return Released::Gone(why);
         };
-        if repeated || unanswered.is_some() || bugs::on(Bug::ReleasesLeaveIds) {
+        if repeated || unanswered.is_some() {
             self.spend(id, ttl.max(unanswered.unwrap_or(0)), Gone::NotFound, now);
         }
         Released::Done
@@ -699,7 +663,7 @@ impl State {
                 break;
             }
             admitted.enter(ticket.mode);
-            if !ticket.woken && !bugs::on(Bug::NobodyWoken) {
+            if !ticket.woken {
                 ticket.woken = true;
                 wake.push(ticket.id);
             }
@@ -734,11 +698,6 @@ impl State {
         lease.or_else(|| self.tickets().next().map(|ticket| ticket.mode))
     }
 
-    /// Some lease, for defects that do not ask whose it is.
-    fn any(&self) -> Option<LeaseId> {
-        if cfg!(feature = "bugs") { self.leases.keys().min().copied() } else { None }
-    }
-
     fn tickets(&self) -> impl Iterator<Item = &Ticket> {
         self.crowd.iter().flat_map(|crowd| crowd.queue.values())
     }
@@ -750,7 +709,7 @@ impl State {
     }
 
     fn spent(&self, id: &LeaseId) -> Option<&Spent> {
-        self.crowd.as_ref()?.spent.get(id).filter(|_| !bugs::on(Bug::SpentIdsGranted))
+        self.crowd.as_ref()?.spent.get(id)
     }
 
     /// Whether this id has a ticket, live or not.

@@ -45,7 +45,6 @@ use crate::backend::{
 };
 use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
-use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::finding::{Finding, in_the_clear};
@@ -121,9 +120,6 @@ struct Confirmed {
 
 impl Confirmed {
     async fn confirm(&self, reply: &Reply) -> Result<()> {
-        if bugs::on(Bug::RedisWaitsForNoReplica) {
-            return Ok(());
-        }
         reply.confirmed(self.replicas, self.time).await
     }
 }

@@ -178,7 +178,7 @@ mod tests {
         assert!(script.contains("CREATE TABLE \"it's \"\"mine\"\"\".names"));
     }
 
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     #[test]
     fn every_defect_of_the_functions_can_still_be_planted() {
         crate::bugs::can_be_planted("postgres", &[("postgres", FUNCTIONS.join("\n"))]);

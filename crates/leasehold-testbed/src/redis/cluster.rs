@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::replicas::COPY_AT_ONCE;
 use super::{Dir, Server, certificates, tls_only};
-use crate::servers::daemon::{self, wait_until};
-use crate::servers::or_panic;
+use crate::daemon::{self, wait_until};
+use crate::or_panic;
 
 /// How many primaries there are.
 const PRIMARIES: usize = 3;

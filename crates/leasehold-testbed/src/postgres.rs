@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub use self::pgbouncer::{PgBouncer, PoolMode};
 pub use self::standby::Pair;
 
-use super::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
-use super::{failed, last_lines, or_panic};
+use crate::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
+use crate::{failed, last_lines, or_panic};
 
 /// How often a server is started again because somebody else was quicker to take its port.
 const TRIES: usize = 5;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::failed;
+use crate::failed;
 
 /// Long enough for the slowest machine; only who fails waits for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::Server;
-use crate::servers::daemon::wait_until;
-use crate::servers::or_panic;
+use crate::daemon::wait_until;
+use crate::or_panic;
 
 /// A full copy begins at once, not after five seconds in which others may come for one.
 pub(super) const COPY_AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];

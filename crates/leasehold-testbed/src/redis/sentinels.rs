@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::replicas::with_replica_and;
 use super::{Dir, Server, TRIES};
-use crate::servers::daemon::{self, wait_until};
-use crate::servers::{failed, or_panic};
+use crate::daemon::{self, wait_until};
+use crate::{failed, or_panic};
 
 /// A sentinel that waits so long, in milliseconds, fails nothing over because the machine is busy.
 const PATIENT: &str = "3600000";

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::{Postgres, TRIES};
-use crate::servers::daemon::{Daemon, Directory, PATIENCE, free_port};
-use crate::servers::{failed, or_panic};
+use crate::daemon::{Daemon, Directory, PATIENCE, free_port};
+use crate::{failed, or_panic};
 
 /// How PgBouncer shares its connections to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

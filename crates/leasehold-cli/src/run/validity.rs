@@ -16,7 +16,7 @@ use super::alarm::now;
 /// How long the store may take to say whether a revoked lease still stands.
 const ANSWER: Duration = Duration::from_secs(1);
 
-pub(crate) struct Standing<'a> {
+pub(crate) struct Validity<'a> {
     guard: &'a Guard,
     locks: &'a Locks,
     /// As it was when the lease was last seen to be held. It only moves forward, so an old one is early.
@@ -41,9 +41,9 @@ pub(crate) enum Change {
     Renewed,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> Validity<'a> {
     pub(crate) fn new(guard: &'a Guard, locks: &'a Locks) -> Self {
-        Standing { guard, locks, deadline: None, verdict: Verdict::Unasked, at_risk: false }
+        Validity { guard, locks, deadline: None, verdict: Verdict::Unasked, at_risk: false }
     }
 
     /// Whether its renewals are refused, and others are kept out all the same as far as is known.

@@ -4,8 +4,8 @@ use std::io;
 use std::process::Command;
 
 use super::{Postgres, Stop, program, run};
-use crate::servers::daemon::{Directory, unprivileged, wait_until};
-use crate::servers::or_panic;
+use crate::daemon::{Directory, unprivileged, wait_until};
+use crate::or_panic;
 
 impl Postgres {
     /// A standby that follows this server and answers what does not write.

@@ -21,8 +21,8 @@ pub use self::cluster::Cluster;
 pub use self::replicas::with_replica;
 pub use self::sentinels::Sentinels;
 
-use super::daemon::{self, PATIENCE};
-use super::{failed, last_lines, or_panic};
+use crate::daemon::{self, PATIENCE};
+use crate::{failed, last_lines, or_panic};
 
 /// How often a port may turn out to be taken.
 const TRIES: usize = 10;

@@ -15,11 +15,10 @@ mod chance;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod connect;
 mod diagnostics;
+pub mod doctor;
 mod error;
 mod fence;
-mod finding;
 mod guard;
 pub mod layers;
 mod lease;
@@ -32,10 +31,10 @@ mod plain;
 mod renew;
 mod reporter;
 mod rwlock;
-mod schemes;
 mod semaphore;
 mod span;
 pub mod state;
+mod stores;
 mod telemetry;
 #[cfg(feature = "wire")]
 pub mod wire;
@@ -46,11 +45,9 @@ pub use cell::{GuardState, LostReason};
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;
-pub use connect::{examine, stores};
 pub use diagnostics::LeaseInfo;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
-pub use finding::{Finding, Level};
 pub use guard::{Guard, LostSignal};
 pub use lease::Lease;
 pub use lease_id::LeaseId;
@@ -64,6 +61,7 @@ pub use options::{
 pub use plain::Leasing;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
 #[cfg(doctest)]

@@ -123,7 +123,7 @@ async fn a_server_without_info_is_used_all_the_same() {
     let server = Server::with(&["--rename-command", "INFO", ""]);
     let store = Redis::connect(&server.url()).await.unwrap();
     granted(&store, &claim("x", LONG)).await;
-    let report = leasehold::examine(&server.url()).await;
+    let report = leasehold::doctor::examine(&server.url()).await;
     let report = format!("{report:?}");
     assert!(report.contains("INFO") && report.contains("whether it is a replica"), "{report}");
     // Only what INFO would have told is missing: a replica says so itself.

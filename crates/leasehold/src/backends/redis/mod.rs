@@ -46,9 +46,9 @@ use crate::backend::{
 use crate::backends::per_runtime::PerRuntime;
 use crate::backends::wakes::Wakes;
 use crate::bugs::{self, Bug};
+use crate::doctor::{Finding, in_the_clear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 

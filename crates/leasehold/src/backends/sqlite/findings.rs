@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::super::place::{on_file_system, permissions};
 use super::Sqlite;
 use super::open::BUSY_FOR;
-use crate::finding::{Finding, ONLY_HERE};
+use crate::doctor::{Finding, ONLY_HERE};
 
 /// Older ones can damage their log in rare cases.
 const OLDEST: i32 = 3_051_003;

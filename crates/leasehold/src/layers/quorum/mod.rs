@@ -32,7 +32,7 @@ use fan::{Call, Enough, Fan, Member};
 use tally::Tally;
 use turns::Turns;
 
-pub(crate) use connect::{Opened, open};
+pub(crate) use connect::open;
 pub(crate) use findings::findings;
 
 /// How long a node may take, unless set: far longer than a healthy one needs, and three of them in a row (two

@@ -20,6 +20,7 @@ pub mod doctor;
 mod error;
 mod fence;
 mod guard;
+pub mod interop;
 pub mod layers;
 mod lease;
 mod lease_id;
@@ -53,7 +54,7 @@ pub use lease::Lease;
 pub use lease_id::LeaseId;
 pub use locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use mutex::Mutex;
-pub use name::{Name, digest_name, hash_name, storage_key};
+pub use name::{Name, digest_name};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
     Poll, ReleaseFailure, ReleaseSource,

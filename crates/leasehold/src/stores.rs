@@ -256,7 +256,9 @@ impl StoreRow {
 /// The row and the driver of a URL's scheme.
 fn find(scheme: &str) -> Result<(&'static StoreRow, Driver)> {
     let store = StoreRow::of(scheme);
-    store.and_then(|store| Some((store, store.driver?))).ok_or_else(|| refusal(scheme))
+    let Some(store) = store else { return Err(unknown(scheme, |store| store.driver.is_some())) };
+    let driver = store.driver.ok_or_else(|| missing(scheme, store.feature.unwrap_or_default()))?;
+    Ok((store, driver))
 }
 
 fn driver_of(url: &str) -> Result<Driver> {
@@ -296,18 +298,18 @@ pub(crate) fn examine(url: String) -> BoxFuture<'static, Result<Vec<Finding>>> {
     }
 }
 
-/// Why this build cannot open a URL of such a scheme, and what would change that.
-fn refusal(scheme: &str) -> Error {
-    let scheme = scheme.to_ascii_lowercase();
-    if let Some(StoreRow { feature: Some(feature), .. }) = StoreRow::of(&scheme) {
-        let on = if *feature == "sqlite" { " (on Linux)" } else { "" };
-        let message = format!("{scheme}: is not in this build; `{}` adds it{on}", cargo_add(feature));
-        return Error::new(ErrorKind::Unsupported, message);
-    }
-    let known = list(|store| store.driver.is_some());
-    let mut message = format!("unknown store scheme {scheme:?}; this build knows {known}");
+/// The error for a store that this build lacks.
+fn missing(scheme: &str, feature: &str) -> Error {
+    let on = if feature == "sqlite" { " (on Linux)" } else { "" };
+    let add = cargo_add(feature);
+    Error::new(ErrorKind::Unsupported, format!("{scheme}: is not in this build; `{add}` adds it{on}"))
+}
+
+/// The error for a scheme that no build knows.
+fn unknown(scheme: &str, is_built: impl Fn(&StoreRow) -> bool) -> Error {
+    let mut message = format!("unknown store scheme {scheme:?}; this build knows {}", list(&is_built));
     let mut features: Vec<&str> = Vec::new();
-    for feature in STORES.iter().filter(|store| store.driver.is_none()).filter_map(|store| store.feature) {
+    for feature in STORES.iter().filter(|store| !is_built(store)).filter_map(|store| store.feature) {
         if !features.contains(&feature) {
             features.push(feature);
             let adds = list(|store| store.feature == Some(feature));
@@ -388,17 +390,34 @@ mod tests {
     }
 
     #[test]
+    fn missing_feature_error_prints_the_line_that_adds_it() {
+        let error = missing("rediss", "redis");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let expected = "rediss: is not in this build; `cargo add leasehold --features redis` adds it";
+        assert_eq!(error.message(), expected);
+        let expected =
+            "sqlite: is not in this build; `cargo add leasehold --features sqlite` adds it (on Linux)";
+        assert_eq!(missing("sqlite", "sqlite").message(), expected);
+    }
+
+    #[test]
     fn unknown_scheme_error_lists_schemes_and_missing_features() {
-        let error = refusal("gopher");
+        let error = unknown("gopher", |store| store.feature.is_none_or(|feature| feature == "file"));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        let (knows, adds) = error.message().split_once("; `cargo add").unwrap_or((error.message(), ""));
-        for store in STORES {
-            let at = if store.driver.is_some() { knows } else { adds };
-            for scheme in store.schemes {
-                assert!(at.contains(&format!(" {scheme}:")), "{scheme}: {error}");
-            }
-            let feature = store.feature.unwrap_or_default();
-            assert!(store.driver.is_some() || adds.contains(&format!("--features {feature}`")), "{error}");
+        assert_eq!(
+            error.message(),
+            "unknown store scheme \"gopher\"; this build knows memory:, file:, quorum:; \
+             `cargo add leasehold --features sqlite` adds sqlite:; \
+             `cargo add leasehold --features redis` adds redis:, rediss:, redis-sentinel:, redis-cluster:; \
+             `cargo add leasehold --features postgres` adds postgres:, postgresql:, postgres+advisory:, \
+             postgresql+advisory:; `cargo add leasehold --features http` adds http:, https:"
+        );
+        let error = find("gopher").map(|_| ()).unwrap_err();
+        for store in stores() {
+            assert!(
+                store.schemes.iter().all(|scheme| error.message().contains(&format!(" {scheme}:"))),
+                "{error}"
+            );
         }
     }
 

@@ -145,7 +145,7 @@ impl Node {
         Node { backend, identity: None }
     }
 
-    /// Says which store this is, so that one that is listed twice is refused: a run id, a path, an address.
+    /// Says which store this is, so that one that is listed twice is refused: a path, an address.
     #[must_use]
     pub fn identity(mut self, identity: impl Into<String>) -> Self {
         self.identity = Some(identity.into());

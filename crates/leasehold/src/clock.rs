@@ -5,7 +5,7 @@ use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(target_os = "linux")]
-use crate::reporter;
+use crate::engine::reporter;
 
 /// A point on a [`Clock`], in nanoseconds from that clock's start. All arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -95,7 +95,7 @@ impl Finding {
     pub(crate) fn log(&self) {
         if self.level == Level::Risk {
             let line = self.to_string();
-            crate::reporter::log(move || tracing::warn!("{line}"));
+            crate::engine::reporter::log(move || tracing::warn!("{line}"));
         }
     }
 }

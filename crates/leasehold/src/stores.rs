@@ -21,7 +21,7 @@ use crate::backends::sqlite::{self, Sqlite};
 use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layers::quorum;
-use crate::locks::{Locks, LocksBuilder};
+use crate::client::locks::{Locks, LocksBuilder};
 
 /// A kind of store that this build can open; see [`stores`].
 #[derive(Debug, Clone, Copy)]

@@ -20,10 +20,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::waiting::Slot;
 use crate::backend::{Claim, Wake};
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 /// While somebody waits, the connection is asked this often whether it is there.
 const CHECK_EVERY: Duration = Duration::from_millis(500);

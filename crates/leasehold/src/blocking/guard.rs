@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::block_on;
 use crate::backend::Mode;
-use crate::cell::{GuardState, LostReason};
+use crate::client::guard::LostSignal;
+use crate::engine::held::{GuardState, LostReason};
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::guard::LostSignal;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::name::Name;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::{Guard, Leasing, Lock, Mutex, RwLock, Semaphore, block_on};
 use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
-use crate::diagnostics::LeaseInfo;
+use crate::client::diagnostics::LeaseInfo;
+use crate::client::locks::LocksBuilder;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
-use crate::locks::LocksBuilder;
 use crate::name::Name;
 use crate::options::Options;
 

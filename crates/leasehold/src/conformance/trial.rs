@@ -19,10 +19,10 @@ use crate::backend::{
     Attempt, Backend, Busy, Claim, Gone, Grant, HolderInfo, Info, Mode, NameInfo, Page, Query, Release,
     Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::client::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
-use crate::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::name::Name;
 use crate::options;
 

@@ -14,11 +14,11 @@ use crate::backend::{
     Attempt, Backend, Claim, Gone, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
     Wake,
 };
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 /// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;

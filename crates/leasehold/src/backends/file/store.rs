@@ -14,11 +14,11 @@ use crate::backend::{
 use crate::backends::held::Held;
 use crate::bugs::{self, Bug};
 use crate::clock::Clock;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 use crate::state::HOLDERS_SHOWN;
 
 use super::MAX_PERMITS;

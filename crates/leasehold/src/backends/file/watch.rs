@@ -104,7 +104,7 @@ mod linux {
                 }
                 Err(rustix::io::Errno::NOENT) => false,
                 Err(error) => {
-                    crate::reporter::log(
+                    crate::engine::reporter::log(
                         move || tracing::debug!(%error, "a lock file cannot be watched; it is looked at instead"),
                     );
                     false

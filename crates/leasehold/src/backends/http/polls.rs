@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::pulse::Listener;
-use crate::acquire::TICKET_TTL;
 use crate::backend::{Attempt, Claim, Grant, Wake};
+use crate::engine::limits::TICKET_TTL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::pool::Pool;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// How often it is asked, while anybody waits.
 const EVERY: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 
 use super::line::Line;
 use super::reach::Connection;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// How long after a call nobody does the I/O: until then the next one need not fetch it.
 const VACANT: Duration = Duration::from_millis(20);

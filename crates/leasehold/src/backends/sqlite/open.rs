@@ -13,8 +13,8 @@ use super::wake::WakeFile;
 use super::{SqliteBuilder, sql};
 use crate::backend::SPENT_FOR;
 use crate::clock::Clock;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// How long a locked database is put up with: far longer than a transaction takes, shorter than a
 /// caller waits for an answer.

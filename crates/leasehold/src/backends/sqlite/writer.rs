@@ -18,11 +18,11 @@ use super::wake::WakeFile;
 use crate::backend::{Claim, Page, Query, Release, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
+use crate::engine::reporter;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 use crate::state::{Answer, Now, Op};
 
 /// Requests in one transaction at most: others wait for the lock meanwhile.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Gone, Release, Released};
-use crate::cell::{GuardState, LostReason};
+use crate::client::guard::Guard;
 use crate::conformance::trial::{Shown, Trial, fails};
 use crate::conformance::{Failure, check_list, ensure};
+use crate::engine::held::{GuardState, LostReason};
 use crate::error::{Error, ErrorKind};
-use crate::guard::Guard;
 
 use super::{gets_it, is_released, left_by_itself};
 

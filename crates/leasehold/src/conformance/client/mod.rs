@@ -7,10 +7,10 @@ mod waiting;
 
 use std::time::Instant;
 
-use crate::acquire::TICKET_TTL;
-use crate::cell::GuardState;
-use crate::guard::Guard;
-use crate::locks::Locks;
+use crate::client::guard::Guard;
+use crate::client::locks::Locks;
+use crate::engine::held::GuardState;
+use crate::engine::limits::TICKET_TTL;
 use crate::name::Name;
 
 use super::trial::{Shown, Trial};

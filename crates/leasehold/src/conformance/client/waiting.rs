@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Mode};
 use crate::cancel::Cancel;
-use crate::cell::GuardState;
 use crate::conformance::trial::{Shown, Trial, believed_until, fails, granted};
 use crate::conformance::{Failure, check_list, ensure};
+use crate::engine::held::GuardState;
 use crate::error::{Error, ErrorKind};
 use crate::fence::Fence;
 

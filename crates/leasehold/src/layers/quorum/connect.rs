@@ -12,10 +12,10 @@ use super::{LEAST_NODES, Node, Quorum, twice};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::reporter;
 use crate::stores::{self, Opened};
 
 /// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached

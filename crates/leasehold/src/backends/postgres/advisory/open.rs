@@ -2,9 +2,9 @@
 
 use tokio_postgres::types::Type;
 
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
-use crate::reporter;
 
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};

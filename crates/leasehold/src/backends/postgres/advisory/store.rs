@@ -9,11 +9,11 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
 use crate::backends::held::Held;
 use crate::clock::{Clock, Moment};
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 use super::super::fault;
 use super::book::{Book, Known, Lease};

@@ -15,8 +15,8 @@ use super::{Inner, Postgres, answers, schema, subscribe};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
 use crate::backends::wakes::Wakes;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// The schema unless another is named.
 const SCHEMA: &str = "leasehold";

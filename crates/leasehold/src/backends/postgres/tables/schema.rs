@@ -8,8 +8,8 @@ use tokio_postgres::types::Type;
 use super::text::quote;
 use crate::backends::postgres::fault;
 use crate::bugs;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// The version that this build works with: of the tables, and of how the functions are called.
 const VERSION: i32 = 3;

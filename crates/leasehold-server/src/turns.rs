@@ -36,19 +36,19 @@ struct Latest {
 /// What a request leaves to the next: with this number it can see whether anything is in the store, and whether anybody
 /// but them has touched that.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Left {
-    pub(super) nonce: u64,
+pub(crate) struct Left {
+    pub(crate) nonce: u64,
     /// The next call takes over what there is.
-    pub(super) first: bool,
+    pub(crate) first: bool,
     /// A call got no answer.
-    pub(super) unanswered: bool,
+    pub(crate) unanswered: bool,
     /// Whatever has that number was put there by them, and nobody was told of it.
-    pub(super) ours: bool,
+    pub(crate) ours: bool,
 }
 
 /// One request's turn. Dropped, the next one begins on its own.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     app: Arc<App>,
     key: Key,
     number: u64,
@@ -57,11 +57,9 @@ pub(super) struct Turn {
     tell: Option<oneshot::Sender<Left>>,
 }
 
-impl Turns {}
-
 impl Turn {
     /// Stands behind whoever is under way with this claim's id, and tells it so.
-    pub(super) fn of(app: Arc<App>, claim: &Claim) -> Self {
+    pub(crate) fn of(app: Arc<App>, claim: &Claim) -> Self {
         let key = (claim.name.clone(), claim.id);
         let number = app.turns.next.fetch_add(1, Ordering::Relaxed);
         let (tell, left) = oneshot::channel();
@@ -76,17 +74,17 @@ impl Turn {
     }
 
     /// Waits for the one before, no longer than its one call to the store takes; what it leaves, if anything.
-    pub(super) async fn comes(&mut self) -> Option<Left> {
+    pub(crate) async fn comes(&mut self) -> Option<Left> {
         self.before.take()?.await.ok()
     }
 
     /// Resolves when a newer request stands behind this one.
-    pub(super) async fn is_wanted(&self) {
+    pub(crate) async fn is_wanted(&self) {
         self.newer.cancelled().await;
     }
 
     /// Leaves this to the next, if there is one; otherwise the turn goes on.
-    pub(super) fn hand_over(mut self, left: Left) -> Option<Self> {
+    pub(crate) fn hand_over(mut self, left: Left) -> Option<Self> {
         let is_latest =
             self.app.turns.latest.lock().get(&self.key).is_some_and(|latest| latest.number == self.number);
         if is_latest {

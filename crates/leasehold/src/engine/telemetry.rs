@@ -13,15 +13,15 @@ use std::time::Duration;
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
 
-use crate::acquire::Request;
 use crate::backend::{Released, Renewed};
-use crate::cell::LostReason;
+use crate::client::acquire::Request;
 use crate::clock::{Clock, Moment};
+use crate::engine::held::LostReason;
+use crate::engine::reporter::{self, contained};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
-use crate::reporter::{self, contained};
 
 const ACQUIRES: &str = "leasehold_acquire_total";
 const RENEWALS: &str = "leasehold_renew_total";
@@ -37,7 +37,7 @@ mod measure {
 
     use metrics::{Unit, describe_counter, describe_histogram};
 
-    use crate::reporter::contained;
+    use crate::engine::reporter::contained;
 
     pub(super) fn count(name: &'static str, label: &'static str, value: &'static str) {
         contained(|| metrics::counter!(name, label => value).increment(1));

@@ -21,23 +21,18 @@ use tokio::task::JoinSet;
 use crate::backend::{Backend, Claim, Grant, Release, Released, Renewal, Renewed};
 use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
-use crate::cell::{Cell, Sent, Task};
 use crate::clock::{Clock, Moment, Timer};
+use crate::engine::give_back::{self, Times};
+use crate::engine::held::{Cell, Sent, Task};
+use crate::engine::limits::ABORT_PATIENCE;
+use crate::engine::reporter::{self, contained};
+use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::{OnReleaseError, Options, Poll, ReleaseFailure, ReleaseSource};
-use crate::reporter::{self, contained};
-use crate::telemetry;
+use crate::options::{OnReleaseError, Options, ReleaseFailure, ReleaseSource};
 
 /// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
 /// answer is not long in coming.
 const BATCH: usize = 512;
-
-/// How long `close` waits for the acquires that it aborts. Each ends when it is next polled, so one that has not ended
-/// by then is not polled: its future was put aside, or its runtime is blocked.
-const ABORT_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How a release is tried again: at once-ish at first, then about every second.
-const RELEASE_RETRY: Duration = Duration::from_millis(20);
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -172,6 +167,12 @@ impl ReleaseJob {
             held_for: None,
             token: None,
         }
+    }
+
+    /// Sends it, and again while the store does not answer.
+    pub(crate) async fn send(&self, backend: &dyn Backend, clock: &dyn Clock) -> Result<Released> {
+        let times = Times { call: self.request_timeout, total: self.release_timeout };
+        give_back::release(&self.release, self.held, times, clock, || backend.release(&self.release)).await
     }
 }
 
@@ -435,7 +436,7 @@ impl Renewer {
 
     /// Sends one release and reports a failure.
     async fn send(self: Arc<Self>, job: ReleaseJob) {
-        let call = release(&*self.backend, &*self.clock, &job);
+        let call = job.send(&*self.backend, &*self.clock);
         let answer = AssertUnwindSafe(call)
             .catch_unwind()
             .await
@@ -482,32 +483,4 @@ pub(crate) async fn renew_one(
     };
     telemetry::renewed(Some(&answer));
     answer
-}
-
-/// Releases, and tries again while the store does not answer, for at most `release_timeout`.
-///
-/// Gone after an unanswered try counts as done if it was held until now: that try may have been the one.
-pub(crate) async fn release(backend: &dyn Backend, clock: &dyn Clock, job: &ReleaseJob) -> Result<Released> {
-    let end = clock.now() + job.release_timeout;
-    let pauses = Poll::new(RELEASE_RETRY, Duration::from_secs(1));
-    let mut tries = 0;
-    let mut unanswered = false;
-    loop {
-        let time = job.request_timeout.min(end.since(clock.now()));
-        let error = match tokio::time::timeout(time, backend.release(&job.release)).await {
-            Ok(Ok(Released::Gone(_))) if job.held && unanswered => return Ok(Released::Done),
-            Ok(Ok(released)) => return Ok(released),
-            Ok(Err(error)) if !error.is_retryable() => return Err(error),
-            Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::NetworkTimeout, "the store did not answer the release in time"),
-        };
-        // A store that is busy has answered: it did nothing.
-        unanswered |= matches!(error.kind(), ErrorKind::NetworkTimeout | ErrorKind::Unavailable);
-        let pause = pauses.delay(tries);
-        tries += 1;
-        if clock.now() + pause >= end {
-            return Err(error.with_name(job.release.name.clone()).with_lease_id(job.release.id));
-        }
-        tokio::time::sleep(pause).await;
-    }
 }

@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
+use crate::engine::telemetry;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::telemetry;
 
 /// What a guard knows about its lease, without asking the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,15 +14,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::app::App;
 
-const BODY: &str = include_str!("dashboard/page.html");
-const STYLE: &str = include_str!("dashboard/page.css");
+const BODY: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
 /// One script in the order of its parts.
 const SCRIPT: &str = concat!(
-    include_str!("dashboard/ask.js"),
-    include_str!("dashboard/charts.js"),
-    include_str!("dashboard/table.js"),
-    include_str!("dashboard/detail.js"),
-    include_str!("dashboard/live.js"),
+    include_str!("ask.js"),
+    include_str!("charts.js"),
+    include_str!("table.js"),
+    include_str!("detail.js"),
+    include_str!("live.js"),
 );
 
 /// What is sent; all but the choice of the page is the same for every server of this version.

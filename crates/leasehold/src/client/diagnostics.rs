@@ -2,10 +2,10 @@
 //! whether one may write.
 
 use crate::backend::{HolderInfo, NameInfo, Page, Query};
+use crate::client::locks::Locks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
-use crate::locks::Locks;
 use crate::name::Name;
 
 /// A lease with nothing secret in it.

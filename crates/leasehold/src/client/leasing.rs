@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::acquire::Limit;
 use crate::backend::Mode;
+use crate::client::lock::Lock;
+use crate::engine::wait::Limit;
 use crate::error::Result;
 use crate::lease::Lease;
-use crate::locks::Lock;
 use crate::options::{Options, option_setters};
 
 /// Acquires [`Lease`]s on a name. Made by [`Locks::leasing`](crate::Locks::leasing).

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leasehold::Error;
 
 use crate::app::App;
-use crate::tls::Tls;
+use crate::serve::tls::Tls;
 
 impl App {
     /// Reads the files of tokens and certificates again, each by itself. What cannot be read changes nothing.

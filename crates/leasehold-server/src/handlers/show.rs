@@ -1,38 +1,32 @@
-//! Looking without touching; and whether the server is well.
+//! Looking without touching: `GET /v1/locks`, one lock, its history, and `POST /v1/leases/lookup`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leasehold::backend::{HolderInfo, NameInfo, Query, TimeAuthority, WaiterInfo};
+use leasehold::backend::{HolderInfo, NameInfo, Query, WaiterInfo};
 use leasehold::wire::{self, floor_ms, mode_fields};
 use leasehold::{LeaseId, Name};
-use tokio::sync::Mutex;
 
+use super::respond;
 use crate::app::App;
-use crate::gate::Caller;
+use crate::extract;
+use crate::history::Recent;
+use crate::middleware::Caller;
 use crate::problem::{Refusal, json};
-use crate::reading;
 use crate::token::Verb;
-
-type Answer = Result<Response<Body>, Refusal>;
 
 /// Names in a page unless said, and at most.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
 
-fn respond(answer: Answer) -> Response<Body> {
-    answer.unwrap_or_else(Refusal::response)
-}
-
 pub(crate) async fn lock(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
     let answer = async {
-        let name = reading::name(&app, &uri)?;
+        let name = extract::name(&app, &uri)?;
         caller.may(Verb::Read, name.as_str())?;
         let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await?;
         let info = page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name));
@@ -45,7 +39,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
     let (caller, uri) = (Caller::of(&mut request), request.uri().clone());
     let answer = async {
         let (mut prefix, mut limit, mut cursor) = (String::new(), PAGE, None);
-        for (key, value) in reading::query(&uri)? {
+        for (key, value) in extract::query(&uri)? {
             match key.as_str() {
                 "prefix" => prefix = value,
                 "limit" => {
@@ -81,7 +75,7 @@ fn opened(cursor: &str) -> Result<String, Refusal> {
 pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let caller = Caller::of(&mut request);
     let answer = async {
-        let body: wire::Lookup = reading::body(&app, request).await?;
+        let body: wire::Lookup = extract::body(&app, request).await?;
         let id = wire::lease_id(&body.lease_id)?;
         if !app.info.find_by_id {
             let detail = "the store cannot find a lease by its id";
@@ -111,6 +105,18 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
         Ok(json(StatusCode::OK, &body))
     };
     respond(answer.await)
+}
+
+/// `GET /v1/locks/{name}/history`
+pub(crate) async fn history(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let caller = Caller::of(&mut request);
+    let answer = || {
+        let name = extract::name(&app, request.uri())?;
+        caller.may(Verb::Read, name.as_str())?;
+        let body = Recent { lock_name: name.as_str().into(), events: app.history.recent(&name) };
+        Ok(json(StatusCode::OK, &body))
+    };
+    answer().unwrap_or_else(Refusal::response)
 }
 
 /// What may be seen of a name: everything but lease ids.
@@ -164,66 +170,4 @@ fn waiter(app: &App, waiter: &WaiterInfo) -> wire::Waiter {
         limit,
         waited_ms: floor_ms(waiter.waited),
     }
-}
-
-pub(crate) async fn capabilities(State(app): State<Arc<App>>) -> Response<Body> {
-    let info = &app.info;
-    let body = wire::Capabilities {
-        server: "leasehold".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        store: info.scheme.into(),
-        time: if info.time == TimeAuthority::Client { "client" } else { "store" }.into(),
-        fenced: info.fenced,
-        fifo: info.fifo,
-        shared: info.shared,
-        max_permits: info.max_permits,
-        downgrade: info.downgrade,
-        find_by_id: info.find_by_id,
-        revoke: info.revoke,
-        detects_loss: info.detects_loss,
-        min_validity_percent: info.min_validity_percent,
-        max_ttl_ms: floor_ms(app.max_ttl()),
-        max_wait_ms: wire::MAX_WAIT_MS,
-    };
-    json(StatusCode::OK, &body)
-}
-
-/// The process lives.
-pub(crate) async fn healthz() -> Response<Body> {
-    json(StatusCode::OK, &serde_json::json!({ "status": "ok" }))
-}
-
-/// Whether the store answered when it was last asked. Anybody may ask the server, and the store is asked once a second.
-///
-/// Held while somebody asks, so that one look serves all who come meanwhile.
-#[derive(Debug, Default)]
-pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Refusal>)>>);
-
-/// How long an answer about readiness is given again.
-const FRESH: Duration = Duration::from_secs(1);
-
-impl Readiness {
-    async fn look(&self, app: &App) -> Result<(), Refusal> {
-        let mut last = self.0.lock().await;
-        if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return answer.clone();
-        }
-        let answer = async {
-            let name = app.name("leasehold readiness")?;
-            app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
-            Ok(())
-        };
-        let answer = answer.await;
-        *last = Some((Instant::now(), answer.clone()));
-        answer
-    }
-}
-
-/// The store answers, and the server takes work.
-pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
-    if app.draining.is_cancelled() {
-        return Refusal::draining().response();
-    }
-    let ready = app.readiness.look(&app).await;
-    respond(ready.map(|()| json(StatusCode::OK, &serde_json::json!({ "status": "ready" }))))
 }

@@ -157,7 +157,7 @@ impl Tokens {
         }
         let list = Arc::new(list);
         *self.list.write() = Arc::clone(&list);
-        // Nobody finds a token that is struck out any more; those who have found it are told.
+        // Nobody finds a token that is struck out any more; those who have found it are operation.
         for gone in before.iter().filter(|token| !list.iter().any(|kept| Arc::ptr_eq(kept, token))) {
             gone.change(None);
         }

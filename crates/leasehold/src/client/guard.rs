@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use tokio::sync::futures::OwnedNotified;
 
-use crate::acquire::Acquired;
 use crate::backend::{Mode, Release, Released, Renewal, Renewed};
 use crate::bugs::{self, Bug};
-use crate::cell::{Cell, GuardState, LostReason, Sent, Terms};
+use crate::client::acquire::Acquired;
+use crate::client::home::Client;
 use crate::clock::Clock;
+use crate::engine::held::{Cell, GuardState, LostReason, Sent, Terms};
+use crate::engine::renew::{self, ReleaseJob};
+use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
-use crate::locks::Client;
 use crate::name::Name;
 use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
-use crate::renew::{self, ReleaseJob};
-use crate::telemetry;
 
 /// How often a shortening is asked for that renewals keep overtaking: each try is one request, and more
 /// than a few mean that a request takes longer than the time between renewals.
@@ -316,7 +316,7 @@ impl Guard {
         }
         let (held, held_for) = self.end();
         let job = ReleaseJob { held, ..self.release_job() };
-        let answer = renew::release(&*self.client.backend, self.clock(), &job).await;
+        let answer = job.send(&*self.client.backend, self.clock()).await;
         self.done = true;
         telemetry::released(&job.release.name, &answer, Some(held_for));
         match answer? {

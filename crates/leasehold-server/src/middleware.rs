@@ -63,7 +63,7 @@ impl Caller {
 
 /// What an operation was and how it ended: for the log and the metrics.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct Operation {
     pub(crate) op: &'static str,
     name: Option<Name>,
     owner: Option<String>,
@@ -74,9 +74,9 @@ pub(crate) struct Told {
     why: Option<String>,
 }
 
-impl Told {
+impl Operation {
     pub(crate) fn new(op: &'static str) -> Self {
-        Told { op, result: "success", ..Told::default() }
+        Operation { op, result: "success", ..Operation::default() }
     }
 
     pub(crate) fn name(&mut self, name: &Name) {
@@ -146,11 +146,11 @@ impl Told {
 
 /// What the operations in one request were, each with the status of its answer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Each(Vec<(Told, StatusCode)>);
+pub(crate) struct Operations(Vec<(Operation, StatusCode)>);
 
-impl Each {
-    pub(crate) fn add(&mut self, told: Told, status: StatusCode) {
-        self.0.push((told, status));
+impl Operations {
+    pub(crate) fn add(&mut self, operation: Operation, status: StatusCode) {
+        self.0.push((operation, status));
     }
 
     pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
@@ -180,23 +180,29 @@ where
             next(request).await
         }
         Err(refusal) => {
-            let mut told = Told::new("refused");
-            told.refused(&refusal);
-            told.onto(refusal.response())
+            let mut operation = Operation::new("refused");
+            operation.refused(&refusal);
+            operation.onto(refusal.response())
         }
     };
     let took = began.elapsed();
-    let conclude = |told: &Told, status: StatusCode| {
-        app.metrics.operation(told, took);
-        told.remember(&app.history, status);
-        tell(app, told, &id, status, took);
+    let conclude = |operation: &Operation, status: StatusCode| {
+        app.metrics.operation(operation, took);
+        operation.remember(&app.history, status);
+        tell(app, operation, &id, status, took);
     };
-    if let Some(told) = response.extensions_mut().remove::<Told>() {
-        conclude(&told, response.status());
-    } else if let Some(Each(all)) = response.extensions_mut().remove() {
-        all.iter().for_each(|(told, status)| conclude(told, *status));
+    if let Some(operation) = response.extensions_mut().remove::<Operation>() {
+        conclude(&operation, response.status());
+    } else if let Some(Operations(all)) = response.extensions_mut().remove() {
+        all.iter().for_each(|(operation, status)| conclude(operation, *status));
     } else if changes {
-        tell(app, &Told { op: "none", result: "fail", ..Told::default() }, &id, response.status(), took);
+        tell(
+            app,
+            &Operation { op: "none", result: "fail", ..Operation::default() },
+            &id,
+            response.status(),
+            took,
+        );
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
@@ -204,15 +210,15 @@ where
     response
 }
 
-fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, took: Duration) {
+fn tell(app: &App, operation: &Operation, request_id: &HeaderValue, status: StatusCode, took: Duration) {
     app.settings.log.line(|line| {
         let names = app.settings.log_names;
-        let granted = told.granted_here(&app.history);
-        let owner = told.owner.as_deref().or(granted.as_ref().and_then(|(owner, _)| owner.as_deref()));
-        let fence = told.fence.or(granted.as_ref().and_then(|(_, fence)| *fence));
+        let granted = operation.granted_here(&app.history);
+        let owner = operation.owner.as_deref().or(granted.as_ref().and_then(|(owner, _)| owner.as_deref()));
+        let fence = operation.fence.or(granted.as_ref().and_then(|(_, fence)| *fence));
         line.text("level", if status.is_server_error() { "warn" } else { "info" });
-        line.text("op", told.op);
-        if let Some(name) = &told.name {
+        line.text("op", operation.op);
+        if let Some(name) = &operation.name {
             if names {
                 line.text("lock", name.as_str());
             }
@@ -224,19 +230,19 @@ fn tell(app: &App, told: &Told, request_id: &HeaderValue, status: StatusCode, to
             }
             line.text("owner_hash", &digest_name(owner));
         }
-        line.text("result", told.result);
+        line.text("result", operation.result);
         line.number("status", status.as_u16());
-        if let Some(id) = told.lease {
+        if let Some(id) = operation.lease {
             line.text("lease_hash", id.digest().expose());
         }
         if let Some(fence) = fence {
             line.number("fence", fence.get());
         }
-        if let Some(waited) = told.waited {
+        if let Some(waited) = operation.waited {
             line.number("waited_ms", leasehold::wire::floor_ms(waited));
         }
         line.milliseconds("latency_ms", took);
-        if let Some(why) = &told.why {
+        if let Some(why) = &operation.why {
             line.text("error", why);
         }
         line.text("request_id", request_id.to_str().unwrap_or_default());

@@ -2,33 +2,34 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use crate::acquire::{self, Acquired, Limit, Outcome, Request};
-use crate::backend::{Backend, Grant, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::backend::{
+    Backend, Claim, Grant, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept,
+};
 use crate::bugs::{self, Bug};
 use crate::cancel::Cancel;
-use crate::cell;
-use crate::clock::{Clock, SystemClock, Timer};
+use crate::client::acquire::Acquired;
+use crate::client::guard::Guard;
+use crate::client::home::{Client, Home, Thread};
+use crate::client::leasing::Leasing;
+use crate::client::lock::Lock;
+use crate::client::mutex::Mutex;
+use crate::client::rwlock::RwLock;
+use crate::client::semaphore::Semaphore;
+#[cfg(feature = "simulation")]
+use crate::clock::Timer;
+use crate::clock::{Clock, SystemClock};
+use crate::engine::renew::{self, ReleaseJob, Renewer};
+use crate::engine::{held, telemetry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
-use crate::mutex::Mutex;
 use crate::name::Name;
-use crate::options::{MIN_TTL, Options, Poll, ReleaseSource, check_ttl, option_setters};
-use crate::plain::Leasing;
-use crate::renew::{self, ReleaseJob, Renewer};
-use crate::reporter;
-use crate::rwlock::RwLock;
-use crate::semaphore::Semaphore;
-use crate::span;
-use crate::telemetry;
+use crate::options::{MIN_TTL, Options, ReleaseSource, check_ttl, option_setters};
 
 /// The namespace of names unless another is set.
 pub const DEFAULT_NAMESPACE: &str = "leasehold";
@@ -56,152 +57,6 @@ pub struct Locks {
     pub(crate) client: Arc<Client>,
     pub(crate) namespace: Arc<str>,
     pub(crate) options: Arc<Options>,
-}
-
-/// What all clones, locks and guards of a client share.
-pub(crate) struct Client {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) info: Info,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) renewer: Arc<Renewer>,
-    /// No more acquires.
-    pub(crate) closed: Cancel,
-    home: Home,
-    /// The process it was made in. A fork of that has none of its threads.
-    process: u32,
-}
-
-/// Where the background work runs.
-enum Home {
-    /// The mutex is held while the thread is started. A start that failed is not kept: the next acquire tries again.
-    Thread(OnceLock<(Handle, ThreadId)>, parking_lot::Mutex<()>),
-    /// Somebody else's; beside it the thread, if there is one, on which the store's connections live.
-    Runtime(Handle, OnceLock<()>, #[allow(dead_code)] Option<Thread>),
-}
-
-/// The library's own thread with its runtime, before there is a client to work for. Dropped, it ends.
-#[derive(Debug)]
-struct Thread {
-    runtime: Handle,
-    id: ThreadId,
-    work: oneshot::Sender<Arc<Renewer>>,
-}
-
-impl Client {
-    fn is_copy(&self) -> bool {
-        std::process::id() != self.process
-    }
-
-    /// Starts the background work if it does not run yet.
-    pub(crate) fn start(&self) -> Result<&Handle> {
-        if self.is_copy() {
-            return Err(Error::new(
-                ErrorKind::Aborted,
-                "the client was made before a fork, and nothing renews its leases in this process; make a new client",
-            ));
-        }
-        match &self.home {
-            Home::Runtime(handle, started, _) => {
-                started.get_or_init(|| {
-                    handle.spawn(Arc::clone(&self.renewer).run(Timer::Naps));
-                });
-                Ok(handle)
-            }
-            Home::Thread(own, starting) => {
-                if let Some((runtime, _)) = own.get() {
-                    return Ok(runtime);
-                }
-                let _starting = starting.lock();
-                if let Some((runtime, _)) = own.get() {
-                    return Ok(runtime);
-                }
-                let thread = Thread::start()?;
-                Ok(&own.get_or_init(|| thread.work_for(&self.renewer)).0)
-            }
-        }
-    }
-
-    /// Whether this is the thread of the background work, or the one that tells for it: neither must ever wait for
-    /// that work.
-    pub(crate) fn is_own_thread(&self) -> bool {
-        match &self.home {
-            Home::Runtime(..) => false,
-            Home::Thread(own, _) => own.get().is_some_and(|(_, id)| {
-                *id == std::thread::current().id() || reporter::reports_for() == Some(*id)
-            }),
-        }
-    }
-
-    /// Why nothing can be acquired any more.
-    pub(crate) fn closed_error(&self) -> Error {
-        let why = if self.renewer.is_dead() {
-            "the client's background work has ended: its thread panicked, or the runtime it was given was shut \
-             down; make a new client"
-        } else {
-            "the client is closed"
-        };
-        Error::new(ErrorKind::Aborted, why)
-    }
-
-    /// Where the background work runs, if it was ever needed.
-    pub(crate) fn started(&self) -> Option<&Handle> {
-        if self.is_copy() {
-            return None;
-        }
-        match &self.home {
-            Home::Runtime(handle, started, _) => started.get().map(|()| handle),
-            Home::Thread(own, _) => own.get().map(|(handle, _)| handle),
-        }
-    }
-
-    /// Whether this thread belongs to the runtime that was given for the background work and has one thread to turn
-    /// it, which may be this one.
-    pub(crate) fn may_block_its_runtime(&self) -> bool {
-        let Home::Runtime(runtime, ..) = &self.home else { return false };
-        runtime.metrics().num_workers() == 1
-            && Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if !self.is_copy() {
-            self.renewer.end();
-        }
-    }
-}
-
-impl Thread {
-    fn start() -> Result<Self> {
-        let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, "the background thread could not be started")
-                .with_source(error)
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (work, renewer) = oneshot::channel::<Arc<Renewer>>();
-        let handle = runtime.handle().clone();
-        let thread = std::thread::Builder::new()
-            .name("leasehold".into())
-            .spawn(move || {
-                reporter::keep_off_this_thread();
-                runtime.block_on(async {
-                    if let Ok(renewer) = renewer.await {
-                        let timer = renewer.timer();
-                        renewer.run(timer).await;
-                    }
-                });
-            })
-            .map_err(failed)?;
-        Ok(Thread { runtime: handle, id: thread.thread().id(), work })
-    }
-
-    /// Lets it renew and release for a client, until that is gone.
-    fn work_for(self, renewer: &Arc<Renewer>) -> (Handle, ThreadId) {
-        if let Err(renewer) = self.work.send(Arc::clone(renewer)) {
-            renewer.die();
-        }
-        (self.runtime, self.id)
-    }
 }
 
 /// Sets up a [`Locks`].
@@ -465,7 +320,7 @@ impl Locks {
     async fn release_one(&self, release: Release) -> Result<Released> {
         let Client { backend, clock, .. } = &*self.client;
         let job = ReleaseJob::new(release, &self.options, ReleaseSource::Drop);
-        let answer = renew::release(&**backend, &**clock, &job).await;
+        let answer = job.send(&**backend, &**clock).await;
         telemetry::released(&job.release.name, &answer, None);
         answer
     }
@@ -499,7 +354,7 @@ impl Locks {
         }
         match renewed {
             Renewed::Held(grant)
-                if cell::deadline(sent, &grant, lease.ttl)
+                if held::deadline(sent, &grant, lease.ttl)
                     .is_some_and(|end| self.client.clock.now() >= end) =>
             {
                 // No guard: dropping it would release a lease that may still be of use to somebody.
@@ -509,7 +364,7 @@ impl Locks {
                 ))
             }
             Renewed::Held(grant) => {
-                let mut claim = crate::backend::Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
+                let mut claim = Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
                 claim.id = lease.id;
                 let acquired = Acquired { claim, grant, sent, waited: Duration::ZERO, attempts: 1 };
                 Ok(Guard::new(Arc::clone(&self.client), Arc::new(options), acquired))
@@ -591,122 +446,5 @@ impl fmt::Debug for Locks {
             .field("namespace", &self.namespace)
             .field("options", &self.options)
             .finish()
-    }
-}
-
-/// What every face is made of: a client, a name, options.
-#[derive(Clone)]
-pub(crate) struct Lock {
-    locks: Locks,
-    /// Faces are made without a result; a bad name shows at the first acquire.
-    name: std::result::Result<Name, Arc<str>>,
-    /// As it was given, for `name()`.
-    given: Arc<str>,
-}
-
-impl Lock {
-    fn new(locks: &Locks, given: &str) -> Self {
-        let name = locks.name(given).map_err(|error| error.message().into());
-        let given = name.as_ref().map_or_else(|_| given.into(), |name| name.as_str().into());
-        Lock { locks: locks.clone(), name, given }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.given
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.locks.client
-    }
-
-    pub(crate) fn options(&self) -> &Options {
-        &self.locks.options
-    }
-
-    pub(crate) fn options_mut(&mut self) -> &mut Options {
-        Arc::make_mut(&mut self.locks.options)
-    }
-
-    /// Checks everything, then runs the wait loop.
-    async fn acquire<T>(
-        &self,
-        mode: Mode,
-        limit: Limit,
-        guarded: bool,
-        accept: impl FnOnce(Acquired) -> T,
-    ) -> Result<Outcome<T>> {
-        let client = &self.locks.client;
-        let name = self.name.clone().map_err(|message| Error::invalid(message.to_string()))?;
-        self.locks.options.check(&client.info, mode, guarded)?;
-        client.start()?;
-        let request = Request { client, name, mode, options: &self.locks.options, limit, guarded };
-        acquire::acquire(request, accept).await
-    }
-
-    fn guard(&self, acquired: Acquired) -> Guard {
-        Guard::new(Arc::clone(&self.locks.client), Arc::clone(&self.locks.options), acquired)
-    }
-
-    /// Waits up to `max_wait`, for ever if there is none.
-    pub(crate) async fn wait(&self, mode: Mode) -> Result<Guard> {
-        let limit = Limit::from_max_wait(self.options().max_wait);
-        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
-            Outcome::Acquired(guard) => Ok(guard),
-            Outcome::Busy { waited } => Err(self.timed_out(waited)),
-        }
-    }
-
-    /// One attempt.
-    pub(crate) async fn once(&self, mode: Mode) -> Result<Option<Guard>> {
-        self.within(mode, Duration::ZERO).await
-    }
-
-    /// Waits up to `timeout`.
-    pub(crate) async fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
-        let limit = Limit::from_max_wait(Some(timeout));
-        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
-            Outcome::Acquired(guard) => Ok(Some(guard)),
-            Outcome::Busy { .. } => Ok(None),
-        }
-    }
-
-    /// A plain lease, or how long was waited in vain.
-    pub(crate) async fn lease(&self, mode: Mode, limit: Limit) -> Result<Result<Lease, Duration>> {
-        let accept = |acquired: Acquired| Lease::granted(acquired.claim, &acquired.grant);
-        match self.acquire(mode, limit, false, accept).await? {
-            Outcome::Acquired(lease) => Ok(Ok(lease)),
-            Outcome::Busy { waited } => Ok(Err(waited)),
-        }
-    }
-
-    /// The lock as the `with_…` helpers use it: where it has to poll, and nobody said how long,
-    /// with an end in sight.
-    pub(crate) fn bounded(&self) -> Lock {
-        let mut lock = self.clone();
-        let Options { max_wait, max_attempts, poll, .. } = *lock.options();
-        if !lock.locks.client.info.push && max_wait.is_none() && max_attempts.is_none() && poll.is_none() {
-            let options = lock.options_mut();
-            options.max_wait = Some(Duration::from_secs(5));
-            options.max_attempts = Some(11);
-            options.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
-        }
-        lock
-    }
-
-    pub(crate) fn timed_out(&self, waited: Duration) -> Error {
-        // Nobody wants to read nanoseconds; they are in the error.
-        let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-        let message = format!("not acquired within {}", span::show(whole));
-        let error = Error::new(ErrorKind::Timeout, message).with_waited(waited);
-        match &self.name {
-            Ok(name) => error.with_name(name.clone()),
-            Err(_) => error,
-        }
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock").field("name", &self.given).field("locks", &self.locks).finish()
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::backend::Mode;
+use crate::client::guard::{self, Guard};
+use crate::client::lock::Lock;
 use crate::error::{Error, Result};
-use crate::guard::{self, Guard};
-use crate::locks::Lock;
 use crate::options::{Options, option_setters};
 
 /// A semaphore on a name. Cheap to clone; made by [`Locks::semaphore`](crate::Locks::semaphore).

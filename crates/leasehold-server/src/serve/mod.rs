@@ -2,6 +2,10 @@
 
 mod ahead;
 mod connection;
+pub(crate) mod listen;
+pub(crate) mod reload;
+pub(crate) mod sole;
+pub(crate) mod tls;
 
 use std::io;
 use std::sync::Arc;
@@ -12,17 +16,18 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::app::{App, figure_routes, routes};
-use crate::listening::Listeners;
+use crate::app::App;
+use crate::handlers::{figure_routes, routes};
+use crate::serve::listen::Listeners;
+use crate::serve::tls::Tls;
 use crate::sweep;
-use crate::tls::Tls;
 
 use connection::speak;
 
 /// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 
-/// How long it takes after that until everybody is told: five seconds in all.
+/// How long it takes after that until everybody is operation: five seconds in all.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.

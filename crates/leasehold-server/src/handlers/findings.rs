@@ -12,7 +12,7 @@ use leasehold::{Error, ErrorKind, wire};
 use tokio::sync::Mutex;
 
 use crate::app::App;
-use crate::gate::Caller;
+use crate::middleware::Caller;
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 

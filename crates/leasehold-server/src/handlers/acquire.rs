@@ -1,61 +1,34 @@
-//! `POST /v1/locks/{name}/acquire`: one attempt, or a wait in the store's queue, for a client that may vanish.
-//!
-//! What the store is asked is never cut off half way: when the client goes before its answer begins, the work
-//! goes on without it to where it can be seen what it got, and gives that back. Every request is an attempt with
-//! a number of its own (promise 9), so it never takes away what the same client, come back with the same lease
-//! id, has got meanwhile; and it gives back only what it got itself, never a lease that was there before.
+//! `POST /v1/locks/{name}/acquire`: one attempt, or a wait in the store's queue.
 
-mod taking;
-mod turn;
-
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use leasehold::backend::{self, Claim, Gone, Grant, Mode};
+use leasehold::engine::limits::TICKET_TTL;
 use leasehold::wire::{self, floor_ms, mode_fields};
-use leasehold::{Cancel, MAX_METADATA_BYTES, MAX_OWNER_BYTES};
+use leasehold::{MAX_METADATA_BYTES, MAX_OWNER_BYTES};
 
+use crate::acquisition::{AcquireRequest, Detached, Outcome};
 use crate::app::App;
-use crate::gate::{Caller, Told};
+use crate::extract;
+use crate::middleware::{Caller, Operation};
 use crate::problem::{Refusal, json};
-use crate::reading;
-use crate::token::{Share, Verb};
+use crate::token::Verb;
 
-use taking::{Outcome, Taking};
-pub(crate) use turn::Turns;
-
-/// How long a place is kept without a sign of life, as in the library's own wait loop.
-const TICKET_TTL: Duration = Duration::from_secs(10);
-
-/// What is asked for, checked.
-#[derive(Debug)]
-struct Asked {
-    claim: Claim,
-    /// The client made the lease id, so it can come back with it.
-    own_id: bool,
-    /// The client numbers its attempts by itself.
-    numbered: bool,
-    wait: Duration,
-    /// How long the place is kept after an answer that grants nothing.
-    keep: Option<Duration>,
-}
-
-pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+pub(crate) async fn acquire(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let caller = Caller::of(&mut request);
-    let mut told = Told::new("acquire");
-    let response = match prepare(&app, &caller, request, &mut told).await {
-        Ok(asked) => take(app, caller, asked, &mut told).await,
+    let mut operation = Operation::new("acquire");
+    let response = match prepare(&app, &caller, request, &mut operation).await {
+        Ok(acquire) => run(app, caller, acquire, &mut operation).await,
         Err(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
     };
-    told.onto(response)
+    operation.onto(response)
 }
 
 /// Checks everything before anything is sent.
@@ -63,19 +36,19 @@ async fn prepare(
     app: &App,
     caller: &Caller,
     request: Request<Body>,
-    told: &mut Told,
-) -> Result<Asked, Refusal> {
-    let name = reading::name(app, request.uri())?;
-    told.name(&name);
+    operation: &mut Operation,
+) -> Result<AcquireRequest, Refusal> {
+    let name = extract::name(app, request.uri())?;
+    operation.name(&name);
     caller.may(Verb::Acquire, name.as_str())?;
-    let body: wire::Acquire = reading::body(app, request).await?;
+    let body: wire::Acquire = extract::body(app, request).await?;
     if body.owner_id.is_empty() {
         return Err(Refusal::bad("owner_id required"));
     }
     if body.owner_id.len() > MAX_OWNER_BYTES {
         return Err(Refusal::bad(format!("owner_id must have at most {MAX_OWNER_BYTES} bytes")));
     }
-    told.owner(&body.owner_id);
+    operation.owner(&body.owner_id);
     if body.metadata.as_ref().is_some_and(|text| text.len() > MAX_METADATA_BYTES) {
         return Err(Refusal::bad(format!("metadata must have at most {MAX_METADATA_BYTES} bytes")));
     }
@@ -103,7 +76,7 @@ async fn prepare(
         }
         None => false,
     };
-    told.lease(claim.id);
+    operation.lease(claim.id);
     let keep = match body.queue {
         Some(0) => None,
         Some(keep) => Some(Duration::from_millis(keep).min(app.max_ttl())),
@@ -118,7 +91,7 @@ async fn prepare(
         // Nobody else can make an attempt with an id that was made here.
         None => claim.nonce = if own_id { nonce() } else { 1 },
     }
-    Ok(Asked { claim, own_id, numbered, wait, keep })
+    Ok(AcquireRequest { claim, own_id, numbered, wait, keep })
 }
 
 fn check_mode(app: &App, mode: Mode) -> Result<(), Refusal> {
@@ -141,49 +114,52 @@ fn nonce() -> u64 {
     (u64::from_le_bytes(bytes) >> 11).max(1)
 }
 
-async fn take(app: Arc<App>, caller: Caller, asked: Asked, told: &mut Told) -> Response<Body> {
-    let waits = !asked.wait.is_zero();
-    let share = match caller.share(&asked.claim, waits) {
+async fn run(
+    app: Arc<App>,
+    caller: Caller,
+    request: AcquireRequest,
+    operation: &mut Operation,
+) -> Response<Body> {
+    let waits = !request.wait.is_zero();
+    let share = match caller.share(&request.claim, waits) {
         Ok(share) => share,
         Err(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             return refusal.response();
         }
     };
-    let shown = (asked.claim.clone(), asked.wait);
-    let outcome = Handed::over(app.clone(), asked, share).await;
-    let (claim, wait) = shown;
-    match outcome {
+    let claim = request.claim.clone();
+    match Detached::new(Arc::clone(&app), request, share).await {
         Outcome::Granted(grant) => {
-            told.granted(grant.fence, grant.waited);
+            operation.granted(grant.fence, grant.waited);
             app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
             acquired(&claim, &grant)
         }
         Outcome::Busy(busy) => {
-            told.result("fail", "held");
-            let reason = if wait.is_zero() { "HELD" } else { "WAIT_TIMEOUT" };
+            operation.result("fail", "held");
+            let reason = if waits { "WAIT_TIMEOUT" } else { "HELD" };
             held(&claim, reason, &busy)
         }
         Outcome::Gone(gone) => {
-            told.result("fail", gone.as_str());
+            operation.result("fail", gone.as_str());
             superseded(&claim, gone)
         }
         Outcome::Failed(error) if error.kind() == leasehold::ErrorKind::Overloaded => {
-            told.result("busy", "store overloaded");
+            operation.result("busy", "store overloaded");
             held(&claim, "BUSY_RETRY", &backend::Busy::unknown())
         }
         Outcome::Failed(error) => {
             let refusal = Refusal::from(error);
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
         Outcome::Barred(refusal) => {
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
-        Outcome::Draining | Outcome::Left => {
+        Outcome::Draining | Outcome::Vanished => {
             let refusal = Refusal::draining();
-            told.refused(&refusal);
+            operation.refused(&refusal);
             refusal.response()
         }
     }
@@ -261,51 +237,4 @@ fn superseded(claim: &Claim, gone: Gone) -> Response<Body> {
 fn unix_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, floor_ms)
-}
-
-/// The work of one request, which goes on by itself when the client has gone.
-struct Handed {
-    app: Arc<App>,
-    work: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
-    gone: Cancel,
-}
-
-impl Handed {
-    fn over(app: Arc<App>, asked: Asked, share: Option<Share>) -> Self {
-        let gone = Cancel::new();
-        let work = Taking::new(Arc::clone(&app), asked, share, gone.clone()).run();
-        Handed { app, work: Some(Box::pin(work)), gone }
-    }
-}
-
-impl Future for Handed {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(work) = &mut self.work else { return Poll::Ready(Outcome::Left) };
-        let outcome = work.as_mut().poll(cx);
-        if outcome.is_ready() {
-            self.work = None;
-        }
-        outcome
-    }
-}
-
-/// Whether a client that has gone is waited for all the same: a planted defect.
-fn keeps_vanished() -> bool {
-    #[cfg(feature = "bugs")]
-    return leasehold::bugs::on(leasehold::bugs::Bug::ServerKeepsVanished);
-    #[cfg(not(feature = "bugs"))]
-    false
-}
-
-impl Drop for Handed {
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            if !keeps_vanished() {
-                self.gone.cancel();
-            }
-            self.app.go_on_with(async { drop(work.await) });
-        }
-    }
 }

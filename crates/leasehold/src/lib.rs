@@ -14,20 +14,20 @@ mod client;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod connect;
+pub mod doctor;
 #[doc(hidden)]
 pub mod engine;
 mod error;
 mod fence;
-mod finding;
+pub mod interop;
 pub mod layers;
 mod lease;
 mod lease_id;
 mod name;
 mod options;
-mod schemes;
 mod span;
 pub mod state;
+mod stores;
 #[cfg(feature = "wire")]
 pub mod wire;
 
@@ -43,18 +43,17 @@ pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use client::mutex::Mutex;
 pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
-pub use connect::{examine, stores};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
-pub use finding::{Finding, Level};
 pub use lease::Lease;
 pub use lease_id::LeaseId;
-pub use name::{Name, digest_name, hash_name, storage_key};
+pub use name::{Name, digest_name};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
     Poll, ReleaseFailure, ReleaseSource,
 };
+pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
 #[cfg(doctest)]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
-use leasehold::{Error, ErrorKind, Finding, wire};
+use leasehold::doctor::{self, Finding};
+use leasehold::{Error, ErrorKind, wire};
 use tokio::sync::Mutex;
 
 use crate::app::App;
@@ -29,7 +30,7 @@ pub struct Examiner {
 }
 
 impl Examiner {
-    /// Looks at the store of this URL, as [`leasehold::examine`] does.
+    /// Looks at the store of this URL, as [`doctor::examine`] does.
     pub fn new(url: impl Into<String>) -> Self {
         Examiner { url: url.into(), last: Mutex::default() }
     }
@@ -40,7 +41,7 @@ impl Examiner {
             return Ok(findings.clone());
         }
         let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
-        let findings = tokio::time::timeout(LOOK, leasehold::examine(&self.url)).await.map_err(late)??;
+        let findings = tokio::time::timeout(LOOK, doctor::examine(&self.url)).await.map_err(late)??;
         *last = Some((Instant::now(), findings.clone()));
         Ok(findings)
     }

@@ -267,7 +267,8 @@ impl Run<'_> {
         let url = ground.own_url();
         if ground.room().is_some() && !self.order.store.has_server() {
             // Only its workers can see it.
-            let info = leasehold::stores().into_iter().find(|info| info.scheme == self.order.store.as_str());
+            let mut infos = leasehold::stores().into_iter().map(|store| store.info);
+            let info = infos.find(|info| info.scheme == self.order.store.as_str());
             return info.ok_or_else(|| io::Error::other("this build has no such store"));
         }
         let locks = self.runtime.block_on(Locks::connect(&url)).map_err(io::Error::other)?;

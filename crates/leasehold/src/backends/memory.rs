@@ -67,10 +67,11 @@ struct Entry {
 impl Memory {
     /// An empty store.
     pub fn new() -> Self {
-        Memory::with_clock(Arc::new(SystemClock))
+        Memory::build(Arc::new(SystemClock), Fence::RETENTION)
     }
 
     /// An empty store on another clock: for tests.
+    #[cfg(feature = "test-util")]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Memory::build(clock, Fence::RETENTION)
     }

@@ -2,7 +2,7 @@
 //!
 //! A query is looked up while the crate is built, so a name that is missing or used twice is a build error:
 //!
-//! ```ignore
+//! ```text
 //! const fn sql(name: &str) -> &'static str {
 //!     queries::named(include_str!("queries.sql"), name)
 //! }

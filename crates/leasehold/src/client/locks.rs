@@ -88,6 +88,7 @@ impl LocksBuilder {
 
     /// Sets the clock by which deadlines are judged: for tests. The background thread looks at it at least once a
     /// second while there is something to renew; in paused time set [`runtime`](LocksBuilder::runtime) too.
+    #[cfg(feature = "test-util")]
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -98,6 +99,7 @@ impl LocksBuilder {
     /// time. A runtime that is blocked then loses what is held, and so does a log or a callback that blocks it.
     /// When it is shut down, every guard is `Lost`, acquires are `Aborted`, and releases of guards dropped later
     /// are not sent.
+    #[cfg(feature = "test-util")]
     #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);

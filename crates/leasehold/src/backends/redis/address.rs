@@ -9,8 +9,8 @@ use redis::{
 };
 
 use super::fault;
+use crate::doctor::is_loopback;
 use crate::error::{Error, Result};
-use crate::finding::is_loopback;
 
 /// How long a connection may take to be made, with TLS and login.
 const CONNECT: Duration = Duration::from_secs(2);

@@ -45,9 +45,9 @@ use crate::backend::{
 };
 use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
+use crate::doctor::{Finding, in_the_clear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -223,14 +223,14 @@ impl Redis {
         Ok(Redis { inner: Arc::new(inner) })
     }
 
-    /// What the server calls itself since it was started, so that one listed twice can be noticed; empty if it
-    /// would not say. Of a cluster, that of one node.
-    pub fn run_id(&self) -> &str {
+    /// What the server calls itself since it was started, so that a quorum notices one listed twice; empty if the
+    /// server would not say. Of a cluster, that of one node.
+    pub(crate) fn run_id(&self) -> &str {
         &self.inner.run_id
     }
 
     /// The server's clock at the latest answer, in microseconds since 1970: for tests against the state machine.
-    #[doc(hidden)]
+    #[cfg(feature = "test-util")]
     pub fn last_time(&self) -> u64 {
         self.inner.time.load(Ordering::SeqCst)
     }

@@ -17,19 +17,11 @@ use crate::engine::reporter;
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-
-/// A store, and which one it is.
-pub(crate) struct Opened {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) identity: Option<String>,
-}
-
-/// Opens the store of one URL.
-pub(crate) type Opener = fn(String) -> BoxFuture<'static, Result<Opened>>;
+use crate::stores::{self, Opened};
 
 /// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached
 /// join when they can; a majority must be there.
-pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: Opener) -> Result<Quorum> {
+pub(crate) async fn open(urls: &str) -> Result<Quorum> {
     let urls = split(urls);
     if urls.len() < LEAST_NODES {
         return Err(Error::invalid(format!(
@@ -45,14 +37,13 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: 
             return Err(twice(place));
         }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let info = info_of(scheme).map_err(|error| {
+        let info = stores::info_of(scheme).map_err(|error| {
             Error::new(error.kind(), format!("node {} of the quorum: {}", place + 1, error.message()))
         })?;
         let url = (*url).to_owned();
         nodes.push(Arc::new(Lazy {
             info,
             url,
-            opener,
             place,
             home: Handle::current(),
             store: OnceLock::new(),
@@ -106,7 +97,6 @@ type Opening = Shared<BoxFuture<'static, std::result::Result<Arc<dyn Backend>, A
 struct Lazy {
     info: Info,
     url: String,
-    opener: Opener,
     place: usize,
     /// Where its connections live: not with whoever happens to call first.
     home: Handle,
@@ -134,7 +124,7 @@ impl Lazy {
         if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
             return opening.clone();
         }
-        let (opened, place) = ((self.opener)(self.url.clone()), self.place);
+        let (opened, place) = (stores::open(self.url.clone()), self.place);
         let identities = Arc::clone(&self.identities);
         let home = self.home.clone();
         let work = async move {

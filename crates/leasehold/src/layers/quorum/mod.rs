@@ -32,7 +32,7 @@ use fan::{Call, Enough, Fan, Member};
 use tally::Tally;
 use turns::Turns;
 
-pub(crate) use connect::{Opened, open};
+pub(crate) use connect::open;
 pub(crate) use findings::findings;
 
 /// How long a node may take, unless set: far longer than a healthy one needs, and three of them in a row (two
@@ -145,7 +145,7 @@ impl Node {
         Node { backend, identity: None }
     }
 
-    /// Says which store this is, so that one that is listed twice is refused: a run id, a path, an address.
+    /// Says which store this is, so that one that is listed twice is refused: a path, an address.
     #[must_use]
     pub fn identity(mut self, identity: impl Into<String>) -> Self {
         self.identity = Some(identity.into());

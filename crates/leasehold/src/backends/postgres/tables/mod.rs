@@ -35,9 +35,9 @@ use crate::backend::{
     Wake,
 };
 use crate::backends::wakes::Wakes;
+use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::Finding;
 use crate::name::Name;
 use crate::state;
 

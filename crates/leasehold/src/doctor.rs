@@ -1,6 +1,9 @@
-//! What is found out about how a store is set up: each thing with what it risks and how to mend it.
+//! Findings about how a store is set up: each with what it risks and how to mend it.
 
 use std::fmt;
+
+use crate::error::Result;
+use crate::stores;
 
 /// How far the locks of a file reach.
 #[cfg(any(feature = "http", all(feature = "sqlite", target_os = "linux")))]
@@ -107,6 +110,33 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// Examines how the store of a URL is set up: what it promises as it stands, and what it risks.
+///
+/// Each finding that is not as it should be says what can come of it and what to do about it. This connects to the
+/// store and changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; a client
+/// of a Redis server also logs its risks when it connects.
+///
+/// # Cancel safety
+/// Dropped, nothing is left.
+///
+/// # Errors
+/// As [`Locks::connect`](crate::Locks::connect).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// for finding in leasehold::doctor::examine("memory:").await? {
+///     println!("{finding}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn examine(url: &str) -> Result<Vec<Finding>> {
+    stores::examine(url.to_owned()).await
 }
 
 /// Whether a host is this machine, as far as its name tells.

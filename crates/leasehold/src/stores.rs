@@ -18,10 +18,10 @@ use crate::backends::postgres::{Advisory, Postgres};
 use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
+use crate::client::locks::{Locks, LocksBuilder};
 use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layers::quorum;
-use crate::client::locks::{Locks, LocksBuilder};
 
 /// A kind of store that this build can open; see [`stores`].
 #[derive(Debug, Clone, Copy)]
@@ -249,7 +249,7 @@ impl StoreRow {
     /// The row of this scheme, in capitals or not.
     fn of(scheme: &str) -> Option<&'static StoreRow> {
         let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
-        STORES.iter().find(|store| store.schemes.iter().any(|known| is(&known)))
+        STORES.iter().find(|store| store.schemes.iter().any(is))
     }
 }
 

@@ -123,8 +123,7 @@ impl Store {
     pub fn of_url(url: &str) -> Option<Self> {
         let (scheme, _) = url.split_once(':')?;
         let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
-        let store =
-            leasehold::stores().into_iter().find(|store| store.schemes.iter().any(|known| is(&known)))?;
+        let store = leasehold::stores().into_iter().find(|store| store.schemes.iter().any(&is))?;
         match store.info.scheme {
             "rediss" => Some(Store::Redis),
             // One process's own.

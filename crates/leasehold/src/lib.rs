@@ -28,6 +28,9 @@ mod options;
 mod span;
 pub mod state;
 mod stores;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls;
 #[cfg(feature = "wire")]
 pub mod wire;
 

@@ -249,7 +249,7 @@ impl StoreRow {
     /// The row of this scheme, in capitals or not.
     fn of(scheme: &str) -> Option<&'static StoreRow> {
         let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
-        STORES.iter().find(|store| store.schemes.iter().any(|known| is(&known)))
+        STORES.iter().find(|store| store.schemes.iter().any(is))
     }
 }
 

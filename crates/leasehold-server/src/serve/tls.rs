@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leasehold::{Error, ErrorKind, Result};
+use leasehold::Result;
+use leasehold::tls::{self, Identity};
 use parking_lot::RwLock;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 /// The certificate of a server, and whose client certificates it demands.
@@ -27,7 +25,7 @@ impl Tls {
     /// # Errors
     /// `InvalidArgument` if the files cannot be read or do not fit together.
     pub fn read(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<Self> {
-        let current = RwLock::new(Arc::new(config(&cert, &key, client_ca.as_ref())?));
+        let current = RwLock::new(Arc::new(config(&cert, &key, client_ca.as_deref())?));
         Ok(Tls { cert, key, client_ca, current })
     }
 
@@ -36,7 +34,7 @@ impl Tls {
     /// # Errors
     /// As [`read`](Tls::read); the old certificate stays in use then.
     pub fn reload(&self) -> Result<()> {
-        let new = Arc::new(config(&self.cert, &self.key, self.client_ca.as_ref())?);
+        let new = Arc::new(config(&self.cert, &self.key, self.client_ca.as_deref())?);
         *self.current.write() = new;
         Ok(())
     }
@@ -51,38 +49,16 @@ impl Tls {
     }
 }
 
-fn bad(what: &str, path: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("the {what} in {path:?} cannot be used"))
-        .with_source(error)
-}
-
-fn config(cert: &Path, key_file: &Path, client_ca: Option<&PathBuf>) -> Result<ServerConfig> {
-    let chain = |path: &Path, what: &'static str| {
-        CertificateDer::pem_file_iter(path)
-            .and_then(|certs| certs.collect::<std::result::Result<Vec<_>, _>>())
-            .map_err(|error| bad(what, path, error))
+fn config(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerConfig> {
+    let clients =
+        client_ca.map(|path| tls::authorities(path, &format!("client CA in {path:?}"))).transpose()?;
+    let identity = Identity {
+        cert,
+        cert_is: &format!("certificate in {cert:?}"),
+        key,
+        key_is: &format!("key in {key:?}"),
     };
-    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| bad("key", key_file, error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("certificate", cert, error))?;
-    let builder = match client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for root in chain(path, "client CA")? {
-                roots.add(root).map_err(|error| bad("client CA", path, error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map_err(|error| bad("client CA", path, error))?;
-            builder.with_client_cert_verifier(verifier)
-        }
-    };
-    let mut config = builder
-        .with_single_cert(chain(cert, "certificate")?, key)
-        .map_err(|error| bad("certificate", cert, error))?;
+    let mut config = tls::server(&identity, clients)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

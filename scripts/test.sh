@@ -19,6 +19,7 @@ step 15 'examples in the documentation' cargo test --locked --workspace --all-fe
 step 20 'bug zoo and simulation' scripts/zoo.sh simulated
 step 15 'no test code in what ships' scripts/shipped.sh
 step 15 'documentation' make --no-print-directory doc
+step 1 'files that the architecture page names' scripts/architecture.py
 CARGO_NET_OFFLINE=false step 20 'dependencies' scripts/deny.sh
 
 not_tested 'defects planted in the real stores: make zoo'

@@ -16,7 +16,7 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -259,7 +259,7 @@ impl Sqlite {
     /// How many transactions of this store have changed something: each is one wait for the disk. For tests.
     #[cfg(feature = "test-util")]
     pub fn commits(&self) -> u64 {
-        self.inner.commits.load(Ordering::Relaxed)
+        self.inner.commits.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     async fn ask(&self, job: Job) -> Result<Reply> {

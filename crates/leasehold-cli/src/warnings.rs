@@ -10,7 +10,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// What becomes of one lease is told where it is held, in other words.
-const OF_LEASES: &str = "leasehold::telemetry";
+const OF_LEASES: &str = "leasehold::lease";
 
 /// Warnings that may wait for a slow reader; more are dropped.
 const WAITING: usize = 64;
@@ -122,7 +122,7 @@ mod tests {
             let error = std::io::Error::other("it is away");
             tracing::warn!(target: "leasehold::backends", %error, node = "b", "no wake-ups for now");
             tracing::info!(target: "leasehold::backends", "all is well");
-            tracing::warn!(target: "leasehold::telemetry", "lease lost");
+            tracing::warn!(target: "leasehold::lease", "lease lost");
             tracing::warn!(target: "other", "not ours");
         });
         assert_eq!(*lines.lock(), ["no wake-ups for now: it is away, node b"]);

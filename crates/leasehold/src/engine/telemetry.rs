@@ -23,6 +23,9 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
 
+/// The target of what is logged about a lease. A program that reports on its leases itself can leave it out.
+const LEASES: &str = "leasehold::lease";
+
 const ACQUIRES: &str = "leasehold_acquire_total";
 const RENEWALS: &str = "leasehold_renew_total";
 const RELEASES: &str = "leasehold_release_total";
@@ -167,7 +170,7 @@ pub(crate) fn at_risk(name: &Name, fence: Fence, why: &dyn Display) {
     measure::count(STATES, "state", "at_risk");
     let (name, why) = (name.clone(), why.to_string());
     reporter::log(move || {
-        tracing::warn!(name_hash = name.hash(), %fence, %why, "lease at risk: the last renewal was not confirmed");
+        tracing::warn!(target: LEASES, name_hash = name.hash(), %fence, %why, "lease at risk: the last renewal was not confirmed");
     });
 }
 
@@ -175,20 +178,23 @@ pub(crate) fn held_again(name: &Name, fence: Fence) {
     measure::count(STATES, "state", "held_again");
     let name = name.clone();
     reporter::log(move || {
-        tracing::info!(name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
+        tracing::info!(target: LEASES, name_hash = name.hash(), %fence, "lease held again: a renewal was confirmed");
     });
 }
 
 pub(crate) fn lost(name: &Name, fence: Fence, reason: Option<LostReason>) {
     measure::count(STATES, "state", "lost");
     let (name, reason) = (name.clone(), reason.map(LostReason::as_str));
-    reporter::log(move || tracing::warn!(name_hash = name.hash(), %fence, reason, "lease lost"));
+    reporter::log(
+        move || tracing::warn!(target: LEASES, name_hash = name.hash(), %fence, reason, "lease lost"),
+    );
 }
 
 /// The background work of a client has ended before the client.
 pub(crate) fn died() {
     reporter::log(|| {
         tracing::error!(
+            target: LEASES,
             "the background work of a client has ended: its leases are lost, and it can acquire no more"
         );
     });
@@ -198,6 +204,7 @@ pub(crate) fn died() {
 pub(crate) fn release_failed(name: &Name, source: ReleaseSource, error: &Error) {
     contained(|| {
         tracing::warn!(
+            target: LEASES,
             name_hash = name.hash(),
             source = source.as_str(),
             %error,

@@ -294,7 +294,11 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
         until("each renewal is counted", || {
             let seen = recorder.look();
             for (found, count) in seen.labels("renew") {
-                assert_eq!(found, label);
+                // One that was on its way when the guard was released may find the lease gone.
+                assert!(
+                    found == label || (kind.is_none() && found == "gone" && count == 1),
+                    "{found} {count}"
+                );
                 counted += count;
             }
             counted >= u64::from(asked.load(Ordering::SeqCst))

@@ -122,8 +122,8 @@ fn a_wait_ends_in_time_and_says_which_store_it_waits_on() {
     for store in stores() {
         let _holder = store.hold("x", &[]);
         let start = Instant::now();
-        let ended = store.run(&["-w", "0.6", "x", "true"]);
-        assert!(start.elapsed() >= Duration::from_millis(600));
+        let ended = store.run(&["-w", "2.5", "x", "true"]);
+        assert!(start.elapsed() >= Duration::from_millis(2500));
         assert_eq!(ended.code(), 75, "{ended:?}");
         assert!(
             ended.err.starts_with(&format!("leasehold: waiting for \"x\" on {}, held by ", store.shown())),

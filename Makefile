@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check model soak torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check model soak sim torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -19,6 +19,9 @@ model: ## 20 000 steps of guided histories on each store, beside the contract, a
 
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak
+
+sim: ## 5 000 seeds of the deterministic simulation; scripts/sim.sh --help says how to choose others, or to see one
+	@scripts/sim.sh
 
 torture: ## Every store and front with every profile of faults, about two hours
 	@scripts/torture.sh

@@ -23,6 +23,11 @@ lint() {
 }
 
 all=$(features) || { echo 'features.sh: cargo metadata lists no features of leasehold' >&2; exit 1; }
+# What a plain `cargo add leasehold` gives is useful without a C compiler.
+if cargo tree --locked -p leasehold -e normal,build --prefix none | grep -E '^cc v'; then
+  echo 'features.sh: the default features of leasehold need a C compiler' >&2
+  exit 1
+fi
 lint -p leasehold-cli
 lint -p leasehold --lib --no-default-features
 for feature in $all; do

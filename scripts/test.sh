@@ -17,7 +17,9 @@ step 45 'tests' scripts/tests.py run
 step 15 'examples in the documentation' cargo test --locked --workspace --all-features --doc
 # The defects in the stores are left to `make zoo`: whether a run on a real server meets one in time depends on the machine.
 step 20 'bug zoo and simulation' scripts/zoo.sh simulated
+step 15 'no test code in what ships' scripts/shipped.sh
 step 15 'documentation' make --no-print-directory doc
+step 1 'files that the architecture page names' scripts/architecture.py
 CARGO_NET_OFFLINE=false step 20 'dependencies' scripts/deny.sh
 
 not_tested 'defects planted in the real stores: make zoo'

@@ -5,7 +5,7 @@
 # SEED=N simulates the seeds from N on without a defect.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-features=(--features bugs)
+features=(--features __bugs)
 # No store is simulated, and most of what would have to be built belongs to the stores.
 [ "$*" = simulated ] && features+=(--no-default-features)
 exec cargo run --locked --quiet --profile sim -p leasehold-torture "${features[@]}" --example zoo -- "$@"

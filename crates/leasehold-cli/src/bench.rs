@@ -22,7 +22,7 @@ use crate::{duration, store};
 
 use client::{Client, Dice};
 use resource::Resource;
-use summary::{Seen, Summary};
+use summary::{ClientFigures, Summary};
 
 /// How many runs may load a store at a time. Each takes the first set of names that no other has, so that runs that follow
 /// each other use the same names, and leave no more of them behind.
@@ -147,7 +147,7 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     if progress {
         let _ = writeln!(std::io::stderr());
     }
-    let mut seen = Seen::default();
+    let mut seen = ClientFigures::default();
     while let Some(client) = clients.join_next().await {
         let client = client.map_err(|error| {
             Error::new(leasehold::ErrorKind::Internal, "a client of the load panicked").with_source(error)

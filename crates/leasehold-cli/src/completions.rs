@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::args::Args;
@@ -36,9 +36,21 @@ pub(crate) struct Man {
 
 pub(crate) fn completions(args: &Completions) -> Result<ExitCode, Failure> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "leasehold", &mut text);
+    let mut command = Args::command().mut_subcommands(without_hidden);
+    clap_complete::generate(args.shell, &mut command, "leasehold", &mut text);
     answer(&String::from_utf8_lossy(&text))?;
     Ok(Exit::Success.into())
+}
+
+/// `torture` without its hidden subcommand, which the generated scripts would offer all the same; others as they are.
+fn without_hidden(command: Command) -> Command {
+    if command.get_name() != "torture" {
+        return command;
+    }
+    Command::new("torture")
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().cloned())
+        .subcommands(command.get_subcommands().filter(|part| !part.is_hide_set()).cloned())
 }
 
 pub(crate) fn man(args: &Man) -> Result<ExitCode, Failure> {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Liveness, TimeAuthority};
 use leasehold::backends::http::Http;
-use leasehold::{Finding, Guard, Level, Locks};
+use leasehold::doctor::{self, Finding, Level};
+use leasehold::{Guard, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
@@ -138,7 +139,7 @@ fn not_granted() -> Failure {
 async fn special(opened: &Store) -> Result<Vec<Finding>, leasehold::Error> {
     match &opened.access.server {
         Some(server) => Http::open(server.clone()).await?.findings().await,
-        None => leasehold::examine(&opened.url.text).await,
+        None => doctor::examine(&opened.url.text).await,
     }
 }
 

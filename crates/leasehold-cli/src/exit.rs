@@ -76,11 +76,12 @@ impl From<ErrorKind> for Exit {
         match kind {
             ErrorKind::Timeout => Exit::Busy,
             ErrorKind::Lost => Exit::Lost,
-            // `ErrorKind::Busy` is a store that is overloaded, not a lock that is held: whoever tells
+            // `ErrorKind::Overloaded` is a store that is overloaded, not a lock that is held: whoever tells
             // 75 from 69 must not take a broken store for contention.
-            ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::NetworkTimeout | ErrorKind::RateLimited => {
-                Exit::Store
-            }
+            ErrorKind::Unavailable
+            | ErrorKind::Overloaded
+            | ErrorKind::NetworkTimeout
+            | ErrorKind::RateLimited => Exit::Store,
             ErrorKind::AuthFailed => Exit::NotAllowed,
             // Deadlock is here because 75 invites a repeat, which would wait for itself again.
             ErrorKind::InvalidArgument
@@ -117,7 +118,7 @@ mod tests {
             (Deadlock, 64),
             (Unsupported, 64),
             (Unavailable, 69),
-            (Busy, 69),
+            (Overloaded, 69),
             (NetworkTimeout, 69),
             (RateLimited, 69),
             (Aborted, 70),

@@ -35,9 +35,8 @@ use crate::exit::Exit;
 use crate::report::Failure;
 
 fn main() -> ExitCode {
-    if let Some(code) = leasehold_torture::roles::play() {
-        return code;
-    }
+    // `run` starts itself so for every command. By the first argument alone: building the parser of all subcommands would
+    // be a part of what that costs.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == run::child::BECOME) {
         return run::child::become_command(arguments);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backends::sqlite::Sqlite;
-use leasehold::{Error, ErrorKind, Finding, Level, Locks};
+use leasehold::doctor::{self, Finding, Level};
+use leasehold::{Error, ErrorKind, Locks};
 use leasehold_server::{
     App, Examiner, Listeners, Log, LogForm, Settings, SoleServer, Tls, Tokens, serve, serve_figures,
 };
@@ -261,7 +262,7 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
 /// and keeps nobody from being served. Only a check wants to know.
 async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, Failure> {
     let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
-    let looked = tokio::time::timeout(LOOK, leasehold::examine(store)).await;
+    let looked = tokio::time::timeout(LOOK, doctor::examine(store)).await;
     match looked.map_err(late).and_then(|findings| findings) {
         Ok(findings) => {
             let behind = findings.into_iter().filter_map(Finding::behind_a_server);

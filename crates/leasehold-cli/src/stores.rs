@@ -1,7 +1,6 @@
 //! `leasehold stores`: what this build can open, and what each store can do.
 
-use leasehold::Info;
-use leasehold::backend::{Liveness, TimeAuthority};
+use leasehold::backend::{Info, Liveness, TimeAuthority};
 use serde::Serialize;
 
 use crate::args::{Output, Stores};
@@ -12,7 +11,7 @@ use crate::table;
 #[derive(Debug, Serialize)]
 struct Row {
     scheme: &'static str,
-    url: String,
+    url: &'static str,
     liveness: &'static str,
     clock: &'static str,
     fenced: bool,
@@ -23,11 +22,11 @@ struct Row {
     downgrade: bool,
 }
 
-impl From<Info> for Row {
-    fn from(info: Info) -> Self {
+impl Row {
+    fn new(url: &'static str, info: Info) -> Self {
         Row {
             scheme: info.scheme,
-            url: url_form(info.scheme),
+            url,
             // A newer library may know more than this program has words for.
             liveness: match info.liveness {
                 Liveness::Ttl => "ttl",
@@ -50,24 +49,10 @@ impl From<Info> for Row {
     }
 }
 
-fn url_form(scheme: &str) -> String {
-    match scheme {
-        "memory" => "memory:".into(),
-        "sqlite" => "sqlite:path".into(),
-        "file" => "file:dir".into(),
-        "redis" | "rediss" => format!("{scheme}://host:port/db"),
-        "redis-sentinel" => format!("{scheme}://host:port,…/service"),
-        "redis-cluster" => format!("{scheme}://host:port,…"),
-        "postgres" | "postgres+advisory" => format!("{scheme}://user@host/db"),
-        "http" => "http://host:port, https://…".into(),
-        "quorum" => "quorum:url,url,url".into(),
-        other => format!("{other}:…"),
-    }
-}
-
 /// Runs the command and returns what it prints.
 pub(crate) fn run(args: &Stores) -> Result<String, Failure> {
-    let rows: Vec<Row> = leasehold::stores().into_iter().map(Row::from).collect();
+    let rows: Vec<Row> =
+        leasehold::stores().into_iter().map(|store| Row::new(store.url, store.info)).collect();
     Ok(match args.output {
         Output::Table => show(&rows),
         Output::Json => serde_json::to_string_pretty(&rows).map_err(std::io::Error::from)? + "\n",
@@ -80,7 +65,7 @@ fn show(rows: &[Row]) -> String {
     let mut lines = vec![HEAD.map(String::from)];
     lines.extend(rows.iter().map(|row| {
         [
-            row.url.clone(),
+            row.url.into(),
             row.liveness.into(),
             row.clock.into(),
             yes(row.fenced),
@@ -120,7 +105,9 @@ mod tests {
         unable.max_permits = 0;
         let mut few = Info::new("few");
         few.max_permits = 8;
-        let rows: Vec<Row> = [able, unable, few].map(Row::from).into();
+        let rows: Vec<Row> = [("memory:", able), ("some-other-store:…", unable), ("few:…", few)]
+            .map(|(url, info)| Row::new(url, info))
+            .into();
         assert_eq!(
             show(&rows),
             "\

@@ -1,7 +1,6 @@
 //! `leasehold torture`: provokes the worst moments of a store, and judges what happened.
 
 mod hours;
-mod sim;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use leasehold_torture::check;
 use leasehold_torture::report::Outcome;
+use leasehold_torture::roles;
 use leasehold_torture::store::{Front, Profile, Store};
 use leasehold_torture::supervise::{NAMES, Order};
 
@@ -24,7 +24,6 @@ Examples:
   leasehold torture --store redis --front two-servers   Two lock servers before one Redis
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
   leasehold torture check DIR                           Judge a run once more
-  leasehold torture sim --seeds 100000                  The library itself, simulated
   leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
                                                         Again and again; nothing may grow
 
@@ -39,7 +38,7 @@ Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Torture {
     #[command(subcommand)]
-    again: Option<Again>,
+    command: Option<TortureCommand>,
     /// Which store; with --hours several [default: that of --url, else sqlite]
     #[arg(long, value_name = "STORE", value_delimiter = ',')]
     store: Vec<Store>,
@@ -78,7 +77,7 @@ pub(crate) struct Torture {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Again {
+enum TortureCommand {
     /// Judge the histories of a run.
     #[command(
         after_help = "Examples:\n  leasehold torture check /tmp/run\n  leasehold torture check --json /tmp/run"
@@ -91,14 +90,16 @@ enum Again {
         #[arg(long)]
         json: bool,
     },
-    Sim(sim::Sim),
+    /// One of the processes that a run starts; standard input says which.
+    #[command(hide = true)]
+    Process,
 }
 
-/// Runs it, or judges a run once more, or simulates.
+/// Runs it, or judges a run once more.
 pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
-    match args.again {
-        Some(Again::Check { directory, json }) => return judge(&directory, json),
-        Some(Again::Sim(args)) => return sim::run(&args),
+    match args.command {
+        Some(TortureCommand::Check { directory, json }) => return judge(&directory, json),
+        Some(TortureCommand::Process) => return Ok(roles::play()),
         None => {}
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());

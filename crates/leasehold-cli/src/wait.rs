@@ -158,9 +158,9 @@ struct Change {
     waiting: Option<u64>,
 }
 
-/// What is remembered of a name: its holders by fence, the oldest if there are many, and how many wait.
+/// A name at one moment: its holders by fence, the oldest if there are many, and how many wait.
 #[derive(Debug, Default, PartialEq)]
-struct Seen {
+struct NameSnapshot {
     holders: BTreeMap<leasehold::Fence, (String, bool)>,
     /// The last fence, if there are more holders than are shown: one with a lower fence was there already.
     hidden_to: leasehold::Fence,
@@ -177,14 +177,17 @@ pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
             tokio::time::sleep(interval).await;
             continue;
         };
-        let mut now: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut now: BTreeMap<String, NameSnapshot> = BTreeMap::new();
         for info in names {
             let name = view::Name::from(&info);
             let hidden_to =
                 if name.more_holders() > 0 { name.last_fence } else { leasehold::Fence::UNFENCED };
             let holders =
                 name.holders.into_iter().map(|holder| (holder.fence, (holder.owner, holder.revoked)));
-            now.insert(name.name, Seen { holders: holders.collect(), hidden_to, waiting: name.queue_length });
+            now.insert(
+                name.name,
+                NameSnapshot { holders: holders.collect(), hidden_to, waiting: name.queue_length },
+            );
         }
         for change in changes(&before, &now, view::now_ms()) {
             answer(&match args.output {
@@ -197,8 +200,12 @@ pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
     }
 }
 
-fn changes(before: &BTreeMap<String, Seen>, now: &BTreeMap<String, Seen>, at_ms: u64) -> Vec<Change> {
-    let (nothing, mut found) = (Seen::default(), Vec::new());
+fn changes(
+    before: &BTreeMap<String, NameSnapshot>,
+    now: &BTreeMap<String, NameSnapshot>,
+    at_ms: u64,
+) -> Vec<Change> {
+    let (nothing, mut found) = (NameSnapshot::default(), Vec::new());
     let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     for name in names {
         let (old, new) = (before.get(name).unwrap_or(&nothing), now.get(name).unwrap_or(&nothing));
@@ -247,12 +254,12 @@ fn line(change: &Change) -> String {
 mod tests {
     use super::*;
 
-    fn seen(holders: &[(u64, bool)], waiting: u64) -> BTreeMap<String, Seen> {
+    fn seen(holders: &[(u64, bool)], waiting: u64) -> BTreeMap<String, NameSnapshot> {
         let holders = holders
             .iter()
             .map(|&(fence, revoked)| (leasehold::Fence::new(fence), ("me".to_owned(), revoked)));
         let hidden_to = leasehold::Fence::UNFENCED;
-        BTreeMap::from([("x".to_owned(), Seen { holders: holders.collect(), hidden_to, waiting })])
+        BTreeMap::from([("x".to_owned(), NameSnapshot { holders: holders.collect(), hidden_to, waiting })])
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// What becomes of one lease is told where it is held, in other words.
-const OF_LEASES: &str = "leasehold::telemetry";
+const OF_LEASES: &str = "leasehold::lease";
 
 /// Warnings that may wait for a slow reader; more are dropped.
 const WAITING: usize = 64;
@@ -27,12 +27,12 @@ pub(crate) fn hear(tell: impl Fn(String) + Send + Sync + 'static) {
 
 /// Tells of warnings on a thread of its own: a reader of stderr that has stopped reading holds up nothing else.
 #[derive(Debug)]
-pub(crate) struct Aside(SyncSender<Told>);
+pub(crate) struct Aside(SyncSender<Message>);
 
 #[derive(Debug)]
-enum Told {
+enum Message {
     Warning(String),
-    /// Everything before this was told when the other end of this is closed.
+    /// Its receiver is disconnected when every warning before it has been printed.
     End(SyncSender<()>),
 }
 
@@ -40,17 +40,17 @@ impl Aside {
     /// Tells of everything that the library warns of from now on. Without a thread, of nothing.
     pub(crate) fn hear(tell: impl Fn(&str) + Send + 'static) -> Self {
         let (sender, receiver) = sync_channel(WAITING);
-        let listen = move |receiver: Receiver<Told>| {
-            for told in receiver {
-                match told {
-                    Told::Warning(line) => tell(&line),
-                    Told::End(ended) => drop(ended),
+        let listen = move |receiver: Receiver<Message>| {
+            for message in receiver {
+                match message {
+                    Message::Warning(line) => tell(&line),
+                    Message::End(ended) => drop(ended),
                 }
             }
         };
         if std::thread::Builder::new().name("warnings".into()).spawn(move || listen(receiver)).is_ok() {
             let sender = sender.clone();
-            hear(move |line| drop(sender.try_send(Told::Warning(line))));
+            hear(move |line| drop(sender.try_send(Message::Warning(line))));
         }
         Aside(sender)
     }
@@ -58,7 +58,7 @@ impl Aside {
     /// Waits, not for long, until all was told.
     pub(crate) fn finish(&self) {
         let (sender, ended) = sync_channel(0);
-        if self.0.try_send(Told::End(sender)).is_ok() {
+        if self.0.try_send(Message::End(sender)).is_ok() {
             let _ = ended.recv_timeout(PARTING);
         }
     }
@@ -107,7 +107,9 @@ impl Visit for Line {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -115,14 +117,14 @@ mod tests {
     fn a_warning_is_one_line_and_the_rest_is_not_told() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&lines);
-        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().unwrap().push(line)));
+        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().push(line)));
         tracing::subscriber::with_default(heard, || {
             let error = std::io::Error::other("it is away");
             tracing::warn!(target: "leasehold::backends", %error, node = "b", "no wake-ups for now");
             tracing::info!(target: "leasehold::backends", "all is well");
-            tracing::warn!(target: "leasehold::telemetry", "lease lost");
+            tracing::warn!(target: "leasehold::lease", "lease lost");
             tracing::warn!(target: "other", "not ours");
         });
-        assert_eq!(*lines.lock().unwrap(), ["no wake-ups for now: it is away, node b"]);
+        assert_eq!(*lines.lock(), ["no wake-ups for now: it is away, node b"]);
     }
 }

@@ -68,7 +68,7 @@ fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
             });
             let _away = store.away();
             let error = waiting.join().unwrap().expect_err("nobody has said that it is still held");
-            let broken = [ErrorKind::Unavailable, ErrorKind::NetworkTimeout, ErrorKind::Busy];
+            let broken = [ErrorKind::Unavailable, ErrorKind::NetworkTimeout, ErrorKind::Overloaded];
             assert!(broken.contains(&error.kind()), "{}: {error:?}", store.url);
             let outcome = waiter.ended();
             assert_eq!(outcome.code(), 69, "{}: {outcome:?}", store.url);

@@ -77,14 +77,17 @@ fn what_does_not_suit_is_refused_with_a_reason() {
     assert!(said(&output).contains("is not empty"), "{}", said(&output));
 }
 
-/// The processes whose part names this directory.
-fn players(out: &Path) -> Vec<String> {
-    let out = out.display().to_string();
+/// A variable of the supervisor's environment, which every process that it starts inherits.
+const RUN: &str = "LEASEHOLD_TEST_RUN";
+
+/// The supervisor of this run, and every process that it has started.
+fn processes(out: &Path) -> Vec<String> {
+    let mark = format!("{RUN}={}", out.display());
     let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
     processes
         .filter(|process| {
             let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
-            String::from_utf8_lossy(&environment).contains(&out)
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
         })
         .map(|process| process.file_name().to_string_lossy().into_owned())
         .collect()
@@ -106,19 +109,19 @@ fn a_killed_supervisor_leaves_no_process_behind_also_none_that_stands_still() {
     let out = directory.path().join("run");
     let mut command =
         torture(&["--store", "sqlite", "--profile", "pause", "--secs", "300", "--workers", "4"]);
-    command.arg("--out").arg(&out).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg("--out").arg(&out).env(RUN, &out).stdout(Stdio::null()).stderr(Stdio::null());
     let supervisor = Supervisor(command.spawn().expect("it runs"));
     let stands_still = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     };
-    // The workers and the resource, one of them stopped.
+    // The supervisor, four workers and the resource; one of them stopped.
     until("somebody stands still", || {
-        let players = players(&out);
-        players.len() >= 5 && players.iter().any(stands_still)
+        let processes = processes(&out);
+        processes.len() >= 6 && processes.iter().any(stands_still)
     });
     drop(supervisor);
-    until("all are gone", || players(&out).is_empty());
+    until("all are gone", || processes(&out).is_empty());
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn hours_end_in_order_on_sigint_and_leave_no_process() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("run");
     let mut command = torture(&["--hours", "1", "--store", "memory,sqlite", "--secs", "1", "--workers", "4"]);
-    command.arg("--out").arg(&out).arg("--json");
+    command.arg("--out").arg(&out).arg("--json").env(RUN, &out);
     let mut supervisor = Supervisor(command.spawn().expect("it runs"));
     // A round has been told of: somebody may read how it stands.
     until("a round is over", || out.join("report.json").exists());
@@ -145,7 +148,7 @@ fn hours_end_in_order_on_sigint_and_leave_no_process() {
         "{report}"
     );
     assert!(report["rounds"][0]["seed"].is_u64(), "{report}");
-    until("all are gone", || players(&out).is_empty());
+    until("all are gone", || processes(&out).is_empty());
 }
 
 #[test]

@@ -30,14 +30,10 @@ fn every_command_on_the_page_works() {
         let mut words: Vec<&str> = words.split(' ').filter(|word| !word.is_empty()).collect();
         let short = match words.get(1) {
             Some(&"check") => &[][..],
-            Some(&"sim") => &["--seeds", "3"],
             Some(&"--hours") => &["--minutes", "0.1", "--secs", "1", "--workers", "4"],
             _ => &["--secs", "2", "--workers", "4"],
         };
         if let Some(at) = words.iter().position(|word| *word == "--hours") {
-            words.drain(at..at + 2);
-        }
-        if let Some(at) = words.iter().position(|word| *word == "--seeds") {
             words.drain(at..at + 2);
         }
         words.extend(short);

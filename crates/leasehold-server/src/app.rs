@@ -1,4 +1,4 @@
-//! One store with its settings, and the routes over it.
+//! One store with its settings, and the calls to it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,38 +6,41 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Method, Request, Response, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::routing::{get, post};
 use leasehold::backend::{Backend, Info, Liveness};
+use leasehold::clock::Clock;
 use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::handlers::health::Readiness;
 use crate::history::History;
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::middleware::RequestIds;
 use crate::problem::Refusal;
 use crate::settings::Settings;
-use crate::{acquire, dashboard, findings, gate, history, looking, metrics, openapi, verbs};
+use crate::turns::Turns;
 
-/// How long one call to the store may take.
-pub(crate) const CALL: Duration = Duration::from_secs(5);
+/// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
+const LAST_CALLS: Duration = Duration::from_secs(3);
+
+/// How long it takes after that until everybody is told: five seconds in all.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// A store, as a server has it.
 #[derive(Debug)]
 pub struct App {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) info: Info,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// How long one call to the store may take.
+    pub(crate) call: Duration,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) history: History,
-    pub(crate) request_ids: gate::RequestIds,
-    pub(crate) turns: acquire::Turns,
-    pub(crate) readiness: looking::Readiness,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) turns: Turns,
+    pub(crate) readiness: Readiness,
     /// The server ends: whoever waits is told so.
     pub(crate) draining: Cancel,
     /// It has ended as far as the store is concerned: no call to it is waited for any more.
@@ -67,12 +70,14 @@ impl App {
         Ok(Arc::new(App {
             backend: Arc::clone(locks.backend()),
             info,
+            clock: Arc::clone(locks.clock()),
+            call: locks.options().request_timeout,
             metrics: Metrics::new(info.scheme),
             history: History::default(),
             settings,
-            request_ids: gate::RequestIds::new(),
-            turns: acquire::Turns::default(),
-            readiness: looking::Readiness::default(),
+            request_ids: RequestIds::new(),
+            turns: Turns::default(),
+            readiness: Readiness::default(),
             draining: Cancel::new(),
             closing: Cancel::new(),
             background: watch::Sender::new(()),
@@ -107,28 +112,21 @@ impl App {
         op: &'static str,
         call: impl Future<Output = leasehold::Result<T>>,
     ) -> leasehold::Result<T> {
-        self.ask_for(CALL, op, call).await
+        in_time(self.call, self.measured(op, call)).await.unwrap_or_else(|| Err(no_answer_in_time()))
     }
 
-    /// The same, with a time of its own.
-    pub(crate) async fn ask_for<T>(
+    /// A call to the store that is measured, also if it is cut off, and ends with the server.
+    pub(crate) async fn measured<T>(
         &self,
-        time: Duration,
         op: &'static str,
         call: impl Future<Output = leasehold::Result<T>>,
     ) -> leasehold::Result<T> {
-        let began = Instant::now();
-        let call = async {
-            tokio::select! {
-                biased;
-                answer = call => Some(answer),
-                () = self.closing.cancelled() => None,
-            }
-        };
-        let answer = in_time(time, call).await.flatten();
-        self.metrics.asked_store(op, began.elapsed());
-        answer
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")))
+        let _measured = Measured { metrics: &self.metrics, op, began: Instant::now() };
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            () = self.closing.cancelled() => Err(no_answer_in_time()),
+        }
     }
 
     /// Goes on with something when nobody waits for it any more; the server's end is put off for it, within bounds.
@@ -145,9 +143,22 @@ impl App {
         tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.spawn(work))
     }
 
-    /// Resolves when nothing goes on by itself.
-    pub(crate) async fn is_done(&self) {
-        self.background.closed().await;
+    /// Ends: answers those who wait with an error that can be retried, gives back what they had in the store, waits for
+    /// `connections` to close, and returns after at most five seconds. [`serve`](crate::serve) does so by itself.
+    pub async fn drain(&self, connections: impl Future<Output = ()>) {
+        self.draining.cancel();
+        let all = async {
+            connections.await;
+            // What those who waited had in the store is given back, even if they were answered before.
+            self.background.closed().await;
+        };
+        let mut all = pin!(all);
+        if tokio::time::timeout(LAST_CALLS, all.as_mut()).await.is_err() {
+            // Whatever is left does not get any further.
+            self.closing.cancel();
+            let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
+        }
+        self.settings.log.flush();
     }
 
     /// A ttl in a body.
@@ -163,6 +174,23 @@ impl App {
     }
 }
 
+fn no_answer_in_time() -> Error {
+    Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")
+}
+
+/// A call to the store that is under way.
+struct Measured<'a> {
+    metrics: &'a Metrics,
+    op: &'static str,
+    began: Instant,
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        self.metrics.asked_store(self.op, self.began.elapsed());
+    }
+}
+
 /// What a future comes to within this time, if it does. Most are ready at once, and then no timer is made.
 pub(crate) async fn in_time<F: Future>(time: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -170,88 +198,4 @@ pub(crate) async fn in_time<F: Future>(time: Duration, future: F) -> Option<F::O
         Poll::Ready(output) => Some(output),
         Poll::Pending => tokio::time::timeout(time, future).await.ok(),
     }
-}
-
-/// The routes of a server, behind its gate, to be answered by a server of your own; with `/metrics` and the
-/// dashboard, unless they have an address of their own.
-pub fn app(app: Arc<App>) -> Router {
-    let figures = !app.settings.figures_elsewhere;
-    let gate = async |State(app): State<Arc<App>>, request: Request<Body>, next: Next| {
-        gate::pass(&app, request, |request| next.run(request)).await
-    };
-    routes(Arc::clone(&app), figures).layer(from_fn_with_state(app, gate))
-}
-
-/// The routes without the gate.
-pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
-    let mut routes = reading()
-        .route("/v1/locks/{name}/acquire", post(acquire::route))
-        .route("/v1/locks/{name}/renew", post(verbs::renew))
-        .route("/v1/locks/{name}/release", post(verbs::release))
-        .route("/v1/locks/{name}/revoke", post(verbs::revoke))
-        .route("/v1/renew", post(verbs::renew_many))
-        .route("/v1/sweep", post(verbs::sweep))
-        .route("/v1/leases/lookup", post(looking::lookup))
-        .route("/v1/findings", get(findings::route))
-        .route("/openapi.json", get(openapi::route));
-    if figures {
-        routes = routes.merge(self::figures());
-    }
-    routes.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(app)
-}
-
-/// The routes of the address that metrics and the dashboard have for themselves: these, what the dashboard reads, and
-/// revoking where who does it is known. Locks are not taken, renewed or released there: it may have been opened to
-/// those who only look.
-pub(crate) fn figure_routes(app: Arc<App>, revoking: bool) -> Router {
-    let revoke = if revoking { post(verbs::revoke) } else { post(not_from_here) };
-    let routes = reading().merge(figures()).route("/v1/locks/{name}/revoke", revoke);
-    routes.fallback(not_here).method_not_allowed_fallback(wrong_method).with_state(app)
-}
-
-/// Health, and what the dashboard reads.
-fn reading() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/locks/{name}/history", get(history::route))
-        .route("/v1/locks/{name}", get(looking::lock))
-        .route("/v1/locks", get(looking::list))
-        .route("/v1/capabilities", get(looking::capabilities))
-        .route("/healthz", get(looking::healthz))
-        .route("/readyz", get(looking::readyz))
-}
-
-/// What can have an address of its own.
-fn figures() -> Router<Arc<App>> {
-    Router::new().route("/metrics", get(metrics::route)).route("/", get(dashboard::route))
-}
-
-async fn not_here(State(_): State<Arc<App>>) -> Response<Body> {
-    let detail = "this address has metrics, health and the dashboard only; the rest is at the server's own";
-    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
-}
-
-async fn not_from_here(State(_): State<Arc<App>>) -> Response<Body> {
-    Refusal::forbidden(
-        "others can reach this address, and without tokens nothing is revoked from it; revoke at the server's own, \
-         or start it with --tokens FILE",
-    )
-    .response()
-}
-
-async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {
-    let parts: Vec<&str> = uri.path().split('/').collect();
-    if matches!(parts[..], ["", "v1", "locks", ""] | ["", "v1", "locks", "", _]) {
-        return Refusal::bad("the lock name must not be empty").response();
-    }
-    let detail = if matches!(parts[..], ["", "v1", "locks", _, _, ..]) {
-        "there is no such route; a slash in a lock name must be written as %2F; see /openapi.json"
-    } else {
-        "there is no such route; see /openapi.json"
-    };
-    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
-}
-
-async fn wrong_method(method: Method, _: Request<Body>) -> Response<Body> {
-    let detail = format!("{method} is not a method of this route; see /openapi.json");
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "WRONG_METHOD", detail).response()
 }

@@ -5,22 +5,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response, StatusCode};
 use leasehold::wire::floor_ms;
 use leasehold::{Fence, LeaseId, Name};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use utoipa::ToSchema;
-
-use crate::app::App;
-use crate::gate::Caller;
-use crate::problem::{Refusal, json};
-use crate::reading;
-use crate::token::Verb;
 
 /// Events of one name: about a screen of them.
 const EVENTS: usize = 24;
@@ -114,8 +106,8 @@ impl From<&Event> for Shown {
     {"at_ms": 1794827463574_u64, "what": "granted", "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "waited_ms": 0, "reason": null}
 ]}))]
 pub(crate) struct Recent {
-    lock_name: String,
-    events: Vec<Shown>,
+    pub(crate) lock_name: String,
+    pub(crate) events: Vec<Shown>,
 }
 
 /// Names with their events, in two generations: when the young ones are many, the old ones are forgotten.
@@ -180,14 +172,14 @@ impl fmt::Debug for History {
 impl History {
     fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
         let index = self.hasher.hash_one(name) as usize % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
     pub(crate) fn note(&self, name: &Name, event: Event) {
         self.shard(name).note(name, event);
     }
 
-    fn recent(&self, name: &Name) -> Vec<Shown> {
+    pub(crate) fn recent(&self, name: &Name) -> Vec<Shown> {
         self.shard(name).events(name).rev().map(Shown::from).collect()
     }
 
@@ -197,18 +189,6 @@ impl History {
         let mut grants = shard.events(name).rev().filter(|known| known.what == What::Granted);
         grants.find(|known| known.lease == Some(id)).map(|grant| (grant.owner.clone(), grant.fence))
     }
-}
-
-/// `GET /v1/locks/{name}/history`
-pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
-    let caller = Caller::of(&mut request);
-    let answer = || {
-        let name = reading::name(&app, request.uri())?;
-        caller.may(Verb::Read, name.as_str())?;
-        let body = Recent { lock_name: name.as_str().into(), events: app.history.recent(&name) };
-        Ok(json(StatusCode::OK, &body))
-    };
-    answer().unwrap_or_else(Refusal::response)
 }
 
 #[cfg(test)]
@@ -245,8 +225,7 @@ mod tests {
             let name = Name::within("n", &format!("{number}")).unwrap();
             history.note(&name, granted(LeaseId::random(), "me", 1));
         }
-        let names: usize =
-            history.shards.iter().map(|s| s.lock().unwrap()).map(|s| s.young.len() + s.old.len()).sum();
+        let names: usize = history.shards.iter().map(|s| s.lock()).map(|s| s.young.len() + s.old.len()).sum();
         assert!(names <= 2 * SHARDS * NAMES, "{names} names are remembered");
         assert!(history.recent(&busy).is_empty());
     }

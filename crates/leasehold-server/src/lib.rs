@@ -16,35 +16,30 @@
 //! # }
 //! ```
 
-mod acquire;
+mod acquisition;
 mod app;
 mod dashboard;
 mod digits;
-mod findings;
-mod gate;
+mod extract;
+mod handlers;
 mod history;
-mod listening;
 mod log;
-mod looking;
 mod metrics;
-mod openapi;
+mod middleware;
 mod problem;
-mod reading;
-mod reload;
 mod serve;
 mod settings;
-mod sole;
 mod sweep;
-mod tls;
 mod token;
-mod verbs;
+mod turns;
 
-pub use app::{App, app};
-pub use findings::Examiner;
-pub use listening::{Listeners, listen};
+pub use app::App;
+pub use handlers::app;
+pub use handlers::findings::Examiner;
 pub use log::{Log, LogForm};
+pub use serve::listen::{Listeners, listen};
+pub use serve::sole::SoleServer;
+pub use serve::tls::Tls;
 pub use serve::{serve, serve_figures};
 pub use settings::Settings;
-pub use sole::SoleServer;
-pub use tls::Tls;
 pub use token::{Limits, NewToken, Scope, Tokens, Verb};

@@ -1,8 +1,10 @@
 //! One line for each operation, written by a thread of its own: a slow reader of the log delays no lock.
 
 use std::io::Write;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::digits::Digits;
 
@@ -37,7 +39,7 @@ struct Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.desk.lock().closed = true;
+        self.desk.state.lock().closed = true;
         self.desk.bell.notify_all();
     }
 }
@@ -45,7 +47,7 @@ impl Drop for Sender {
 /// Where lines wait for the writer.
 #[derive(Debug, Default)]
 struct Desk {
-    inside: Mutex<Inside>,
+    state: Mutex<Lines>,
     /// There is something to write.
     bell: Condvar,
     /// Something was written.
@@ -53,7 +55,7 @@ struct Desk {
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct Lines {
     lines: Vec<u8>,
     dropped: u64,
     /// Somebody waits for what is there to be written: it is not gathered any longer.
@@ -63,26 +65,22 @@ struct Inside {
 }
 
 impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The writer's thread.
     fn write(&self, mut out: impl Write, form: LogForm) {
         let mut lines = Vec::new();
         loop {
-            let idle = |inside: &mut Inside| inside.lines.is_empty() && !inside.closed;
-            let inside = self.bell.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
-            let gather = |inside: &mut Inside| !inside.hurry && !inside.closed;
-            let gathered = self.bell.wait_timeout_while(inside, GATHER, gather);
-            let (mut inside, _) = gathered.unwrap_or_else(PoisonError::into_inner);
-            if inside.lines.is_empty() {
+            let idle = |state: &mut Lines| state.lines.is_empty() && !state.closed;
+            let mut state = self.state.lock();
+            self.bell.wait_while(&mut state, idle);
+            let gather = |state: &mut Lines| !state.hurry && !state.closed;
+            self.bell.wait_while_for(&mut state, gather, GATHER);
+            if state.lines.is_empty() {
                 return;
             }
-            std::mem::swap(&mut lines, &mut inside.lines);
-            (inside.hurry, inside.writing) = (false, true);
-            let dropped = std::mem::take(&mut inside.dropped);
-            drop(inside);
+            std::mem::swap(&mut lines, &mut state.lines);
+            (state.hurry, state.writing) = (false, true);
+            let dropped = std::mem::take(&mut state.dropped);
+            drop(state);
             if dropped > 0 {
                 let mut line = Line::begin(form);
                 line.text("level", "warn");
@@ -93,7 +91,7 @@ impl Desk {
             // With the reader gone there is nobody left to tell.
             let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
-            self.lock().writing = false;
+            self.state.lock().writing = false;
             self.done.notify_all();
         }
     }
@@ -119,11 +117,11 @@ impl Log {
     /// Waits until what was logged so far is written, at most a second.
     pub fn flush(&self) {
         let Some(sender) = &self.0 else { return };
-        let mut inside = sender.desk.lock();
-        inside.hurry = true;
+        let mut state = sender.desk.state.lock();
+        state.hurry = true;
         sender.desk.bell.notify_all();
-        let unwritten = |inside: &mut Inside| inside.writing || !inside.lines.is_empty();
-        drop(sender.desk.done.wait_timeout_while(inside, Duration::from_secs(1), unwritten));
+        let unwritten = |state: &mut Lines| state.writing || !state.lines.is_empty();
+        sender.desk.done.wait_while_for(&mut state, unwritten, Duration::from_secs(1));
     }
 
     /// Adds a warning.
@@ -141,14 +139,14 @@ impl Log {
         let mut line = Line::begin(sender.form);
         fill(&mut line);
         let line = line.end();
-        let mut inside = sender.desk.lock();
-        if inside.lines.len() + line.len() > CAPACITY {
-            inside.dropped += 1;
+        let mut state = sender.desk.state.lock();
+        if state.lines.len() + line.len() > CAPACITY {
+            state.dropped += 1;
             return;
         }
-        let first = inside.lines.is_empty();
-        inside.lines.extend_from_slice(&line);
-        drop(inside);
+        let first = state.lines.is_empty();
+        state.lines.extend_from_slice(&line);
+        drop(state);
         if first {
             sender.desk.bell.notify_one();
         }

@@ -21,8 +21,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::app::App;
-use crate::gate::Told;
-use crate::reload;
+use crate::middleware::Operation;
+use crate::serve::reload;
 
 use spans::Spans;
 
@@ -154,15 +154,15 @@ impl Metrics {
         r.register("leasehold_build", "What this server is", build);
     }
 
-    pub(crate) fn operation(&self, told: &Told, took: Duration) {
-        if told.op == "refused" {
+    pub(crate) fn operation(&self, operation: &Operation, took: Duration) {
+        if operation.op == "refused" {
             self.refused.inc();
         }
-        let Some(verb) = self.verbs.iter().find(|verb| verb.name == told.op) else { return };
-        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == told.result) {
+        let Some(verb) = self.verbs.iter().find(|verb| verb.name == operation.op) else { return };
+        if let Some((_, counter)) = verb.results.iter().find(|(known, _)| *known == operation.result) {
             counter.inc();
         }
-        if told.result == "busy" {
+        if operation.result == "busy" {
             verb.store_busy.inc();
         }
         verb.latency.observe(took.as_secs_f64() * 1e3);

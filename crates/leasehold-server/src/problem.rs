@@ -128,7 +128,7 @@ fn status(kind: ErrorKind) -> StatusCode {
         // The store refused the server's own credentials: nothing the client can mend.
         ErrorKind::AuthFailed
         | ErrorKind::Unavailable
-        | ErrorKind::Busy
+        | ErrorKind::Overloaded
         | ErrorKind::NetworkTimeout
         | ErrorKind::Aborted => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::Internal | _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -170,7 +170,7 @@ mod tests {
             (Unsupported, 501),
             (AuthFailed, 503),
             (Unavailable, 503),
-            (Busy, 503),
+            (Overloaded, 503),
             (NetworkTimeout, 503),
             (Aborted, 503),
             (Internal, 500),

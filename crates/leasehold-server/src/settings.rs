@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::DEFAULT_NAMESPACE;
 
-use crate::findings::Examiner;
+use crate::handlers::findings::Examiner;
 use crate::log::Log;
 use crate::token::Tokens;
 
@@ -20,7 +20,7 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Who may do what; `None`: everybody everything.
     pub tokens: Option<Tokens>,
-    /// What looks at how its store is set up, for those who may know; `None`: they are not told.
+    /// What looks at how its store is set up, for those who may know; `None`: nobody is told.
     pub examiner: Option<Examiner>,
     /// Where its lines go.
     pub log: Log,

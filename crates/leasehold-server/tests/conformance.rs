@@ -107,5 +107,5 @@ async fn a_server_on_a_store_that_can_do_everything_can_too() {
     right.shows_ids = false;
     right.max_ttl = std::time::Duration::from_secs(600);
     assert_eq!(info, right);
-    assert!(leasehold::stores().iter().any(|store| store.scheme == "http"));
+    assert!(leasehold::stores().iter().any(|store| store.info.scheme == "http"));
 }

@@ -1,4 +1,6 @@
 //! Where a run takes place: the store, what is before it, and the servers and proxies that belong to both.
+//!
+//! One file of slightly more than 500 lines: every method answers the same question for each kind of store and front.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,13 +12,13 @@ use rustix::process::Signal;
 use crate::hours::counts;
 use crate::lock_server::LockServer;
 use crate::plan::Plan;
-use crate::proxy::{Direction, Proxy};
 use crate::replicated::Replicated;
 use crate::roles::Around;
 use crate::room::Room;
-use crate::servers::postgres::{PgBouncer, PoolMode, Postgres, Stop};
-use crate::servers::redis::Server as Redis;
 use crate::store::{Front, Profile, Store};
+use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres, Stop};
+use leasehold_testbed::proxy::{Direction, Proxy};
+use leasehold_testbed::redis::Server as Redis;
 
 /// A server that can be killed and stopped.
 #[derive(Debug)]

@@ -6,7 +6,8 @@
 pub mod check;
 #[cfg(feature = "run")]
 pub mod clock;
-pub mod dice;
+#[cfg(feature = "__bugs")]
+mod defects;
 #[cfg(feature = "run")]
 pub mod floors;
 #[cfg(feature = "run")]
@@ -18,7 +19,6 @@ pub mod hours;
 mod lock_server;
 #[cfg(feature = "run")]
 pub mod plan;
-pub mod proxy;
 #[cfg(feature = "run")]
 mod replicated;
 #[cfg(feature = "run")]
@@ -29,8 +29,7 @@ pub mod resource;
 pub mod roles;
 #[cfg(feature = "run")]
 mod room;
-pub mod servers;
-#[cfg(feature = "sim")]
+#[cfg(feature = "__simulation")]
 pub mod sim;
 #[cfg(feature = "run")]
 pub mod store;
@@ -38,5 +37,5 @@ pub mod store;
 pub mod supervise;
 #[cfg(feature = "run")]
 mod worker;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 pub mod zoo;

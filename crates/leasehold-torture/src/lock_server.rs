@@ -20,7 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn serve(store: &str, port: u16) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let locks = Locks::connect(store).await.map_err(io::Error::other)?;
+        let builder = Locks::connect_builder(store).await.map_err(io::Error::other)?;
+        #[cfg(feature = "__bugs")]
+        let builder = crate::defects::server(builder);
+        let locks = builder.build();
         let app = App::new(locks, Settings::default()).map_err(io::Error::other)?;
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
         println!("ready");

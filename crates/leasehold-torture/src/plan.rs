@@ -2,9 +2,9 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::dice::Dice;
 use crate::history::record::Fault;
 use crate::store::{Front, Profile, Store};
+use leasehold_testbed::dice::Dice;
 
 /// The name of its file in the directory of a run.
 pub const FILE: &str = "plan.json";

@@ -4,10 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use leasehold::DEFAULT_NAMESPACE;
+#[cfg(feature = "__bugs")]
+use leasehold::bugs::{Bug, on};
 
-use crate::servers::postgres::{Pair, Stop};
-use crate::servers::redis::{Cluster, Sentinels};
 use crate::store::Store;
+use leasehold_testbed::postgres::{Pair, Stop};
+use leasehold_testbed::redis::{Cluster, Sentinels};
 
 /// The servers of such a store, each with one replica.
 #[derive(Debug)]
@@ -55,6 +57,8 @@ impl Replicated {
             Replicated::Cluster(cluster) => cluster.url(),
             Replicated::Pair(pair) => return pair.url(),
         };
+        #[cfg(feature = "__bugs")]
+        let wait_replicas = if on(Bug::RedisWaitsForNoReplica) { 0 } else { wait_replicas };
         match wait_replicas {
             0 => url,
             _ => format!("{url}?wait_replicas={wait_replicas}&wait_timeout_ms={WAIT_MS}"),

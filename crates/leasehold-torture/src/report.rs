@@ -12,7 +12,7 @@ use crate::floors::{self, Floor};
 use crate::history::setting::Promises;
 use crate::plan::Plan;
 use crate::store::Profile;
-use crate::supervise::{Faults, Looks, Order, Seen};
+use crate::supervise::{Faults, Looks, Observed, Order};
 
 /// The name of its file in the directory of a run.
 pub const FILE: &str = "report.json";
@@ -92,7 +92,7 @@ impl Report {
     pub(crate) fn new(
         order: &Order,
         plan: &Plan,
-        seen: Seen,
+        seen: Observed,
         verdict: Verdict,
         out: &Path,
     ) -> io::Result<Self> {

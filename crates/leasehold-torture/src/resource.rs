@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use leasehold::clock::{Clock as _, SystemClock};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::history::record::{Fault, Kind, Log, Record};
@@ -108,9 +109,9 @@ fn decode(bytes: &[u8; REQUEST]) -> Option<(Verb, Holder)> {
 
 /// Whether stale writes are taken: a planted defect.
 fn takes_stale() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::ResourceTakesStale);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 
@@ -178,14 +179,14 @@ fn converse(mut client: UnixStream, tables: &Mutex<Tables>) {
             Verb::Leave => inside.retain(|one| one.claim != holder.claim),
             Verb::Write => {}
         }
-        let done = tables.lock().unwrap_or_else(PoisonError::into_inner).apply(verb, holder);
+        let done = tables.lock().apply(verb, holder);
         let Ok(taken) = done else { std::process::exit(1) };
         if client.write_all(&[u8::from(taken)]).is_err() {
             break;
         }
     }
     for holder in inside {
-        let done = tables.lock().unwrap_or_else(PoisonError::into_inner).apply(Verb::Leave, holder);
+        let done = tables.lock().apply(Verb::Leave, holder);
         if done.is_err() {
             std::process::exit(1);
         }

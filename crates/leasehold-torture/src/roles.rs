@@ -1,6 +1,13 @@
-//! The parts that a run's processes play: the supervisor starts its own binary again, which then calls [`play`] first.
+//! The processes of a run, and how they are started.
+//!
+//! The supervisor starts its own program again, as `PROGRAM torture process`, and writes what the process is to do, a
+//! [`Part`] as JSON, to its standard input, as the first line. Not among the arguments: everybody on the machine can read
+//! those, and a URL may hold a password. So a program that tortures has to answer to these arguments:
+//!
+//! - `leasehold` has a hidden subcommand, which calls [`play`];
+//! - a test or an example that uses this crate calls [`play_if_asked`] before anything else, and ends if it gets a code.
 
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -11,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::supervise::{many, rest};
 use crate::{lock_server, resource, worker};
 
-/// Where a process is told its part.
-const ROLE: &str = "LEASEHOLD_TORTURE_ROLE";
+/// The arguments with which a process of a run is started.
+const ARGUMENTS: [&str; 2] = ["torture", "process"];
 
-/// A part.
+/// What a process does.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Takes locks.
@@ -29,27 +36,27 @@ pub(crate) enum Role {
     Looker(many::Looker),
 }
 
-/// What a process is told.
+/// The first line of a process's standard input.
 #[derive(Debug, Serialize, Deserialize)]
 struct Part {
     parent: u32,
     role: Role,
 }
 
-/// Plays the part that this process was started for, and says how it ended; `None` if it was started for none.
-///
-/// A binary that tortures calls this before anything else, and ends if it gets a code.
-pub fn play() -> Option<ExitCode> {
-    let part = std::env::var(ROLE).ok()?;
-    let Ok(Part { parent, role }) = serde_json::from_str(&part) else {
-        eprintln!("{ROLE} is for processes that `leasehold torture` starts");
-        return Some(ExitCode::from(64));
+/// Plays the part that standard input names, and says how it ended.
+pub fn play() -> ExitCode {
+    let mut line = String::new();
+    // The rest of the input belongs to the role.
+    let read = io::stdin().lock().read_line(&mut line);
+    let Some(Part { parent, role }) = read.ok().and_then(|_| serde_json::from_str(&line).ok()) else {
+        eprintln!("`torture process` is for processes that `leasehold torture` starts");
+        return ExitCode::from(64);
     };
     // Also when it stands still while its parent is killed.
     let bound = set_parent_process_death_signal(Some(Signal::KILL));
     let orphan = getppid().is_none_or(|pid| pid.as_raw_nonzero().get().unsigned_abs() != parent);
     if bound.is_err() || orphan {
-        return Some(ExitCode::FAILURE);
+        return ExitCode::FAILURE;
     }
     let played = match role {
         Role::Worker(task) => worker::run(task),
@@ -58,13 +65,18 @@ pub fn play() -> Option<ExitCode> {
         Role::Rest(rest) => rest.look(),
         Role::Looker(looker) => looker.look(),
     };
-    Some(match played {
+    match played {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
-    })
+    }
+}
+
+/// [`play`], if this process was started for that; else `None`.
+pub fn play_if_asked() -> Option<ExitCode> {
+    std::env::args().skip(1).eq(ARGUMENTS).then(play)
 }
 
 /// What a process finds around itself.
@@ -78,17 +90,22 @@ pub(crate) struct Around {
 
 /// Starts a process that plays a part. It ends when the thread that called this ends.
 pub(crate) fn start(role: Role, errors: Stdio, around: &Around) -> io::Result<Child> {
-    let part = serde_json::to_string(&Part { parent: std::process::id(), role })?;
+    let part = serde_json::to_string(&Part { parent: std::process::id(), role })? + "\n";
     let own = std::env::current_exe()?;
     let mut line = around.entered.iter().map(PathBuf::from).chain([own]);
-    Command::new(line.next().unwrap_or_default())
+    let mut child = Command::new(line.next().unwrap_or_default())
         .args(line)
-        .env(ROLE, part)
+        .args(ARGUMENTS)
         .envs(around.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)
         // Ctrl-C is for the supervisor, which then ends the others in order.
         .process_group(0)
-        .spawn()
+        .spawn()?;
+    if let Some(input) = &mut child.stdin {
+        // A process that ends before it has read this is noticed by its end.
+        let _ = input.write_all(part.as_bytes());
+    }
+    Ok(child)
 }

@@ -122,18 +122,13 @@ impl Store {
     /// The store that a URL names.
     pub fn of_url(url: &str) -> Option<Self> {
         let (scheme, _) = url.split_once(':')?;
-        match scheme.to_ascii_lowercase().as_str() {
-            "sqlite" => Some(Store::Sqlite),
-            "file" => Some(Store::File),
-            "redis" | "rediss" => Some(Store::Redis),
-            "redis-sentinel" => Some(Store::Sentinel),
-            "redis-cluster" => Some(Store::Cluster),
-            "quorum" => Some(Store::Quorum),
-            "postgres" | "postgresql" => Some(Store::Postgres),
-            "postgres+advisory" | "postgresql+advisory" => Some(Store::Advisory),
-            "http" | "https" => Some(Store::Http),
-            // `memory:` is one process's own.
-            _ => None,
+        let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
+        let store = leasehold::stores().into_iter().find(|store| store.schemes.iter().any(&is))?;
+        match store.info.scheme {
+            "rediss" => Some(Store::Redis),
+            // One process's own.
+            "memory" => None,
+            scheme => scheme.parse().ok(),
         }
     }
 

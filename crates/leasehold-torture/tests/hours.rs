@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::hours::{Hours, Report, SAMPLES};
 use leasehold_torture::roles;
 use leasehold_torture::store::{Profile, Store};
@@ -35,7 +35,7 @@ const TESTS: [Test; 5] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = roles::play() {
+    if let Some(code) = roles::play_if_asked() {
         return code;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();

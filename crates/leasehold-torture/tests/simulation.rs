@@ -1,10 +1,10 @@
 //! The simulation finds nothing in the library as it is, gives the same history twice, and leaves nothing untried.
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 
-/// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` tries thousands, with
-/// optimisation, and so does `leasehold torture sim`.
+/// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` and `make sim` try thousands, with
+/// optimisation.
 fn seeds() -> u64 {
     let set = std::env::var("LEASEHOLD_SEEDS").ok();
     set.map_or(250, |seeds| seeds.parse().expect("LEASEHOLD_SEEDS is a number"))
@@ -27,7 +27,8 @@ fn fresh_seeds_break_nothing_either() {
     let first = chosen_seed().unwrap_or_else(fresh_seed);
     println!("SEED={first}");
     let report = sim::run(first..first + FRESH, Options { threads: 2, ..Options::default() });
-    let again = format!("SEED={first} cargo test -p leasehold-torture --test simulation fresh");
+    let again =
+        format!("SEED={first} cargo test -p leasehold-torture --all-features --test simulation fresh");
     assert!(report.is_good(), "repeat it with: {again}\n{report}");
 }
 

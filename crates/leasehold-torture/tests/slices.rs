@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::floors::Floor;
 use leasehold_torture::report::Outcome;
 use leasehold_torture::roles;
@@ -52,7 +52,7 @@ const SLICES: [Slice; 9] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = roles::play() {
+    if let Some(code) = roles::play_if_asked() {
         return code;
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();

@@ -1,20 +1,22 @@
-//! Planted defects, to prove that the checks see: in builds for that alone, one at a time, chosen when it runs.
+//! Planted defects, to prove that the checks see: in builds for that alone, one at a time, chosen when the program runs.
 //!
-//! Without the feature `bugs` every question here is answered `false` by the compiler, and nothing is left of it.
+//! This is the list of all. Most are planted around the library, by `leasehold-torture/src/defects`. Only what no wrapper can
+//! show asks [`on`] in the library's own code, or is an edit of a script. Without the feature `__bugs` the compiler answers each
+//! question with `false`, and nothing is left of it.
 
-#[cfg(all(feature = "bugs", not(debug_assertions)))]
-compile_error!("the feature `bugs` plants defects: it must never be in a release build");
+#[cfg(all(feature = "__bugs", not(debug_assertions)))]
+compile_error!("the feature `__bugs` plants defects: it must never be in a release build");
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// A defect that can be planted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "bugs"), allow(dead_code, unreachable_pub))]
+        #[cfg_attr(not(feature = "__bugs"), allow(dead_code, unreachable_pub))]
         #[non_exhaustive]
         #[repr(u8)]
         pub enum Bug { $($(#[doc = $doc])+ $name,)+ }
 
-        #[cfg(feature = "bugs")]
+        #[cfg(feature = "__bugs")]
         impl Bug {
             /// All of them, each in the place of its number.
             pub const ALL: &[Bug] = &[$(Bug::$name),+];
@@ -47,7 +49,7 @@ bugs! {
     WriterAmongReaders,
     /// state: one permit more than the limit is given.
     OnePermitTooMany,
-    /// state: a permit is granted as a lock.
+    /// client: a permit is claimed as a lock.
     PermitGrantedAsLock,
     /// state: the release of a permit that has expired frees one more.
     ExpiredPermitFreed,
@@ -71,41 +73,41 @@ bugs! {
     NobodyWoken,
     /// state: an id that was given up is granted when its attempt arrives late.
     SpentIdsGranted,
-    /// acquire: an answer that somebody else holds the lock is taken for a grant.
+    /// wait loop: an answer that somebody else holds the lock is taken for a grant.
     BusyTakenForHeld,
-    /// acquire: a store that fails is reported as contention.
+    /// wait loop: a store that fails is reported as contention.
     ErrorReportedAsBusy,
-    /// acquire: an attempt whose answer was lost is repeated with a new id.
+    /// wait loop: an attempt whose answer was lost is repeated with a new id.
     RetryWithNewId,
-    /// acquire: what a dropped acquire may have got is not given back.
+    /// wait loop: what a dropped acquire may have got is not given back.
     DropWithoutGiveBack,
-    /// acquire: a give-back does not say that an attempt is still unanswered.
+    /// wait loop: a give-back does not say that an attempt is still unanswered.
     UnansweredNotSaid,
-    /// cell: the deadline counts from when the answer came.
+    /// guard: the deadline counts from when the answer came.
     DeadlineFromReceipt,
-    /// cell: nothing is taken off a deadline for clocks that run at different rates.
+    /// guard: nothing is taken off a deadline for clocks that run at different rates.
     DeadlineWithoutMargin,
-    /// cell: a deadline that has passed is noticed by the loop only, when it comes to it.
+    /// guard: a deadline that has passed is noticed by the loop only, when it comes to it.
     DeadlineNotLookedAt,
-    /// cell: a late confirmation makes a lost lease held again.
+    /// guard: a late confirmation makes a lost lease held again.
     LostNotFinal,
-    /// renew: a failed renewal counts as a confirmed one.
+    /// renewal loop: a failed renewal counts as a confirmed one.
     FailureTakenForRenewal,
     /// the simulated store's client: interest in a wake-up is registered after the attempt.
     InterestAfterAttempt,
-    /// locks: deadlines go by the wall clock.
+    /// client: deadlines go by the wall clock.
     DeadlineByWallClock,
-    /// cell: what the store says is left is believed, however much longer that is than what was asked for.
+    /// guard: what the store says is left is believed, however much longer that is than what was asked for.
     LeftNotCapped,
     /// state: a lease that was revoked is renewed all the same.
     RevokedRenewed,
-    /// renew: that its session has ended is not told to its holder.
+    /// renewal loop: that its session has ended is not told to its holder.
     SessionEndNotTold,
     /// guard: a lease is not shortened, only renewed.
     ShortenIgnored,
-    /// cell: a guard that is downgraded says so, and does not ask the store.
+    /// guard: a guard that is downgraded says so, and does not ask the store.
     DowngradeNotAsked,
-    /// locks: a lease that is gone is adopted all the same.
+    /// client: a lease that is gone is adopted all the same.
     GoneAdopted,
     /// redis: a release ends whatever mutex is there, not only its own.
     RedisReleasesWithoutId,
@@ -123,6 +125,8 @@ bugs! {
     RedisWaitsForNoReplica,
     /// redis: the sentinels are asked for the primary once, and not after a fail-over.
     RedisAsksSentinelsOnce,
+    /// redis: whoever comes is let in past the queue.
+    RedisIgnoresQueue,
     /// redis: a revoke at once only refuses renewals.
     RedisRevokesPolitely,
     /// quorum: one node less than a majority is enough.
@@ -137,8 +141,6 @@ bugs! {
     PostgresLocksNoRow,
     /// postgres: a fence is the clock's, whatever was given before.
     PostgresFenceByClock,
-    /// postgres+advisory: that a session has ended is not noticed by those whose locks it held.
-    AdvisoryEndUnnoticed,
     /// sqlite: what other processes have written is not looked for.
     SqliteBelievesItsBook,
     /// sqlite: other processes are not told that one of theirs may go in.
@@ -149,13 +151,13 @@ bugs! {
     SqliteFenceInMemory,
     /// file: the fence counter is not written.
     FileCountsNothing,
-    /// http: an attempt that is made again has a new lease id.
+    /// client of a server: an attempt that is made again has a new lease id.
     HttpRepeatsWithNewId,
-    /// acquire: memory of every grant is never given back.
+    /// client: memory of every grant is never given back.
     MemoryKept,
-    /// acquire: a descriptor of every grant is never closed.
+    /// client: a descriptor of every grant is never closed.
     DescriptorsKept,
-    /// state: every release leaves its id behind, as if its attempt were unanswered.
+    /// client: every release leaves its id behind, as if its attempt were unanswered.
     ReleasesLeaveIds,
     /// server: a client that has gone keeps its place in the queue.
     ServerKeepsVanished,
@@ -166,14 +168,14 @@ bugs! {
 }
 
 /// Whether this defect is planted.
-#[cfg(not(feature = "bugs"))]
+#[cfg(not(feature = "__bugs"))]
 #[inline(always)]
 pub(crate) const fn on(_: Bug) -> bool {
     false
 }
 
 /// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
-#[cfg(all(not(feature = "bugs"), any(feature = "redis", feature = "postgres")))]
+#[cfg(all(not(feature = "__bugs"), any(feature = "redis", feature = "postgres")))]
 #[inline(always)]
 pub(crate) fn edited(
     _: &str,
@@ -182,17 +184,17 @@ pub(crate) fn edited(
     text.into()
 }
 
-#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 mod edits;
 
-#[cfg(all(test, feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(test, feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::can_be_planted;
-#[cfg(all(feature = "bugs", any(feature = "redis", feature = "postgres")))]
+#[cfg(all(feature = "__bugs", any(feature = "redis", feature = "postgres")))]
 pub(crate) use edits::edited;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 pub use planted::{on, plant};
 
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 mod planted {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU8, Ordering};
@@ -216,49 +218,5 @@ mod planted {
     /// Plants this defect in the whole process, and no other.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.store(bug.map_or(NONE, |bug| bug as u8), Ordering::Relaxed);
-    }
-}
-
-/// Keeps something of a grant for ever, if that is the defect.
-#[inline(always)]
-pub(crate) fn leak() {
-    #[cfg(feature = "bugs")]
-    if on(Bug::MemoryKept) {
-        // Not zeros: pages that nobody has written to are not there.
-        std::mem::forget(vec![7_u8; 256 << 10]);
-    } else if on(Bug::DescriptorsKept) {
-        std::mem::forget(std::fs::File::open("/dev/null"));
-    }
-}
-
-/// The clock by which deadlines are judged.
-pub(crate) fn clock(
-    clock: std::sync::Arc<dyn crate::clock::Clock>,
-) -> std::sync::Arc<dyn crate::clock::Clock> {
-    #[cfg(feature = "bugs")]
-    if on(Bug::DeadlineByWallClock) {
-        return std::sync::Arc::new(wall::Wall(clock));
-    }
-    clock
-}
-
-#[cfg(feature = "bugs")]
-mod wall {
-    use std::sync::Arc;
-
-    use crate::clock::{Clock, Moment};
-
-    /// A clock whose every time is the wall clock's.
-    #[derive(Debug)]
-    pub(super) struct Wall(pub(super) Arc<dyn Clock>);
-
-    impl Clock for Wall {
-        fn now(&self) -> Moment {
-            Moment::from_nanos(self.0.wall_micros() * 1000)
-        }
-
-        fn wall_micros(&self) -> u64 {
-            self.0.wall_micros()
-        }
     }
 }

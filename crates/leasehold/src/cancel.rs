@@ -1,23 +1,31 @@
 //! Cancelling a wait from outside: what dropping the future is for async callers, for everybody else.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 /// Cancels acquires from outside, for good. Clones are the same switch.
 ///
-/// An async caller just drops the future; this is for blocking callers and for whoever wants many
-/// waits to end together. An acquire that is cancelled says `Aborted` and leaves nothing behind.
+/// An async caller just drops the future; this is for blocking callers, and for programs that end many waits
+/// together. An acquire that is cancelled says `Aborted` and leaves nothing behind.
+///
+/// A program that has a [`CancellationToken`] already gives that instead: it becomes the same switch.
+///
+/// ```
+/// use tokio_util::sync::CancellationToken;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let shutdown = CancellationToken::new();
+/// let locks = leasehold::Locks::connect("memory:").await?;
+/// let mutex = locks.mutex("nightly-report").cancel_on(&shutdown);
+/// shutdown.cancel();
+/// assert_eq!(mutex.lock().await.unwrap_err().kind(), leasehold::ErrorKind::Aborted);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<Switch>);
-
-#[derive(Default)]
-struct Switch {
-    on: AtomicBool,
-    bell: Notify,
-}
+pub struct Cancel(CancellationToken);
 
 impl Cancel {
     /// A switch that is off.
@@ -27,13 +35,12 @@ impl Cancel {
 
     /// Cancels everything that was or will be started with this switch.
     pub fn cancel(&self) {
-        self.0.on.store(true, Ordering::SeqCst);
-        self.0.bell.notify_waiters();
+        self.0.cancel();
     }
 
     /// Whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.0.on.load(Ordering::SeqCst)
+        self.0.is_cancelled()
     }
 
     /// Resolves when it is cancelled.
@@ -41,12 +48,25 @@ impl Cancel {
     /// # Cancel safety
     /// Dropping this future loses nothing.
     pub async fn cancelled(&self) {
-        let mut rung = std::pin::pin!(self.0.bell.notified());
-        // Listen first, look second: a cancel in between is not missed.
-        rung.as_mut().enable();
-        if !self.is_cancelled() {
-            rung.await;
-        }
+        self.0.cancelled().await;
+    }
+}
+
+impl From<CancellationToken> for Cancel {
+    fn from(token: CancellationToken) -> Self {
+        Cancel(token)
+    }
+}
+
+impl From<&CancellationToken> for Cancel {
+    fn from(token: &CancellationToken) -> Self {
+        Cancel(token.clone())
+    }
+}
+
+impl From<&Cancel> for Cancel {
+    fn from(cancel: &Cancel) -> Self {
+        cancel.clone()
     }
 }
 

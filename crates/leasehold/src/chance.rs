@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 /// Fills a lease id's bytes: from the system's random generator, which nobody can guess.
 pub(crate) fn fill(bytes: &mut [u8]) {
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     if let Some(()) = seeded::fill(bytes) {
         return;
     }
@@ -16,17 +16,17 @@ pub(crate) fn fill(bytes: &mut [u8]) {
 
 /// A number to spread load by; nothing secret comes from it.
 pub(crate) fn number() -> u64 {
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     if let Some(number) = seeded::number() {
         return number;
     }
     RandomState::new().build_hasher().finish()
 }
 
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 pub use seeded::seed;
 
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 mod seeded {
     use std::cell::Cell;
 
@@ -57,7 +57,7 @@ mod seeded {
     }
 }
 
-#[cfg(all(test, feature = "simulation"))]
+#[cfg(all(test, feature = "__simulation"))]
 mod tests {
     use crate::lease_id::LeaseId;
 

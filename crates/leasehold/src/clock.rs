@@ -5,7 +5,7 @@ use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(target_os = "linux")]
-use crate::reporter;
+use crate::engine::reporter;
 
 /// A point on a [`Clock`], in nanoseconds from that clock's start. All arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,12 +89,14 @@ impl Clock for SystemClock {
 }
 
 /// Tokio's clock, for tests in paused time. Give it to the store and to the client alike.
+#[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     start: tokio::time::Instant,
     wall_start: u64,
 }
 
+#[cfg(feature = "test-util")]
 impl TokioClock {
     /// A clock that starts now.
     pub fn new() -> Self {
@@ -102,12 +104,14 @@ impl TokioClock {
     }
 }
 
+#[cfg(feature = "test-util")]
 impl Default for TokioClock {
     fn default() -> Self {
         TokioClock::new()
     }
 }
 
+#[cfg(feature = "test-util")]
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
         // An hour in, so that tests can subtract.

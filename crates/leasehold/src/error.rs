@@ -25,7 +25,7 @@ pub enum ErrorKind {
     /// The store cannot be reached or does not work.
     Unavailable,
     /// The store is busy; the same call may succeed soon. Never means "somebody holds the lock".
-    Busy,
+    Overloaded,
     /// No answer in time. The call may or may not have taken effect.
     NetworkTimeout,
     /// The store refused the credentials or the permission.
@@ -54,7 +54,7 @@ impl ErrorKind {
         match self {
             ErrorKind::InvalidArgument => "invalid argument",
             ErrorKind::Unavailable => "store unavailable",
-            ErrorKind::Busy => "store busy",
+            ErrorKind::Overloaded => "store overloaded",
             ErrorKind::NetworkTimeout => "no answer in time",
             ErrorKind::AuthFailed => "not allowed",
             ErrorKind::RateLimited => "rate limited",
@@ -166,7 +166,10 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.kind(),
-            ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::NetworkTimeout | ErrorKind::RateLimited
+            ErrorKind::Unavailable
+                | ErrorKind::Overloaded
+                | ErrorKind::NetworkTimeout
+                | ErrorKind::RateLimited
         )
     }
 
@@ -231,11 +234,11 @@ mod tests {
     #[test]
     fn only_transient_kinds_are_retryable() {
         use ErrorKind::*;
-        let retryable = [Unavailable, Busy, NetworkTimeout, RateLimited];
+        let retryable = [Unavailable, Overloaded, NetworkTimeout, RateLimited];
         for kind in [
             InvalidArgument,
             Unavailable,
-            Busy,
+            Overloaded,
             NetworkTimeout,
             AuthFailed,
             RateLimited,

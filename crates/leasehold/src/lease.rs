@@ -38,16 +38,41 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease from its parts, for example from columns of a table: whether it is held only the store knows.
+    /// `expires_at_ms` is unknown unless set.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use leasehold::backend::Released;
+    /// use leasehold::{Lease, LeaseId};
+    ///
+    /// let locks = leasehold::Locks::connect("memory:").await?;
+    /// let lease = locks.leasing("nightly-report").acquire().await?;
+    /// let stored = (lease.id.expose().to_owned(), lease.fence);
+    ///
+    /// // Another process knows the rest, and reads those two.
+    /// let id = LeaseId::parse(&stored.0)?;
+    /// let again = Lease::new(lease.name, id, lease.mode, stored.1, lease.owner, lease.ttl);
+    /// assert_eq!(locks.release(&again).await?, Released::Done);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn new(
+        name: Name,
+        id: LeaseId,
+        mode: Mode,
+        fence: Fence,
+        owner: impl Into<Arc<str>>,
+        ttl: Duration,
+    ) -> Self {
+        Lease { name, id, mode, fence, owner: owner.into(), ttl, expires_at_ms: None }
+    }
+
     pub(crate) fn granted(claim: Claim, grant: &Grant) -> Self {
-        Lease {
-            name: claim.name,
-            id: claim.id,
-            mode: grant.mode,
-            fence: grant.fence,
-            owner: claim.owner,
-            ttl: claim.ttl,
-            expires_at_ms: grant.expires_at_ms,
-        }
+        let expires_at_ms = grant.expires_at_ms;
+        let lease = Lease::new(claim.name, claim.id, grant.mode, grant.fence, claim.owner, claim.ttl);
+        Lease { expires_at_ms, ..lease }
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
@@ -100,14 +125,9 @@ impl TryFrom<Wire> for Lease {
     type Error = crate::error::Error;
 
     fn try_from(wire: Wire) -> Result<Lease, Self::Error> {
-        Ok(Lease {
-            name: Name::within(&wire.namespace, &wire.name)?,
-            id: wire.lease_id,
-            mode: wire.mode,
-            fence: wire.fence,
-            owner: wire.owner,
-            ttl: Duration::from_millis(wire.ttl_ms),
-            expires_at_ms: wire.expires_at_ms,
-        })
+        let Wire { lease_id, mode, fence, owner, expires_at_ms, .. } = wire;
+        let name = Name::within(&wire.namespace, &wire.name)?;
+        let ttl = Duration::from_millis(wire.ttl_ms);
+        Ok(Lease { expires_at_ms, ..Lease::new(name, lease_id, mode, fence, owner, ttl) })
     }
 }

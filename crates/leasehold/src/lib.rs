@@ -1,69 +1,62 @@
 #![doc = include_str!("../../../README.md")]
 
-mod acquire;
 pub mod backend;
 pub mod backends;
 pub mod blocking;
-#[cfg(feature = "bugs")]
+#[cfg(feature = "__bugs")]
 #[doc(hidden)]
 pub mod bugs;
-#[cfg(not(feature = "bugs"))]
+#[cfg(not(feature = "__bugs"))]
 mod bugs;
 mod cancel;
-mod cell;
 mod chance;
+mod client;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod connect;
-mod diagnostics;
+pub mod doctor;
+#[doc(hidden)]
+pub mod engine;
 mod error;
 mod fence;
-mod finding;
-mod guard;
+pub mod interop;
 pub mod layers;
 mod lease;
 mod lease_id;
-mod locks;
-mod mutex;
 mod name;
 mod options;
-mod plain;
-mod renew;
-mod reporter;
-mod rwlock;
-mod schemes;
-mod semaphore;
 mod span;
 pub mod state;
-mod telemetry;
+mod stores;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls;
 #[cfg(feature = "wire")]
 pub mod wire;
 
 pub use backend::{Backend, Gone, Info, Mode};
 pub use cancel::Cancel;
-pub use cell::{LostReason, State};
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 #[doc(hidden)]
 pub use chance::seed as seed_chance;
-pub use connect::{examine, stores};
-pub use diagnostics::LeaseInfo;
+pub use client::diagnostics::LeaseInfo;
+pub use client::guard::{Guard, LostSignal};
+pub use client::leasing::Leasing;
+pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
+pub use client::mutex::Mutex;
+pub use client::rwlock::RwLock;
+pub use client::semaphore::Semaphore;
+pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
-pub use finding::{Finding, Level};
-pub use guard::{Guard, LostSignal};
 pub use lease::Lease;
 pub use lease_id::LeaseId;
-pub use locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
-pub use mutex::Mutex;
-pub use name::{Name, digest_name, hash_name, storage_key};
+pub use name::{Name, digest_name};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
     Poll, ReleaseFailure, ReleaseSource,
 };
-pub use plain::Leasing;
-pub use rwlock::RwLock;
-pub use semaphore::Semaphore;
+pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
 #[cfg(doctest)]

@@ -442,10 +442,11 @@ macro_rules! option_setters {
             self
         }
 
-        /// Lets waiting be cancelled from outside. See [`Cancel`](crate::Cancel).
+        /// Lets waiting be cancelled from outside, by a [`Cancel`](crate::Cancel) or a
+        /// [`CancellationToken`](tokio_util::sync::CancellationToken).
         #[must_use]
-        pub fn cancel_on(mut self, cancel: &crate::Cancel) -> Self {
-            self.options_mut().cancel = Some(cancel.clone());
+        pub fn cancel_on(mut self, cancel: impl Into<crate::Cancel>) -> Self {
+            self.options_mut().cancel = Some(cancel.into());
             self
         }
 

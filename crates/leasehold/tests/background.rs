@@ -13,7 +13,7 @@ use fake::{Fake, Verb};
 use leasehold::backends::memory::Memory;
 use leasehold::blocking::{Guard, Locks};
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Error, ErrorKind, State};
+use leasehold::{Error, ErrorKind, GuardState};
 #[cfg(target_os = "linux")]
 use testkit::process::Child;
 use testkit::until::{PATIENCE, in_time, in_time_blocking, until, until_async, until_renewed};
@@ -155,7 +155,7 @@ fn still_works(locks: Locks, kept: Guard, revoked: Guard) {
     locks.revoke(revoked.name().as_str(), true).unwrap();
     assert!(revoked.wait_lost_for(PATIENCE).is_some());
     until_renewed(|| kept.valid_for());
-    assert_eq!(kept.state(), State::Held);
+    assert_eq!(kept.state(), GuardState::Held);
     drop((kept, revoked));
     set_mood(Mood::Quiet);
     in_time_blocking("the client closes", move || locks.close());
@@ -216,7 +216,7 @@ fn a_callback_that_blocks_stops_no_renewal_and_no_lost_signal() {
     until_renewed(|| kept.valid_for());
     locks.revoke("revoked", true).unwrap();
     assert!(revoked.wait_lost_for(PATIENCE).is_some());
-    assert_eq!(kept.state(), State::Held);
+    assert_eq!(kept.state(), GuardState::Held);
     drop((kept, revoked));
     // Whoever closes a client wants to hear of its failures first.
     let closes = thread::spawn(move || locks.close());
@@ -246,7 +246,7 @@ impl Clock for Fragile {
 fn is_dead(locks: Locks, guard: Guard, waiting: thread::JoinHandle<Error>) {
     until("the waiter is told", || waiting.is_finished());
     assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Aborted);
-    assert_eq!(guard.state(), State::Lost);
+    assert_eq!(guard.state(), GuardState::Lost);
     assert!(guard.lost().now().is_some() && guard.check().is_err());
     let error = locks.as_async().mutex("y");
     let error = in_time_blocking("an acquire fails", move || {
@@ -358,7 +358,7 @@ fn a_client_with_its_own_clock_renews_and_does_not_spin() {
         until("it is renewed", || renewals.load(Ordering::SeqCst) >= 20);
         let (looks, renewals) = (clock.looks.load(Ordering::SeqCst), renewals.load(Ordering::SeqCst));
         assert!(looks < 100 * renewals, "{looks} looks for {renewals} renewals");
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::backends::memory::Memory;
 use leasehold::layers::telemetry::{EventKind, Telemetry};
-use leasehold::{Locks, State};
+use leasehold::{GuardState, Locks};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 /// Only a failure takes so long.
@@ -48,5 +48,5 @@ async fn a_lease_is_renewed_while_a_log_blocks_its_grant() {
     let locks = Locks::builder(Arc::new(store)).renew_every(Duration::from_millis(50)).build();
     let guard = locks.mutex("x").lock().await.unwrap();
     assert!(renewed.load(Ordering::SeqCst), "nobody renewed the lease while the log blocked");
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
 }

@@ -14,7 +14,7 @@ use fake::{Fake, Verb};
 use leasehold::backend::{Gone, Released, Renewed};
 use leasehold::backends::memory::Memory;
 use leasehold::blocking::{Guard, Leasing, Locks, Mutex, RwLock, Semaphore};
-use leasehold::{Cancel, Error, ErrorKind, Lease, LostReason, Mode, State};
+use leasehold::{Cancel, Error, ErrorKind, GuardState, Lease, LostReason, Mode};
 use testkit::hand::Hand;
 use testkit::until::{PATIENCE, in_time_blocking, until, until_renewed};
 use tokio::runtime::Builder;
@@ -51,7 +51,7 @@ fn use_everything() {
 
     // Renewed although this thread, and its runtime if it has one, does nothing but sleep and look.
     until_renewed(|| guard.valid_for());
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(guard.wait_lost_for(ms(20)), None);
 
     let (fence, looks) = (guard.fence(), locks.clone());
@@ -63,7 +63,7 @@ fn use_everything() {
     let next = mutex.lock().unwrap();
     assert!(next.fence() > fence && next.waited() >= ms(10));
     helper.join().unwrap();
-    assert_eq!(next.release().unwrap(), State::Released);
+    assert_eq!(next.release().unwrap(), GuardState::Released);
 
     assert_eq!(mutex.with_lock(|guard| guard.check().map(|()| 7)).unwrap(), 7);
     let lease = locks.leasing("y").try_acquire().unwrap().unwrap();
@@ -149,8 +149,8 @@ fn works_inside_another_blocking_call() {
         let mutex = outer.mutex("outer");
         let waiting = thread::spawn(move || mutex.lock().unwrap().release().unwrap());
         until_waiting(&outer, "outer", 1);
-        assert_eq!(guard.release().unwrap(), State::Released);
-        assert_eq!(waiting.join().unwrap(), State::Released);
+        assert_eq!(guard.release().unwrap(), GuardState::Released);
+        assert_eq!(waiting.join().unwrap(), GuardState::Released);
         outer.close();
     });
 }
@@ -242,8 +242,8 @@ fn close_wakes_whoever_waits() {
         until_waiting(&locks, "x", 1);
         locks.close();
         assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Aborted);
-        assert_eq!(held.state(), State::Held);
-        assert_eq!(held.release().unwrap(), State::Released);
+        assert_eq!(held.state(), GuardState::Held);
+        assert_eq!(held.release().unwrap(), GuardState::Released);
     });
 }
 
@@ -284,7 +284,7 @@ fn a_guard_has_everything_its_async_namesake_has() {
         let locks = Locks::connect("memory:").unwrap();
         let guard = locks.mutex("x").owner("me").ttl(TTL).lock().unwrap();
         assert_eq!((guard.name().as_str(), guard.mode(), guard.owner()), ("x", Mode::Exclusive, "me"));
-        assert_eq!((guard.attempts(), guard.state()), (1, State::Held));
+        assert_eq!((guard.attempts(), guard.state()), (1, GuardState::Held));
         assert!(guard.waited() < PATIENCE && locks.owns(guard.lease_id()).unwrap());
         guard.renew_for(10 * TTL).unwrap();
         assert!(guard.valid_for().unwrap() > TTL);
@@ -301,7 +301,7 @@ fn a_guard_has_everything_its_async_namesake_has() {
         assert_eq!(error.kind(), ErrorKind::Lost);
         assert!(matches!(guard.wait_lost_for(Duration::MAX), Some(LostReason::Refused(_))));
         assert!(signal.now().is_some() && guard.check().is_err());
-        assert_eq!(guard.release().unwrap(), State::Lost);
+        assert_eq!(guard.release().unwrap(), GuardState::Lost);
     });
 }
 
@@ -381,9 +381,9 @@ fn both_kinds_of_callers_share_a_client() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             assert!(locks.as_async().mutex("x").try_lock().await.unwrap().is_none());
             let guard = guard.into_async();
-            assert_eq!(guard.release().await.unwrap(), State::Released);
+            assert_eq!(guard.release().await.unwrap(), GuardState::Released);
             let guard = Guard::from(locks.as_async().mutex("x").lock().await.unwrap());
-            assert_eq!(guard.release().unwrap(), State::Released);
+            assert_eq!(guard.release().unwrap(), GuardState::Released);
             let again: leasehold::Locks = locks.clone().into();
             assert!(!again.is_locked("x").await.unwrap());
             again.close().await;
@@ -399,8 +399,8 @@ fn a_client_that_connected_here_works_after_the_thread_that_did_is_gone() {
         let guard = locks.mutex("x").renew_every(ms(50)).lock().unwrap();
         drop(locks);
         until_renewed(|| guard.valid_for());
-        assert_eq!(guard.state(), State::Held);
-        assert_eq!(guard.release().unwrap(), State::Released);
+        assert_eq!(guard.state(), GuardState::Held);
+        assert_eq!(guard.release().unwrap(), GuardState::Released);
     });
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use leasehold::clock::Moment;
-use leasehold::{ErrorKind, State};
+use leasehold::{ErrorKind, GuardState};
 use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 use testkit::faulty::{Act, Call, Verb};
@@ -146,7 +146,10 @@ async fn live_through(history: History) {
         let believed = guard.valid_for().unwrap();
         match expected {
             Some(deadline) => {
-                assert!(matches!(guard.state(), State::Held | State::AtRisk), "a false alarm at {now:?}");
+                assert!(
+                    matches!(guard.state(), GuardState::Held | GuardState::AtRisk),
+                    "a false alarm at {now:?}"
+                );
                 assert_eq!(now + believed, deadline, "the deadline moved by itself");
                 // The store keeps it for longer than that.
                 let info = world.look("x").await;
@@ -156,7 +159,7 @@ async fn live_through(history: History) {
             None => {
                 assert_eq!(
                     (guard.state(), believed),
-                    (State::Lost, Duration::ZERO),
+                    (GuardState::Lost, Duration::ZERO),
                     "believed after {now:?}"
                 );
                 assert!(guard.check().is_err());

@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Gone, Guard, Mode, State};
+use leasehold::{Error, ErrorKind, Gone, Guard, GuardState, Mode};
 use testkit::faulty::{Act, Answer, Verb};
 use testkit::paused::{Paused, poll_at_most, settle, tasks};
 
@@ -152,7 +152,7 @@ async fn a_dropped_with_lock_drops_the_work_and_releases() {
         drop_everywhere(&scene, true, async |world| {
             let work = async |guard: &Guard| {
                 for _ in 0..3 {
-                    assert_eq!(guard.state(), State::Held);
+                    assert_eq!(guard.state(), GuardState::Held);
                     tokio::time::sleep(ms(10)).await;
                 }
                 Ok::<_, Error>(())
@@ -193,7 +193,7 @@ async fn a_dropped_release_is_sent_all_the_same_and_takes_effect_once() {
             world.store.plan(Verb::Release, acts.clone());
             let result = poll_at_most(polls, guard.release()).await;
             if let Some(result) = &result {
-                assert_eq!(*result.as_ref().unwrap(), State::Released, "{what}");
+                assert_eq!(*result.as_ref().unwrap(), GuardState::Released, "{what}");
             }
             let next = next.await.unwrap().unwrap();
             tokio::time::sleep(ms(1000)).await;
@@ -251,10 +251,13 @@ async fn a_dropped_adoption_does_not_release_the_lease() {
             assert_eq!(world.store.count(Verb::Release), 0, "{what}");
             assert!(world.store.count(Verb::Renew) <= 1, "{what}");
             if let Some(Ok(guard)) = adopted {
-                assert_eq!(guard.release().await.unwrap(), State::Released);
+                assert_eq!(guard.release().await.unwrap(), GuardState::Released);
             } else {
                 world.store.plan(Verb::Renew, []);
-                assert_eq!(world.locks.adopt(lease).await.unwrap().release().await.unwrap(), State::Released);
+                assert_eq!(
+                    world.locks.adopt(lease).await.unwrap().release().await.unwrap(),
+                    GuardState::Released
+                );
             }
             drop(world);
             settle().await;
@@ -304,8 +307,8 @@ async fn a_dropped_renewal_shortening_or_downgrade_leaves_a_guard_that_is_true_a
                     assert!(guard.check().is_ok(), "{what}");
                     believes(what.clone()).await;
                 }
-                assert_eq!(guard.state(), State::Held, "{what}");
-                assert_eq!(guard.release().await.unwrap(), State::Released);
+                assert_eq!(guard.state(), GuardState::Held, "{what}");
+                assert_eq!(guard.release().await.unwrap(), GuardState::Released);
                 if done {
                     break;
                 }

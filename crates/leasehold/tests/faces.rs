@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
 use leasehold::clock::TokioClock;
-use leasehold::{ErrorKind, Locks, Mode, State};
+use leasehold::{ErrorKind, GuardState, Locks, Mode};
 use testkit::until::{in_time, until_async};
 use tokio::runtime::Handle;
 
@@ -21,7 +21,7 @@ async fn two_mutex_objects_of_one_name_exclude_each_other() {
     assert!(b.try_lock().await.unwrap().is_none());
     assert_eq!(
         (guard.state(), guard.mode(), guard.owner(), guard.attempts()),
-        (State::Held, Mode::Exclusive, "a", 1)
+        (GuardState::Held, Mode::Exclusive, "a", 1)
     );
     let waiting = tokio::spawn(async move { b.lock().await });
     until_async("it waits", async || locks.inspect("x").await.unwrap().queue_length == 1).await;
@@ -32,7 +32,7 @@ async fn two_mutex_objects_of_one_name_exclude_each_other() {
     let second = in_time("the hand-over", waiting).await.unwrap().unwrap();
     assert!(second.fence() > first);
     assert!(second.waited() >= ms(20) && second.attempts() >= 2);
-    assert_eq!(second.release().await.unwrap(), State::Released);
+    assert_eq!(second.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test]

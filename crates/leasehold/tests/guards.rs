@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold::backend::Backend as _;
 use leasehold::backends::memory::Memory;
-use leasehold::{ErrorKind, Gone, Guard, LeaseId, Locks, LostReason, ReleaseSource, State};
+use leasehold::{ErrorKind, Gone, Guard, GuardState, LeaseId, Locks, LostReason, ReleaseSource};
 use testkit::faulty::{Act, Verb};
 use testkit::hand::Hand;
 use testkit::paused::{Paused, believed, settle, tasks};
@@ -69,7 +69,7 @@ async fn work_is_dropped_when_the_lease_is_lost_and_not_before() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").ttl(ms(3000)).lock().await.unwrap();
     assert_eq!(guard.run(async { tokio::time::sleep(ms(20_000)).await }).await.ok(), Some(()));
-    assert_eq!(guard.state(), State::Held, "the guard is still held afterwards");
+    assert_eq!(guard.state(), GuardState::Held, "the guard is still held afterwards");
     world.store.always(Verb::Renew, Act::Never);
     let dropped = Arc::new(AtomicUsize::new(0));
     let bell = Bell(Arc::clone(&dropped));
@@ -117,11 +117,11 @@ async fn the_deadline_is_looked_at_before_every_step_though_no_timer_has_noticed
         assert_eq!(error.kind(), ErrorKind::Lost);
         assert_eq!(steps.load(Ordering::SeqCst), 2);
     }
-    assert_eq!((guard.state(), signal.now()), (State::Lost, Some(LostReason::DeadlinePassed)));
+    assert_eq!((guard.state(), signal.now()), (GuardState::Lost, Some(LostReason::DeadlinePassed)));
 
     // The first look after a pause is right, whatever it is that looks.
     let looks: [fn(&Guard) -> bool; 5] = [
-        |guard| guard.state() == State::Lost,
+        |guard| guard.state() == GuardState::Lost,
         |guard| guard.check().is_err(),
         |guard| guard.valid_for() == Some(Duration::ZERO),
         |guard| guard.lost().now().is_some(),
@@ -171,7 +171,7 @@ async fn a_release_is_sent_once_and_drop_does_nothing_more() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").lock().await.unwrap();
     let (id, fence) = (guard.lease_id(), guard.fence());
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
     settle().await;
     let releases = world.store.calls(Verb::Release);
     assert_eq!(releases.len(), 1);
@@ -185,22 +185,26 @@ async fn a_release_is_sent_once_and_drop_does_nothing_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_is_tried_again_and_says_what_became_of_the_lease() {
-    use ErrorKind::{AuthFailed, Busy, NetworkTimeout, RateLimited, Unavailable};
+    use ErrorKind::{AuthFailed, NetworkTimeout, Overloaded, RateLimited, Unavailable};
     // What the store does, what is reported, in how many tries.
-    let cases: Vec<(Vec<Act>, Result<State, ErrorKind>, usize)> = vec![
-        (vec![Act::Pass], Ok(State::Released), 1),
-        (vec![Act::Fail(Unavailable), Act::Fail(Busy), Act::Fail(NetworkTimeout)], Ok(State::Released), 4),
-        (vec![Act::Never], Ok(State::Released), 2),
-        (vec![Act::SlowBefore(ms(90))], Ok(State::Released), 1),
+    let cases: Vec<(Vec<Act>, Result<GuardState, ErrorKind>, usize)> = vec![
+        (vec![Act::Pass], Ok(GuardState::Released), 1),
+        (
+            vec![Act::Fail(Unavailable), Act::Fail(Overloaded), Act::Fail(NetworkTimeout)],
+            Ok(GuardState::Released),
+            4,
+        ),
+        (vec![Act::Never], Ok(GuardState::Released), 2),
+        (vec![Act::SlowBefore(ms(90))], Ok(GuardState::Released), 1),
         // It is gone after a try without an answer: that try was the one.
-        (vec![Act::NeverAfter], Ok(State::Released), 2),
-        (vec![Act::LostAfter(Unavailable)], Ok(State::Released), 2),
-        (vec![Act::LostAfter(NetworkTimeout), Act::Fail(Busy)], Ok(State::Released), 3),
-        (vec![Act::Late(ms(101))], Ok(State::Released), 2),
+        (vec![Act::NeverAfter], Ok(GuardState::Released), 2),
+        (vec![Act::LostAfter(Unavailable)], Ok(GuardState::Released), 2),
+        (vec![Act::LostAfter(NetworkTimeout), Act::Fail(Overloaded)], Ok(GuardState::Released), 3),
+        (vec![Act::Late(ms(101))], Ok(GuardState::Released), 2),
         // It is gone, and nothing else explains that.
-        (vec![Act::Gone(Gone::Expired)], Ok(State::Lost), 1),
-        (vec![Act::Fail(RateLimited), Act::Gone(Gone::Expired)], Ok(State::Lost), 2),
-        (vec![Act::Fail(Busy), Act::Gone(Gone::Expired)], Ok(State::Lost), 2),
+        (vec![Act::Gone(Gone::Expired)], Ok(GuardState::Lost), 1),
+        (vec![Act::Fail(RateLimited), Act::Gone(Gone::Expired)], Ok(GuardState::Lost), 2),
+        (vec![Act::Fail(Overloaded), Act::Gone(Gone::Expired)], Ok(GuardState::Lost), 2),
         // Trying again cannot help.
         (vec![Act::Fail(AuthFailed)], Err(AuthFailed), 1),
         (vec![Act::Fail(Unavailable), Act::Fail(AuthFailed)], Err(AuthFailed), 2),
@@ -227,14 +231,14 @@ async fn a_release_of_a_lease_that_was_lost_before_is_not_reported_as_released()
     world.store.plan(Verb::Renew, [Act::Gone(Gone::Revoked)]);
     guard.lost().await;
     world.store.plan(Verb::Release, [Act::Fail(ErrorKind::Unavailable)]);
-    assert_eq!(guard.release().await.unwrap(), State::Lost);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
     assert_eq!(world.store.count(Verb::Release), 2, "it is sent all the same");
 
     // One that was lost by its deadline, and that the store still had, was released by this very call.
     let guard = world.locks.mutex("y").lock().await.unwrap();
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
     guard.lost().await;
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
     assert!(world.is_free("y").await);
 }
 
@@ -327,7 +331,7 @@ async fn a_callback_that_panics_harms_nobody() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     drop(world.locks.mutex("c").lock().await.unwrap());
     world.until(100_000).await;
-    assert_eq!(kept.state(), State::Held);
+    assert_eq!(kept.state(), GuardState::Held);
     assert!(world.is_free("c").await);
     world.locks.close().await;
 }
@@ -362,7 +366,7 @@ async fn the_loop_ends_when_the_last_client_and_guard_are_gone() {
     assert_eq!(tasks(), base + 1);
     drop((locks, world));
     tokio::time::sleep(ms(100_000)).await;
-    assert_eq!((tasks(), guard.state()), (base + 1, State::Held), "a guard is enough");
+    assert_eq!((tasks(), guard.state()), (base + 1, GuardState::Held), "a guard is enough");
     drop(guard);
     settle().await;
     assert_eq!(tasks(), base, "a signal is not");
@@ -397,7 +401,7 @@ async fn an_adopted_lease_is_renewed_first_and_believed_by_that_answer_alone() {
     assert_eq!(world.deadline(&guard), ms(20_000) + believed(30_000));
     world.until(45_000).await;
     assert_eq!(world.times(Verb::Renew), [20_000, 30_000, 40_000]);
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 
     // What is gone cannot be adopted, and what cannot be asked is not touched.
     assert_eq!(world.locks.adopt(lease).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -425,7 +429,7 @@ async fn options_that_no_acquire_would_accept_are_refused_for_an_adopted_lease_t
     let slow = world.locks.with_options(|options| options.renew_every = Some(ms(29_000)));
     let guard = slow.adopt(lease).await.unwrap();
     world.until(60_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -452,5 +456,5 @@ async fn a_shortening_that_a_renewal_overtook_is_asked_for_again() {
     assert_eq!(guard.valid_for(), Some(believed(3000)));
     // From here on it is kept as ever.
     tokio::time::sleep(ms(20_000)).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
 }

@@ -1,6 +1,7 @@
 //! Leases and the state machine survive JSON unchanged.
 #![cfg(feature = "serde")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::{Attempt, Claim, Release, Released, Renewed};
@@ -21,6 +22,9 @@ async fn a_lease_goes_through_json_to_another_client_and_is_still_the_lease() {
         let read: Lease = serde_json::from_str(&text).unwrap();
         assert_eq!(read, lease);
         assert_eq!(read.name.as_str(), name);
+        let mut parts = Lease::new(read.name.clone(), read.id, read.mode, read.fence, "me", read.ttl);
+        (parts.owner, parts.expires_at_ms) = (Arc::clone(&read.owner), read.expires_at_ms);
+        assert_eq!(parts, lease);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["lease_id"].as_str().unwrap().len(), LeaseId::LEN);
         assert_eq!((&json["ttl_ms"], &json["namespace"]), (&90_500.into(), &"leasehold".into()));

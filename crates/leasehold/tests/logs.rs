@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Gone, State};
+use leasehold::{ErrorKind, Gone, GuardState};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -61,15 +61,15 @@ async fn every_change_of_state_is_logged_once_and_without_names_or_ids() {
     world.until(9000).await;
     let mut all = logged(&[], &hash);
 
-    let faults = [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Busy), Act::Never, Act::Pass];
+    let faults = [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Overloaded), Act::Never, Act::Pass];
     world.store.plan(Verb::Renew, faults);
     world.until(60_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     all += &logged(&["WARN message=lease at risk", "INFO message=lease held again"], &hash);
 
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::NetworkTimeout));
     guard.lost().await;
-    assert_eq!((guard.state(), guard.check().is_err()), (State::Lost, true));
+    assert_eq!((guard.state(), guard.check().is_err()), (GuardState::Lost, true));
     all += &logged(&["WARN message=lease at risk", "WARN message=lease lost"], &hash);
 
     world.store.always(Verb::Release, Act::Fail(ErrorKind::Unavailable));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fake::{Fake, Verb};
 use leasehold::backends::memory::Memory;
 use leasehold::blocking::Locks;
-use leasehold::{Cancel, Error, ErrorKind, State};
+use leasehold::{Cancel, Error, ErrorKind, GuardState};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use testkit::until::{PATIENCE, until};
 
@@ -197,7 +197,7 @@ fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
     drop(lost);
     let lost = mutex.lock().unwrap();
     locks.revoke("x", true).unwrap();
-    assert_eq!(lost.release().unwrap(), State::Lost);
+    assert_eq!(lost.release().unwrap(), GuardState::Lost);
     until("all are answered", || locks.sweep().unwrap().held == 0);
     locks.close();
     let seen = recorder.look();
@@ -294,7 +294,11 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
         until("each renewal is counted", || {
             let seen = recorder.look();
             for (found, count) in seen.labels("renew") {
-                assert_eq!(found, label);
+                // One that was on its way when the guard was released may find the lease gone.
+                assert!(
+                    found == label || (kind.is_none() && found == "gone" && count == 1),
+                    "{found} {count}"
+                );
                 counted += count;
             }
             counted >= u64::from(asked.load(Ordering::SeqCst))
@@ -311,17 +315,17 @@ fn every_change_of_what_a_guard_believes_is_counted_once() {
     let locks = Locks::new(fake);
     let guard = locks.mutex("x").ttl(10 * PATIENCE).renew_every(ms(50)).lock().unwrap();
     failing.store(1, Ordering::SeqCst);
-    until("at risk", || guard.state() == State::AtRisk);
+    until("at risk", || guard.state() == GuardState::AtRisk);
     failing.store(0, Ordering::SeqCst);
-    until("held again", || guard.state() == State::Held);
+    until("held again", || guard.state() == GuardState::Held);
     failing.store(1, Ordering::SeqCst);
-    until("at risk again", || guard.state() == State::AtRisk);
+    until("at risk again", || guard.state() == GuardState::AtRisk);
     // In this order, so that no renewal succeeds in between.
     locks.revoke("x", true).unwrap();
     failing.store(0, Ordering::SeqCst);
     assert!(guard.wait_lost_for(PATIENCE).is_some());
     for _ in 0..10 {
-        assert_eq!(guard.state(), State::Lost);
+        assert_eq!(guard.state(), GuardState::Lost);
     }
     drop(guard);
     locks.close();

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold::{Locks, State};
+use leasehold::{GuardState, Locks};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -54,7 +54,7 @@ async fn a_log_that_panics_keeps_nobody_from_locking() {
     let locks = Locks::connect(&format!("sqlite:{}", path.display())).await.unwrap();
     let guard = locks.mutex("x").lock().await.unwrap();
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
     assert!(PANICS.load(Ordering::SeqCst) >= 4, "spans and lines were written");
     locks.close().await;
 }

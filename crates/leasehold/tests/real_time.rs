@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use leasehold::backend::{Backend as _, Query};
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
-use leasehold::{Error, Guard, Leasing, Locks, LostReason, LostSignal, Mutex, RwLock, Semaphore, State};
+use leasehold::{Error, Guard, GuardState, Leasing, Locks, LostReason, LostSignal, Mutex, RwLock, Semaphore};
 use testkit::faulty::{Act, Faulty, Verb};
 use testkit::paused::believed;
 use testkit::process::{self, Child};
@@ -80,7 +80,7 @@ fn a_runtime_that_is_blocked_for_two_ttls_keeps_its_lock() {
         let guard = locks.mutex("x").ttl(ttl).renew_every(ttl / 20).lock().await.unwrap();
         std::thread::sleep(2 * ttl);
         guard.check().unwrap();
-        assert_ne!(guard.state(), State::Lost);
+        assert_ne!(guard.state(), GuardState::Lost);
         assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
     });
 }
@@ -98,11 +98,11 @@ fn a_loss_is_noticed_while_the_runtime_is_blocked_and_the_store_hangs() {
         let reason = in_time_blocking("the lost signal", || current_thread().block_on(signal));
         assert_eq!(reason, LostReason::DeadlinePassed);
         assert!(started.elapsed() >= believed(500), "{:?}", started.elapsed());
-        assert_eq!(guard.state(), State::Lost);
+        assert_eq!(guard.state(), GuardState::Lost);
         // Nor does a look need the runtime, or the signal.
         let guard = locks.mutex("y").ttl(ms(300)).lock().await.unwrap();
         std::thread::sleep(ms(350));
-        assert_eq!(guard.state(), State::Lost, "at the first look");
+        assert_eq!(guard.state(), GuardState::Lost, "at the first look");
     });
 }
 
@@ -298,14 +298,14 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
             // On a slow machine it may be lost before it was ever seen.
             let guard = loop {
                 let guard = runtime.block_on(locks.mutex("x").ttl(TTL).lock()).unwrap();
-                if guard.state() == State::Held {
+                if guard.state() == GuardState::Held {
                     break guard;
                 }
             };
             process::say("held");
             assert_eq!(process::hear(), "go");
             let lost = match look.as_str() {
-                "state" => guard.state() == State::Lost,
+                "state" => guard.state() == GuardState::Lost,
                 "check" => guard.check().is_err(),
                 "valid_for" => guard.valid_for() == Some(Duration::ZERO),
                 "lost" => guard.lost().now().is_some(),
@@ -440,12 +440,12 @@ async fn visit(locks: &Locks, room: &Room, guard: Guard, random: &mut Random) {
     guard.check().unwrap();
     room.leave(&guard);
     match random.below(4) {
-        0 => assert_eq!(guard.release().await.unwrap(), State::Released),
+        0 => assert_eq!(guard.release().await.unwrap(), GuardState::Released),
         1 => drop(guard),
         2 => drop(std::thread::spawn(move || drop(guard))),
         _ => {
             let guard = locks.adopt(guard.into_lease()).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), State::Released);
+            assert_eq!(guard.release().await.unwrap(), GuardState::Released);
         }
     }
 }

@@ -39,7 +39,7 @@ async fn settings_that_can_lose_leases_are_warned_of_with_what_they_risk_and_goo
         .with_writer(move || writer.clone())
         .init();
     let warned = async |url: &str, expected: &[&[&str]]| {
-        let store = Redis::connect(url).await.unwrap();
+        Redis::connect(url).await.unwrap();
         let lines = log.take();
         assert_eq!(lines.len(), expected.len(), "{lines:#?}");
         for (line, words) in lines.iter().zip(expected) {
@@ -47,7 +47,6 @@ async fn settings_that_can_lose_leases_are_warned_of_with_what_they_risk_and_goo
             assert!(words.iter().all(|word| line.contains(word)), "{line}");
             assert!(!line.contains("127.0.0.1") && !line.contains("hush-hush"), "{line}");
         }
-        store
     };
     const NOTHING: &[&str] = &["keeps nothing on disk", "a restart frees every lock", "set appendonly yes"];
 
@@ -67,10 +66,10 @@ async fn settings_that_can_lose_leases_are_warned_of_with_what_they_risk_and_goo
     let user = format!("redis://locks:hush-hush@127.0.0.1:{}", server.port());
     server.cli(&[&allow[..], &["-config"]].concat());
     let unchecked: &[&str] = &["no append-only file", "could not be checked", "forgets at least"];
-    assert_eq!(warned(&user, &[unchecked]).await.run_id().len(), 40);
+    warned(&user, &[unchecked]).await;
     server.cli(&[&allow[..], &["-info"]].concat());
     let blind: &[&str] = &["may not call INFO", "could not be checked"];
-    assert_eq!(warned(&user, &[blind]).await.run_id(), "");
+    warned(&user, &[blind]).await;
 
     // Every node of a cluster is looked at.
     let cluster = Cluster::start();

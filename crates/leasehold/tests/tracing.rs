@@ -15,7 +15,7 @@ use std::time::Duration;
 use fake::{Fake, Verb};
 use leasehold::blocking::Locks;
 use leasehold::layers::telemetry::{Event, Telemetry};
-use leasehold::{Cancel, Error, ErrorKind, State, digest_name};
+use leasehold::{Cancel, Error, ErrorKind, GuardState, digest_name};
 use testkit::until::until;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -111,7 +111,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     log.expect(&mut seen, "acquire aborted", 1);
     until("nobody waits", || locks.inspect(NAME).unwrap().queue_length == 0);
 
-    assert_eq!(guard.release().unwrap(), State::Released);
+    assert_eq!(guard.release().unwrap(), GuardState::Released);
     log.expect(&mut seen, "release ended", 1);
     drop(mutex.lock().unwrap());
     locks.rwlock(NAME).with_read(|_| Ok::<_, Error>(())).unwrap();
@@ -136,7 +136,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     locks.revoke(NAME, true).unwrap();
     assert!(guard.renew_for(Duration::from_secs(60)).is_err());
     log.expect(&mut seen, "lease lost", 1);
-    assert_eq!(guard.release().unwrap(), State::Lost);
+    assert_eq!(guard.release().unwrap(), GuardState::Lost);
     let guard = locks.mutex(format!("{NAME}-2")).release_timeout(ms(50)).lock().unwrap();
     broken.store(true, Ordering::SeqCst);
     seen = log.lines().len();

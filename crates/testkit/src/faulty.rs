@@ -1,9 +1,11 @@
 //! A backend that plays a script of faults around a real one, and writes down every call.
+//!
+//! One file of more than 500 lines: the faults, the log of calls and the eight methods that play both share private types.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,11 +15,12 @@ use leasehold::backend::{
 };
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The kinds of error that are tried again.
 pub const RETRYABLE: [ErrorKind; 4] =
-    [ErrorKind::Unavailable, ErrorKind::Busy, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
+    [ErrorKind::Unavailable, ErrorKind::Overloaded, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
 
 /// The kinds that are not.
 pub const FINAL: [ErrorKind; 9] = [
@@ -78,9 +81,9 @@ pub enum Act {
     Panic,
 }
 
-/// What a call asked for.
+/// The request of one call.
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum Request {
     /// An attempt, or a wait.
     Claim(Claim),
     /// A batch of renewals.
@@ -118,7 +121,7 @@ pub struct Call {
     /// When it was made.
     pub at: Moment,
     /// With what.
-    pub asked: Asked,
+    pub asked: Request,
     /// What was done with it.
     pub act: Act,
     /// When it was answered, and what. `None`: not yet, or not while anybody listened.
@@ -136,7 +139,7 @@ impl Call {
     /// If it was another call.
     pub fn claim(&self) -> &Claim {
         match &self.asked {
-            Asked::Claim(claim) => claim,
+            Request::Claim(claim) => claim,
             other => panic!("not a claim: {other:?}"),
         }
     }
@@ -147,7 +150,7 @@ impl Call {
     /// If it was another call.
     pub fn renewals(&self) -> &[Renewal] {
         match &self.asked {
-            Asked::Renewals(renewals) => renewals,
+            Request::Renewals(renewals) => renewals,
             other => panic!("not a batch: {other:?}"),
         }
     }
@@ -158,7 +161,7 @@ impl Call {
     /// If it was another call.
     pub fn release(&self) -> &Release {
         match &self.asked {
-            Asked::Release(release) => release,
+            Request::Release(release) => release,
             other => panic!("not a release: {other:?}"),
         }
     }
@@ -227,13 +230,9 @@ impl Faulty {
         self
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the next calls of a verb do, one after the other; those after them do what they did before.
     pub fn plan(&self, verb: Verb, acts: impl IntoIterator<Item = Act>) {
-        self.shared().plans.insert(verb, acts.into_iter().collect());
+        self.shared.lock().plans.insert(verb, acts.into_iter().collect());
     }
 
     /// What every call of a verb does that no plan is about.
@@ -243,7 +242,7 @@ impl Faulty {
 
     /// Decides, call by call, what every call of a verb does that no plan is about.
     pub fn script(&self, verb: Verb, script: impl FnMut(&Call) -> Act + Send + 'static) {
-        self.shared().scripts.insert(verb, Box::new(script));
+        self.shared.lock().scripts.insert(verb, Box::new(script));
     }
 
     /// Lets the answers go that [`Act::Held`] holds back now.
@@ -253,37 +252,37 @@ impl Faulty {
 
     /// Changes every grant in an answer.
     pub fn on_grant(&self, change: impl Fn(&mut Grant) + Send + Sync + 'static) {
-        self.shared().on_grant = Some(Box::new(change));
+        self.shared.lock().on_grant = Some(Box::new(change));
     }
 
     /// Changes every busy answer.
     pub fn on_busy(&self, change: impl Fn(&mut Busy) + Send + Sync + 'static) {
-        self.shared().on_busy = Some(Box::new(change));
+        self.shared.lock().on_busy = Some(Box::new(change));
     }
 
     /// Every call so far, in order.
     pub fn log(&self) -> Vec<Call> {
-        self.shared().log.clone()
+        self.shared.lock().log.clone()
     }
 
     /// The calls of one verb so far, in order.
     pub fn calls(&self, verb: Verb) -> Vec<Call> {
-        self.shared().log.iter().filter(|call| call.verb == verb).cloned().collect()
+        self.shared.lock().log.iter().filter(|call| call.verb == verb).cloned().collect()
     }
 
     /// How many calls of one verb there were.
     pub fn count(&self, verb: Verb) -> usize {
-        self.shared().counts.get(&verb).copied().unwrap_or_default()
+        self.shared.lock().counts.get(&verb).copied().unwrap_or_default()
     }
 
     /// How many calls have neither been answered nor given up.
     pub fn under_way(&self) -> usize {
-        self.shared().log.iter().filter(|call| call.answer.is_none() && call.dropped.is_none()).count()
+        self.shared.lock().log.iter().filter(|call| call.answer.is_none() && call.dropped.is_none()).count()
     }
 
     /// Writes the call down, and decides what becomes of it.
-    fn open(&self, verb: Verb, asked: Asked) -> (Act, Open) {
-        let mut shared = self.shared();
+    fn open(&self, verb: Verb, asked: Request) -> (Act, Open) {
+        let mut shared = self.shared.lock();
         let count = shared.counts.entry(verb).or_default();
         let number = *count;
         *count += 1;
@@ -321,7 +320,7 @@ impl Faulty {
         if !self.info.fenced {
             grant.fence = Fence::UNFENCED;
         }
-        if let Some(change) = &self.shared().on_grant {
+        if let Some(change) = &self.shared.lock().on_grant {
             change(grant);
         }
     }
@@ -367,7 +366,7 @@ impl Open {
     fn close(mut self, answer: Answer) {
         self.closed = true;
         let now = self.faulty.clock.now();
-        let mut shared = self.faulty.shared();
+        let mut shared = self.faulty.shared.lock();
         let calls = shared.log.len();
         let call = &mut shared.log[self.index];
         call.answer = Some((now, answer));
@@ -379,7 +378,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         if !self.closed {
             let now = self.faulty.clock.now();
-            self.faulty.shared().log[self.index].dropped = Some(now);
+            self.faulty.shared.lock().log[self.index].dropped = Some(now);
         }
     }
 }
@@ -445,7 +444,7 @@ impl Backend for Faulty {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let call = self.open(Verb::TryAcquire, Asked::Claim(claim.clone()));
+        let call = self.open(Verb::TryAcquire, Request::Claim(claim.clone()));
         let voice = Voice::new(Attempt::Gone, |answer| note(answer, |it| Answer::Attempt(it.clone())));
         if let Act::Gone(_) = call.0 {
             self.take_away(&claim.name, claim.id).await?;
@@ -457,7 +456,7 @@ impl Backend for Faulty {
             match &mut attempt {
                 Attempt::Granted(grant) => this.dress(grant),
                 Attempt::Busy(busy) => {
-                    if let Some(change) = &this.shared().on_busy {
+                    if let Some(change) = &this.shared.lock().on_busy {
                         change(busy);
                     }
                 }
@@ -469,7 +468,7 @@ impl Backend for Faulty {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        let call = self.open(Verb::Wait, Asked::Claim(claim.clone()));
+        let call = self.open(Verb::Wait, Request::Claim(claim.clone()));
         let voice = Voice::new(|_| Wake::Retry, |answer| note(answer, |it| Answer::Wake(it.clone())));
         let (this, claim) = (self.clone(), claim.clone());
         let effect = async move {
@@ -483,7 +482,7 @@ impl Backend for Faulty {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let call = self.open(Verb::Renew, Asked::Renewals(leases.to_vec()));
+        let call = self.open(Verb::Renew, Request::Renewals(leases.to_vec()));
         let count = leases.len();
         // One answer for each lease, whatever it is.
         let voice = Voice {
@@ -522,7 +521,7 @@ impl Backend for Faulty {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        let call = self.open(Verb::Release, Asked::Release(lease.clone()));
+        let call = self.open(Verb::Release, Request::Release(lease.clone()));
         let voice = Voice::new(Released::Gone, |answer| note(answer, |it| Answer::Released(*it)));
         if let Act::Gone(_) = call.0 {
             self.take_away(&lease.name, lease.id).await?;
@@ -533,21 +532,21 @@ impl Backend for Faulty {
     }
 
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Revoked::default(), |answer| note(answer, |_| Answer::Other));
         let (this, name) = (self.clone(), name.clone());
         play(call, voice, async move { this.inner.revoke(&name, now, only).await }).await
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Page::default(), |answer| note(answer, |_| Answer::Other));
         let (this, query) = (self.clone(), query.clone());
         play(call, voice, async move { this.inner.inspect(&query).await }).await
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        let call = self.open(Verb::Other, Asked::Other);
+        let call = self.open(Verb::Other, Request::Other);
         let voice = Voice::new(|_| Swept::default(), |answer| note(answer, |_| Answer::Other));
         let this = self.clone();
         play(call, voice, async move { this.inner.sweep().await }).await

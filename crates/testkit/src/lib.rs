@@ -14,8 +14,7 @@ pub mod pty;
 pub mod turns;
 pub mod until;
 
-pub use leasehold_torture::proxy;
-pub use leasehold_torture::servers::{postgres, redis};
+pub use leasehold_testbed::{postgres, proxy, redis};
 
 /// Says at the end of `make test` that something was not tested here, and why.
 pub fn not_tested(what: &str) {

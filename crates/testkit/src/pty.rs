@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -55,7 +56,7 @@ impl Terminal {
             // It fails when nobody has the other end open any more.
             while let Ok(count @ 1..) = from.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
-                to.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+                to.lock().push_str(&text);
             }
         });
         Terminal { master: master.into(), process, shown }
@@ -79,7 +80,7 @@ impl Terminal {
 
     /// Everything it has shown since the last time something was seen.
     pub fn shown(&self) -> String {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shown.lock().clone()
     }
 
     /// Waits until it shows this, forgets everything up to there, and returns that.
@@ -90,7 +91,7 @@ impl Terminal {
         let start = Instant::now();
         loop {
             {
-                let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut shown = self.shown.lock();
                 if let Some(at) = shown.find(what) {
                     let rest = shown.split_off(at + what.len());
                     return std::mem::replace(&mut *shown, rest);

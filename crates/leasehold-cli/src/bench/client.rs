@@ -8,7 +8,7 @@ use leasehold::backend::{Liveness, Release, Released, Renewed};
 use leasehold::{Error, ErrorKind, Lease, Locks};
 
 use super::resource::Resource;
-use super::summary::Seen;
+use super::summary::ClientFigures;
 
 /// How long a lock that is held is waited for.
 const WAIT: Duration = Duration::from_secs(1);
@@ -46,8 +46,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) async fn run(mut self, ended: Arc<AtomicBool>) -> Seen {
-        let mut seen = Seen::default();
+    pub(super) async fn run(mut self, ended: Arc<AtomicBool>) -> ClientFigures {
+        let mut seen = ClientFigures::default();
         while !ended.load(Ordering::SeqCst) {
             let which = ((self.dice.roll() * self.names.len() as f64) as usize).min(self.names.len() - 1);
             let began = Instant::now();
@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Asks first and waits then: so it is known who had to wait.
-    async fn acquire(&self, which: usize, seen: &mut Seen) -> Result<Option<Lease>, Error> {
+    async fn acquire(&self, which: usize, seen: &mut ClientFigures) -> Result<Option<Lease>, Error> {
         let leasing = self.locks.leasing(&self.names[which]).ttl(self.ttl);
         if let Some(lease) = leasing.try_acquire().await? {
             return Ok(Some(lease));
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Renews; until when the lease may be believed, or `None` if it is lost.
-    async fn renew(&self, lease: &Lease, until: Instant, seen: &mut Seen) -> Option<Instant> {
+    async fn renew(&self, lease: &Lease, until: Instant, seen: &mut ClientFigures) -> Option<Instant> {
         let sent = Instant::now();
         match self.locks.renew(lease).await {
             Ok(Renewed::Held(grant)) => {
@@ -105,7 +105,7 @@ impl Client {
     }
 
     /// Writes at the beginning and at the end, as a holder does; one that stalls writes too late.
-    async fn hold(&mut self, lease: &Lease, which: usize, mut until: Instant, seen: &mut Seen) {
+    async fn hold(&mut self, lease: &Lease, which: usize, mut until: Instant, seen: &mut ClientFigures) {
         let resources = Arc::clone(&self.resources);
         let resource = &resources[which];
         resource.write(lease.fence);
@@ -142,7 +142,7 @@ impl Client {
     }
 
     /// Does nothing until the lease has ended, and then what a holder does that has not noticed.
-    async fn stall(&self, lease: &Lease, resource: &Resource, seen: &mut Seen) {
+    async fn stall(&self, lease: &Lease, resource: &Resource, seen: &mut ClientFigures) {
         tokio::time::sleep(self.ttl + self.ttl / 4).await;
         seen.stalls += 1;
         seen.stale_rejected += u64::from(!resource.write(lease.fence));

@@ -1,17 +1,17 @@
 //! What a lock protects: it takes a write whose fence is at or above the highest it has seen. Beside it stands what
 //! the lock promised, so that a breach is seen even where the fence would have saved the day.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::Fence;
+use parking_lot::Mutex;
 
 /// One protected resource.
 #[derive(Debug, Default)]
-pub(super) struct Resource(Mutex<Inside>);
+pub(super) struct Resource(Mutex<Seen>);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct Seen {
     mark: Fence,
     accepted: u64,
     rejected: u64,
@@ -26,76 +26,72 @@ struct Inside {
 }
 
 impl Resource {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What the fence of an acquire that begins now must be above.
     pub(super) fn floor(&self) -> Fence {
-        self.lock().granted
+        self.0.lock().granted
     }
 
     /// A grant was answered; it is believed until then. How long nobody had it before, if that is known.
     pub(super) fn granted(&self, fence: Fence, floor: Fence, believed_until: Instant) -> Option<Duration> {
-        let mut inside = self.lock();
+        let mut seen = self.0.lock();
         let now = Instant::now();
-        let together = inside.holder.is_some_and(|(_, until)| now < until) && now < believed_until;
-        inside.violations += u64::from(together) + u64::from(fence <= floor);
-        inside.granted = inside.granted.max(fence);
-        inside.holder = Some((fence, believed_until));
-        inside.left.take().map(|left| now.duration_since(left))
+        let together = seen.holder.is_some_and(|(_, until)| now < until) && now < believed_until;
+        seen.violations += u64::from(together) + u64::from(fence <= floor);
+        seen.granted = seen.granted.max(fence);
+        seen.holder = Some((fence, believed_until));
+        seen.left.take().map(|left| now.duration_since(left))
     }
 
     /// A renewal was answered.
     pub(super) fn renewed(&self, fence: Fence, believed_until: Instant) {
-        let mut inside = self.lock();
+        let mut seen = self.0.lock();
         let now = Instant::now();
-        match inside.holder {
-            Some((held, _)) if held == fence => inside.holder = Some((fence, believed_until)),
-            Some((_, until)) => inside.violations += u64::from(now < until && now < believed_until),
+        match seen.holder {
+            Some((held, _)) if held == fence => seen.holder = Some((fence, believed_until)),
+            Some((_, until)) => seen.violations += u64::from(now < until && now < believed_until),
             None => {}
         }
     }
 
     /// Its holder knows that it is the holder no more.
     pub(super) fn lost(&self, fence: Fence) {
-        let mut inside = self.lock();
-        if inside.holder.is_some_and(|(held, _)| held == fence) {
-            inside.holder = None;
+        let mut seen = self.0.lock();
+        if seen.holder.is_some_and(|(held, _)| held == fence) {
+            seen.holder = None;
         }
     }
 
     /// A write; whether it is taken.
     pub(super) fn write(&self, fence: Fence) -> bool {
-        let mut inside = self.lock();
-        let taken = fence >= inside.mark;
+        let mut seen = self.0.lock();
+        let taken = fence >= seen.mark;
         if taken {
-            inside.mark = fence;
-            inside.accepted += 1;
+            seen.mark = fence;
+            seen.accepted += 1;
         } else {
-            inside.rejected += 1;
+            seen.rejected += 1;
         }
         taken
     }
 
     /// Its holder is about to release.
     pub(super) fn leave(&self, fence: Fence) {
-        let mut inside = self.lock();
-        if inside.holder.is_some_and(|(held, _)| held == fence) {
-            (inside.left, inside.holder) = (Some(Instant::now()), None);
+        let mut seen = self.0.lock();
+        if seen.holder.is_some_and(|(held, _)| held == fence) {
+            (seen.left, seen.holder) = (Some(Instant::now()), None);
         }
     }
 
     pub(super) fn accepted(&self) -> u64 {
-        self.lock().accepted
+        self.0.lock().accepted
     }
 
     pub(super) fn rejected(&self) -> u64 {
-        self.lock().rejected
+        self.0.lock().rejected
     }
 
     pub(super) fn violations(&self) -> u64 {
-        self.lock().violations
+        self.0.lock().violations
     }
 }
 

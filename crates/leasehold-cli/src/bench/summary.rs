@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::resource::Resource;
 
-/// What one client saw.
+/// The figures of one client, or of several added up.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ClientFigures {
     pub(super) acquires: Vec<Duration>,
     /// Of those who found the lock held, and got it.
     pub(super) waits: Vec<Duration>,
@@ -29,8 +29,8 @@ pub(super) struct Seen {
     lost_early: u64,
 }
 
-impl Seen {
-    pub(super) fn add(&mut self, other: Seen) {
+impl ClientFigures {
+    pub(super) fn add(&mut self, other: ClientFigures) {
         self.acquires.extend(other.acquires);
         self.waits.extend(other.waits);
         self.handovers.extend(other.handovers);
@@ -97,7 +97,7 @@ fn percentile(times: &mut [Duration], part: f64) -> f64 {
 impl Summary {
     pub(super) fn new(
         store: String,
-        mut seen: Seen,
+        mut seen: ClientFigures,
         resources: &[Resource],
         clients: usize,
         took: Duration,
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_gone_in_time_is_a_violation_unless_it_was_revoked() {
         let violations = |gone, in_time| {
-            let mut seen = Seen::default();
+            let mut seen = ClientFigures::default();
             seen.lost(gone, in_time);
             let summary = Summary::new("memory:".into(), seen, &[], 1, Duration::from_secs(1));
             (summary.leases_lost, summary.violations)

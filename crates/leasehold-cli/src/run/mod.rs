@@ -5,18 +5,18 @@ mod args;
 pub(crate) mod child;
 mod plan;
 pub(crate) mod signals;
-mod standing;
 mod supervise;
 mod suspend;
 mod terminal;
 mod tree;
+mod validity;
 mod voice;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold::backend::Liveness;
-use leasehold::{Guard, State};
+use leasehold::{Guard, GuardState};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
@@ -215,7 +215,7 @@ async fn finish(
         return Ok(exit.into());
     }
     match guard.release().await {
-        Ok(State::Lost) => {
+        Ok(GuardState::Lost) => {
             let why = "the store no longer had it when the command ended";
             voice.tell(&Event::Lost { why, exit: args.lost_code });
             return Ok(args.lost_code.into());

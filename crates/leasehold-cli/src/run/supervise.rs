@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use leasehold::clock::Moment;
-use leasehold::{Gone, Guard, Locks, LostReason, State};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
 use super::alarm::{Alarm, now};
 use super::plan::{Plan, Step, Why};
 use super::signals::{Arrived, Signals};
-use super::standing::{Change, Standing};
 use super::suspend::Stop;
 use super::terminal::Terminal;
 use super::tree::{self, Reaped};
+use super::validity::{Change, Validity};
 use super::voice::{Event, Voice};
 
 /// A second TERM kills, but not one that comes with the first: `timeout` sends one to the process and one
@@ -60,7 +60,7 @@ enum Phase {
 }
 
 pub(super) struct Course<'a> {
-    standing: Standing<'a>,
+    validity: Validity<'a>,
     phase: Phase,
     /// How the command itself ended, once it has.
     pub(super) status: Option<WaitStatus>,
@@ -95,7 +95,7 @@ impl Supervised<'_> {
     /// Returns when nothing that the command has started is left.
     pub(crate) async fn until_gone(&self, signals: &Signals, alarm: &Alarm) -> Ended {
         let mut course = Course {
-            standing: Standing::new(self.guard, self.locks),
+            validity: Validity::new(self.guard, self.locks),
             phase: Phase::Running,
             status: None,
             why: None,
@@ -124,7 +124,7 @@ impl Supervised<'_> {
             tokio::select! {
                 biased;
                 _ = &mut lost, if !known_lost => known_lost = true,
-                () = course.standing.learned(), if known_lost => {}
+                () = course.validity.learned(), if known_lost => {}
                 arrived = signals.next() => self.handle(arrived, &mut course),
                 () = alarm.at(wake) => {}
             }
@@ -135,9 +135,9 @@ impl Supervised<'_> {
     pub(super) fn keep_to_plan(&self, course: &mut Course<'_>) -> Option<Moment> {
         // A lock without ttl shows a loss only by its state.
         let now = now();
-        let valid_for = course.standing.valid_for();
+        let valid_for = course.validity.valid_for();
         let step = match self.plan.step(now, valid_for) {
-            Step::Wait(_) if course.standing.is_revoked() => {
+            Step::Wait(_) if course.validity.is_revoked() => {
                 Step::Stop(Why::Lease, self.plan.end(now, valid_for.unwrap_or_default()))
             }
             step => step,
@@ -176,7 +176,7 @@ impl Supervised<'_> {
     /// look again.
     fn tell_of_renewals(&self, course: &mut Course<'_>) -> Option<Moment> {
         let ttl = self.plan.ttl().filter(|_| self.voice.json && matches!(course.phase, Phase::Running))?;
-        let (change, again) = course.standing.renewals(ttl);
+        let (change, again) = course.validity.renewals(ttl);
         match change {
             Some(Change::AtRisk(left)) => {
                 let stopped_in_ms = left.saturating_sub(self.plan.grace()).as_millis();
@@ -207,7 +207,7 @@ impl Supervised<'_> {
             Why::Lease if self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked)) => {
                 "the lock was revoked"
             }
-            Why::Lease if self.guard.state() == State::Lost => "the lock was lost",
+            Why::Lease if self.guard.state() == GuardState::Lost => "the lock was lost",
             Why::Lease => "the lock could not be renewed and is about to end",
         }
     }

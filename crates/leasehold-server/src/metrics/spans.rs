@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::{LeaseId, Name};
+use parking_lot::Mutex;
 
 /// Beginnings that are remembered at most; then all are forgotten, and a few spans go unmeasured.
 const MOST: usize = 65_536;
@@ -17,12 +17,8 @@ pub(super) struct Spans {
     released: Mutex<HashMap<Name, Instant>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn begin<K: Eq + Hash>(map: &Mutex<HashMap<K, Instant>>, key: K) {
-    let mut map = lock(map);
+    let mut map = map.lock();
     if map.len() >= MOST {
         map.clear();
     }
@@ -30,7 +26,7 @@ fn begin<K: Eq + Hash>(map: &Mutex<HashMap<K, Instant>>, key: K) {
 }
 
 fn end<K: Eq + Hash>(map: &Mutex<HashMap<K, Instant>>, key: &K) -> Option<Duration> {
-    lock(map).remove(key).map(|began| began.elapsed())
+    map.lock().remove(key).map(|began| began.elapsed())
 }
 
 impl Spans {

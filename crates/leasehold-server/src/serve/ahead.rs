@@ -5,18 +5,19 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How much a client may send ahead while it waits for an answer.
 const MOST: usize = 64 << 10;
 
 /// One of the handles of a stream. All are used by one task.
-pub(super) struct Ahead<S>(Arc<Mutex<Inside<S>>>);
+pub(super) struct Ahead<S>(Arc<Mutex<Buffered<S>>>);
 
-struct Inside<S> {
+struct Buffered<S> {
     stream: S,
     /// What was read and not yet asked for.
     read: Vec<u8>,
@@ -24,23 +25,19 @@ struct Inside<S> {
 
 impl<S> Ahead<S> {
     pub(super) fn new(stream: S) -> Self {
-        Ahead(Arc::new(Mutex::new(Inside { stream, read: Vec::new() })))
+        Ahead(Arc::new(Mutex::new(Buffered { stream, read: Vec::new() })))
     }
 
     /// Another handle of the same stream.
     pub(super) fn another(&self) -> Self {
         Ahead(Arc::clone(&self.0))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inside<S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<S: AsyncRead + Unpin> Ahead<S> {
     /// Reads what is there. Ready when the other side has gone, or has sent more than it may.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let Inside { stream, read } = &mut *self.lock();
+        let Buffered { stream, read } = &mut *self.0.lock();
         let mut bytes = [0; 1024];
         while read.len() <= MOST {
             let mut buffer = ReadBuf::new(&mut bytes);
@@ -59,7 +56,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Inside { stream, read } = &mut *self.lock();
+        let Buffered { stream, read } = &mut *self.0.lock();
         if read.is_empty() {
             return Pin::new(stream).poll_read(cx, buffer);
         }
@@ -76,7 +73,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.lock().stream).poll_write(cx, bytes)
+        Pin::new(&mut self.0.lock().stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -84,18 +81,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.lock().stream).poll_write_vectored(cx, bytes)
+        Pin::new(&mut self.0.lock().stream).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.lock().stream.is_write_vectored()
+        self.0.lock().stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.lock().stream).poll_flush(cx)
+        Pin::new(&mut self.0.lock().stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.lock().stream).poll_shutdown(cx)
+        Pin::new(&mut self.0.lock().stream).poll_shutdown(cx)
     }
 }

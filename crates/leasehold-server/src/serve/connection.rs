@@ -22,7 +22,7 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::gate;
+use crate::middleware;
 
 use super::ahead::Ahead;
 
@@ -39,7 +39,7 @@ where
             let (app, pace, routes) = &*shared;
             pace.begins();
             let routed = async |request| routes.call(request).await.unwrap_or_else(|never| match never {});
-            let answer = gate::pass(app, request.map(Body::new), routed).await;
+            let answer = middleware::pass(app, request.map(Body::new), routed).await;
             pace.rests();
             Ok::<_, Infallible>(answer)
         }
@@ -56,12 +56,12 @@ where
         let drains = {
             let mut silence = pin!(tokio::time::sleep(Duration::ZERO));
             let mut draining = pin!(app.draining.cancelled());
-            let (mut armed, mut told) = (false, None::<Waker>);
+            let (mut armed, mut operation) = (false, None::<Waker>);
             poll_fn(|cx| {
                 // Both wake this task when it is time. They are told again whom to wake only if that has changed:
                 // otherwise every request would pay for it.
-                if !told.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    (armed, told) = (false, Some(cx.waker().clone()));
+                if !operation.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    (armed, operation) = (false, Some(cx.waker().clone()));
                     if is_ready(draining.as_mut(), cx) {
                         return Poll::Ready(true);
                     }

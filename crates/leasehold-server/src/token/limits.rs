@@ -1,8 +1,9 @@
 //! One token in use: what it may do, and how much of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use super::usage::Usage;
@@ -28,10 +29,6 @@ struct Bucket {
     filled: Instant,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Token {
     pub(super) fn new(entry: Entry, hash: [u8; 32]) -> Self {
         let drops = f64::from(entry.limits.requests_per_second.unwrap_or(0));
@@ -46,12 +43,12 @@ impl Token {
 
     /// Its line is another one now, or gone. Whoever waits with it looks at that.
     pub(super) fn change(&self, entry: Option<Entry>) {
-        *self.entry.write().unwrap_or_else(PoisonError::into_inner) = entry.map(Arc::new);
+        *self.entry.write() = entry.map(Arc::new);
         self.bell.notify_waiters();
     }
 
     fn entry(&self) -> Option<Arc<Entry>> {
-        self.entry.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.entry.read().clone()
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -59,7 +56,7 @@ impl Token {
     }
 
     pub(super) fn usage(&self) -> MutexGuard<'_, Usage> {
-        lock(&self.usage)
+        self.usage.lock()
     }
 
     /// Out of scope is always 403, whatever is or is not there.
@@ -87,7 +84,7 @@ impl Token {
     /// Counts a request.
     pub(crate) fn spend_request(&self) -> Result<(), Refusal> {
         let Some(rate) = self.limits().requests_per_second.map(f64::from) else { return Ok(()) };
-        let mut bucket = lock(&self.bucket);
+        let mut bucket = self.bucket.lock();
         let now = Instant::now();
         bucket.drops =
             (bucket.drops + now.duration_since(bucket.filled).as_secs_f64() * rate).min(rate.max(1.0));

@@ -142,7 +142,7 @@ impl<'a> Renewing<'a> {
                     usage.ended(&key, self.sent, now);
                 }
                 Some(Ok(_)) => {}
-                Some(Err(error)) if error.kind() == ErrorKind::Busy => {}
+                Some(Err(error)) if error.kind() == ErrorKind::Overloaded => {}
                 _ => usage.may_last(&key, now + renewal.ttl),
             }
             if self.known.get(number) == Some(&true) {

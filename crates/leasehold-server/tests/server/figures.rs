@@ -117,7 +117,7 @@ async fn acquires_are_counted_by_result() {
     server.take("a", 60_000).await;
     server.take("b", 60_000).await;
     assert_eq!(server.acquire("a").await.status, 409);
-    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Overloaded)]);
     server.acquire("c").await;
     server.verb("d", "acquire", json!({"owner_id": ""})).await.is_problem(400, "INVALID_ARGUMENT");
     server.counts("acquire", [("success", 2.0), ("fail", 2.0), ("busy", 1.0)]).await;
@@ -131,7 +131,7 @@ async fn renewals_are_counted_by_result_also_those_of_a_batch() {
     let renew = json!({"lease_id": id, "extend_by_ms": 60_000});
     assert_eq!(server.verb("a", "renew", renew.clone()).await.status, 200);
     assert_eq!(server.verb("other", "renew", renew.clone()).await.status, 410);
-    store.plan(Verb::Renew, [Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::Renew, [Act::Fail(ErrorKind::Overloaded)]);
     assert_eq!(server.verb("a", "renew", renew).await.status, 503);
     let one = |name: &str| json!({"lock_name": name, "lease_id": id, "extend_by_ms": 60_000});
     let batch = json!({"leases": [one("a"), one("a"), one("other")]}).to_string();
@@ -145,7 +145,7 @@ async fn releases_are_counted_by_result() {
     let (server, store) = faulty().await;
     let id = server.take("a", 60_000).await;
     let release = json!({"lease_id": id});
-    store.plan(Verb::Release, [Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::Release, [Act::Fail(ErrorKind::Overloaded)]);
     assert_eq!(server.verb("a", "release", release.clone()).await.status, 503);
     assert_eq!(server.verb("a", "release", release.clone()).await.body["released"], true);
     assert_eq!(server.verb("a", "release", release).await.body["released"], false);
@@ -181,7 +181,7 @@ async fn a_busy_store_is_counted_for_each_verb() {
     let (server, store) = faulty().await;
     let id = server.take("a", 60_000).await;
     for verb in [Verb::TryAcquire, Verb::Renew, Verb::Release] {
-        store.plan(verb, [Act::Fail(ErrorKind::Busy)]);
+        store.plan(verb, [Act::Fail(ErrorKind::Overloaded)]);
     }
     server.verb("a", "renew", json!({"lease_id": id, "extend_by_ms": 60_000})).await;
     server.verb("a", "release", json!({"lease_id": id})).await;
@@ -196,13 +196,13 @@ async fn a_busy_store_is_counted_for_each_verb() {
 #[tokio::test]
 async fn a_busy_store_is_counted_also_where_a_wait_tries_again() {
     let (server, store) = faulty().await;
-    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy), Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Overloaded), Act::Fail(ErrorKind::Overloaded)]);
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
     assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
     assert_eq!(server.figure("lock_db_busy_total{op=\"acquire\"}").await, 2.0);
     server.counts("acquire", [("success", 1.0), ("fail", 0.0), ("busy", 0.0)]).await;
     // The last one of a wait is told, and counted once.
-    store.always(Verb::TryAcquire, Act::Fail(ErrorKind::Busy));
+    store.always(Verb::TryAcquire, Act::Fail(ErrorKind::Overloaded));
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 10});
     assert_eq!(server.verb("b", "acquire", waits).await.body["reason"], "BUSY_RETRY");
     let tried = store.count(Verb::TryAcquire) - 1;
@@ -317,7 +317,7 @@ async fn no_name_owner_or_lease_id_is_a_label() {
         assert_eq!(server.verb(name, "acquire", wait).await.status, 409);
         assert_eq!(server.verb(name, "acquire", json!({"owner_id": "owner-bad"})).await.status, 400);
         assert_eq!(server.verb(name, "renew", renew.clone()).await.status, 200);
-        for kind in [ErrorKind::Unavailable, ErrorKind::Busy] {
+        for kind in [ErrorKind::Unavailable, ErrorKind::Overloaded] {
             store.plan(Verb::Renew, [Act::Fail(kind)]);
             assert_eq!(server.verb(name, "renew", renew.clone()).await.status, 503);
         }

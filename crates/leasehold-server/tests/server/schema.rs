@@ -259,7 +259,7 @@ async fn with_a_store_that_fails(document: &mut Document) {
     }
     until_async("it is not ready", async || server.get("/readyz").await.status == 503).await;
     document.fits("get", "/readyz", 503, &server.get("/readyz").await);
-    store.always(faulty::Verb::TryAcquire, Act::Fail(ErrorKind::Busy));
+    store.always(faulty::Verb::TryAcquire, Act::Fail(ErrorKind::Overloaded));
     document.fits("post", "/v1/locks/{name}/acquire", 409, &server.acquire("a").await);
     let blind = Faulty::new(Memory::new(), Arc::new(SystemClock)).with_info(|info| info.find_by_id = false);
     let blind = Server::on(Locks::new(blind), Settings::default()).await;

@@ -161,7 +161,7 @@ async fn a_repeat_that_breaks_off_does_not_take_away_what_was_answered_before() 
 async fn a_store_that_is_busy_is_409_and_one_that_is_down_503() {
     use leasehold::ErrorKind;
     let (server, store) = faulty().await;
-    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Overloaded)]);
     let busy = server.acquire("a").await;
     assert_eq!((busy.status, &busy.body["reason"]), (409, &json!("BUSY_RETRY")));
     assert_eq!(busy.body["recommended_retry_ms"], 50);
@@ -170,7 +170,7 @@ async fn a_store_that_is_busy_is_409_and_one_that_is_down_503() {
     down.is_problem(503, "UNAVAILABLE");
     assert_eq!(down.header("retry-after"), Some("1"));
     // Who waits is spared a fault that passes.
-    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Busy)]);
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Overloaded)]);
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
     assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
 }

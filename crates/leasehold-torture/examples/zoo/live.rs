@@ -18,7 +18,7 @@ const RUN: &str = "--run";
 
 /// What this process is there for, if that is not the zoo itself.
 pub(super) fn play() -> Option<ExitCode> {
-    if let Some(code) = roles::play() {
+    if let Some(code) = roles::play_if_asked() {
         return Some(code);
     }
     match Vec::from_iter(std::env::args().skip(1)).as_slice() {

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::dice::{chosen_seed, fresh_seed};
+use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 use leasehold_torture::zoo::{ZOO, hunt};
 
 /// Seeds for each defect. What a seed shows does not depend on how fast the machine is.
-const PATIENCE: u64 = 2000;
+const PATIENCE: u64 = 8000;
 
 /// Without a defect: the same in every run, and fresh ones, which no run has tried before.
 const SEEDS: u64 = 5000;

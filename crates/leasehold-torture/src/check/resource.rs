@@ -14,7 +14,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     let mut highest: HashMap<u16, u64> = HashMap::new();
     // When the resource took (or rejected) which fence of which lock.
     let mut came: HashMap<(u16, u64, bool), Vec<u64>> = HashMap::new();
-    let mut inside: HashMap<u16, Inside> = HashMap::new();
+    let mut inside: HashMap<u16, Occupants> = HashMap::new();
     for record in &case.resource {
         let Record { kind, name, fence, at, value, .. } = *record;
         if kind == Kind::UnfencedWrite {
@@ -93,14 +93,14 @@ fn who(case: &Case<'_>, name: u16, fences: &[u64]) -> Vec<usize> {
     fences.iter().filter_map(with).collect()
 }
 
-/// Who is inside the unfenced table.
+/// Counts the holders that use the unfenced table at one moment.
 #[derive(Default)]
-struct Inside {
+struct Occupants {
     all: u32,
     exclusive: u32,
 }
 
-impl Inside {
+impl Occupants {
     /// Enters or leaves; whether it entered where it should not.
     fn turn(&mut self, record: &Record, limit: u32) -> bool {
         let exclusive = record.mode == Mode::Exclusive;

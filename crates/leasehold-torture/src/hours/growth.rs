@@ -1,6 +1,7 @@
 //! Whether something grows: the rule by which a leak is told from a process that warms up, or a machine that is busy.
 //!
-//! The first quarter of the time is for warming up. Of each other quarter the median counts. Something grows if it rises
+//! The first quarter of the samples is for warming up. Of each other quarter the median counts (not quarters of the time:
+//! a machine that stalls would leave one of them without samples). Something grows if it rises
 //! from the second quarter to the third and on to the last, by more than is allowed together, and by a quarter of that
 //! each time: a pool that was filled late, or an allocator that took one more arena, is a step and no leak. What follows
 //! the pace of the work, as ids that are refused for a minute do, may rise with it.
@@ -66,17 +67,17 @@ impl Growth {
         since: f64,
         until: f64,
     ) -> Self {
-        let quarter = (until - since) / 4.0;
-        let of = |points: &[Point], number: f64| -> Vec<u64> {
-            let (from, to) = (since + quarter * number, since + quarter * (number + 1.0));
-            points.iter().filter(|point| point.at >= from && point.at <= to).map(|p| p.value).collect()
+        let of = |points: &[Point], quarter: usize| -> Vec<u64> {
+            let within = |point: &&Point| point.at >= since && point.at <= until;
+            let values: Vec<u64> = points.iter().filter(within).map(|point| point.value).collect();
+            values[values.len() * quarter / 4..values.len() * (quarter + 1) / 4].to_vec()
         };
-        let median = |number: f64| {
+        let median = |number: usize| {
             let mut values = of(points, number);
             values.sort_unstable();
             (values.len() >= LEAST).then(|| values[values.len() / 2])
         };
-        let done = [1.0, 2.0, 3.0].map(|number| {
+        let done = [1, 2, 3].map(|number| {
             let done = of(work, number);
             done.last().zip(done.first()).map_or(1, |(last, first)| (last - first).max(1))
         });
@@ -84,7 +85,7 @@ impl Growth {
         let at_pace = |value: u64, from: usize, to: usize| {
             (value as f64 * (done[to] as f64 / done[from] as f64).max(1.0)) as u64
         };
-        let quarters = match (median(1.0), median(2.0), median(3.0)) {
+        let quarters = match (median(1), median(2), median(3)) {
             (Some(early), Some(middle), Some(late)) => Some([early, middle, late]),
             _ => None,
         };
@@ -113,7 +114,7 @@ impl fmt::Display for Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dice::Dice;
+    use leasehold_testbed::dice::Dice;
 
     const MIB: u64 = 1 << 20;
 
@@ -162,6 +163,14 @@ mod tests {
         assert!(!judge(&kept, &work));
         assert!(judge(&kept, &[]), "at an even pace this is a leak");
         assert!(judge(&points(&done), &work), "what is kept for ever rises faster");
+    }
+
+    #[test]
+    fn a_machine_that_stalls_leaves_no_quarter_empty() {
+        let stalled = |at: u64| if at < 5 { at as f64 } else { 90.0 + at as f64 / 10.0 };
+        let points: Vec<_> = (0..40).map(|at| Point { at: stalled(at), value: 12 + 2 * at }).collect();
+        let growth = Growth::judge("it".into(), Unit::Count, &points, &[], 0.0, 100.0);
+        assert!(growth.grows, "{growth}");
     }
 
     #[test]

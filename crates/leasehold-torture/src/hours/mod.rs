@@ -107,7 +107,7 @@ impl Hours {
     /// Runs it, and writes the report.
     ///
     /// Call it on a thread that lives as long as this takes. The binary must begin with
-    /// [`roles::play`](crate::roles::play).
+    /// [`roles::play_if_asked`](crate::roles::play_if_asked).
     ///
     /// # Errors
     /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::dice::Dice;
 use crate::report::Outcome;
 use crate::store::{Profile, Store};
 use crate::supervise::Order;
+use leasehold_testbed::dice::Dice;
 
 use super::{Hours, Round};
 

@@ -11,9 +11,9 @@ use super::worker::Claiming;
 use crate::history::record::{Kind, Record, hash};
 
 /// What a claim got.
-struct Held {
-    claim: Claim,
-    fence: u64,
+pub(crate) struct Held {
+    pub(crate) claim: Claim,
+    pub(crate) fence: u64,
 }
 
 impl Claiming {
@@ -98,7 +98,7 @@ impl Claiming {
     }
 
     /// Holds it for a while, renewing now and then.
-    async fn keep(&self, held: &Held) {
+    pub(crate) async fn keep(&self, held: &Held) {
         let lease = hash(held.claim.id.expose().as_bytes());
         loop {
             let (nap, go_on) = {
@@ -133,7 +133,7 @@ impl Claiming {
     }
 
     /// Releases it, perhaps twice.
-    async fn let_go(&self, held: &Held) {
+    pub(crate) async fn let_go(&self, held: &Held) {
         let lease = hash(held.claim.id.expose().as_bytes());
         let mut release = Release::new(held.claim.name.clone(), held.claim.id);
         release.unanswered = held.claim.repeat.then_some(self.ttl);
@@ -153,15 +153,15 @@ impl Claiming {
         }
     }
 
-    async fn timely<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn timely<T>(&self, call: impl Future<Output = T>) -> Option<T> {
         tokio::time::timeout(self.world().plan.request_timeout, call).await.ok()
     }
 
     /// Until when a grant may be relied on: promise 7, as the library computes it for guards.
-    fn deadline(&self, sent: Moment, grant: &Grant, at: u64) -> u64 {
+    pub(crate) fn deadline(&self, sent: Moment, grant: &Grant, at: u64) -> u64 {
         // Of a store whose clock was set back nobody believes more than was asked for.
-        let left = grant.left.unwrap_or_default().min(self.ttl);
-        let end = sent + left.saturating_sub(left / 100).saturating_sub(Duration::from_millis(2));
+        let span = grant.waited + grant.left.unwrap_or_default().min(self.ttl);
+        let end = sent + span.saturating_sub(span / 100).saturating_sub(Duration::from_millis(2));
         self.after(at, end.since(self.worker.process.clock.now()))
     }
 }

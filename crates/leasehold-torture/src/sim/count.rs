@@ -102,6 +102,14 @@ counted! {
     SessionLost "leases lost with their session",
     /// Leases were revoked.
     Revoked "revocations",
+    /// A lease was granted through the server.
+    Served "grants by the server",
+    /// A client of the server went away before the answer.
+    Vanished "clients of the server vanished",
+    /// One id was used for two calls at a time.
+    IdTwice "ids used twice",
+    /// The server ended.
+    ServerEnded "servers ended",
     /// A stale write was rejected by its fence.
     WriteRejected "stale writes rejected",
     /// A write was taken.

@@ -14,6 +14,7 @@ mod plan;
 mod process;
 mod report;
 mod resource;
+mod served;
 mod session;
 mod show;
 mod store;
@@ -27,9 +28,14 @@ pub use report::{Failure, Options, SimReport, judge, run};
 use crate::history::record::Record;
 use crate::history::setting::{Losses, Promises, Setting};
 
-/// What was seen of one seed.
+/// Whether clients of this seed go through the lock server, all of them or half.
+pub fn through_server(seed: u64) -> bool {
+    seed % 4 == 1
+}
+
+/// One simulated seed: its setting and what happened.
 #[derive(Debug)]
-pub struct Seen {
+pub struct SimRun {
     /// In what setting.
     pub setting: Setting,
     /// Who wrote what down.
@@ -42,7 +48,7 @@ pub struct Seen {
 ///
 /// # Panics
 /// If no runtime can be had, or if time stands still because somebody goes round in circles.
-pub fn simulate(seed: u64) -> Seen {
+pub fn simulate(seed: u64) -> SimRun {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     #[allow(clippy::expect_used)] // without one there is nothing to be done
     let runtime = runtime.expect("a runtime of one thread can always be had");
@@ -54,7 +60,7 @@ pub fn simulate(seed: u64) -> Seen {
         let end = world.time.now();
         assert!(!world.time.stood_still(), "somebody went round in circles");
         let setting = setting(seed, &world.plan, (begin, end));
-        let seen = Seen { setting, histories: world.histories(), counts: world.counts().clone() };
+        let seen = SimRun { setting, histories: world.histories(), counts: world.counts().clone() };
         // The store knows the wires, and the wires the store: nobody else lets go of either.
         *world.store() = store::Store::default();
         seen

@@ -1,8 +1,8 @@
 //! The simulated network between a process and the store: everything between a call and its answer can go wrong.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,12 +12,13 @@ use leasehold::backend::{
 };
 use leasehold::state::{Answer, Op};
 use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::count::Count;
 use super::plan::Waits;
 use super::session::{ASKS, Line};
-use super::store::{Condition, Told, Wakes, unexpected};
+use super::store::{Condition, PollReply, Wakes, unexpected};
 use super::world::World;
 use crate::history::record::{Fault, Record};
 
@@ -26,10 +27,10 @@ const UNNOTICED: u64 = 1000;
 
 /// The connections of one process to the store. Clones are the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Wire(Arc<Ends>);
+pub(crate) struct Wire(pub(super) Arc<Ends>);
 
 #[derive(Debug)]
-struct Ends {
+pub(super) struct Ends {
     world: Arc<World>,
     /// Whose they are.
     process: u32,
@@ -39,7 +40,7 @@ struct Ends {
     /// Where those who wait are rung, by id.
     bells: Mutex<BTreeMap<LeaseId, Arc<Notify>>>,
     /// The session, where there are such.
-    line: Mutex<Line>,
+    pub(super) line: Mutex<Line>,
 }
 
 /// What becomes of one call.
@@ -88,10 +89,6 @@ impl Wire {
         self.0.process
     }
 
-    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
-        self.0.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From here on nothing comes through.
     pub(crate) fn cut(&self) {
         self.0.cut.store(true, Ordering::Relaxed);
@@ -106,11 +103,7 @@ impl Wire {
 
     /// The channel of the wake-ups broke, or came back: nobody knows what was missed.
     pub(crate) fn ring_all(&self) {
-        self.bells().values().for_each(|bell| bell.notify_one());
-    }
-
-    fn bells(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Arc<Notify>>> {
-        self.0.bells.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.bells.lock().values().for_each(|bell| bell.notify_one());
     }
 
     pub(crate) async fn passable(&self) {
@@ -144,7 +137,7 @@ impl Wire {
         } else if chance.per_mille(plan.errors) {
             // Those who say that nothing was done are right; the others do not know.
             let kinds = [
-                (ErrorKind::Busy, false),
+                (ErrorKind::Overloaded, false),
                 (ErrorKind::RateLimited, false),
                 (ErrorKind::AuthFailed, false),
                 (ErrorKind::Unavailable, false),
@@ -284,7 +277,7 @@ impl Wire {
             self.0.world.end_fault(fault, false);
             self.passable().await;
             self.0.world.count(Count::Woken);
-            if let Some(bell) = self.bells().get(&id) {
+            if let Some(bell) = self.0.bells.lock().get(&id) {
                 bell.notify_one();
             }
         });
@@ -293,9 +286,9 @@ impl Wire {
 
 /// Whether interest is registered too late: the one planted defect that has its place here.
 fn is_late() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::InterestAfterAttempt);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 
@@ -329,7 +322,7 @@ impl Backend for Wire {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
         // Interest first: a wake-up may come before the answer.
         if claim.queue.is_some() && !is_late() {
-            self.bells().entry(claim.id).or_default();
+            self.0.bells.lock().entry(claim.id).or_default();
         }
         let (id, wire) = (claim.id, self.clone());
         let (claim, session) = self.on_session(claim);
@@ -351,7 +344,7 @@ impl Backend for Wire {
         match self.0.world.plan.waits {
             Waits::Poll => std::future::pending().await,
             Waits::Push => {
-                let bell = Arc::clone(self.bells().entry(claim.id).or_default());
+                let bell = Arc::clone(self.0.bells.lock().entry(claim.id).or_default());
                 bell.notified().await;
                 Ok(Wake::Retry)
             }
@@ -367,8 +360,8 @@ impl Backend for Wire {
                     let (told, wakes) = world.store().park(world, &claim);
                     send(wakes);
                     match told {
-                        Told::Now(told) => Reply::Now(told),
-                        Told::Later(later) => Reply::Later(later),
+                        PollReply::Now(told) => Reply::Now(told),
+                        PollReply::Later(later) => Reply::Later(later),
                     }
                 };
                 let wake = self.call(true, park, move |world| world.store().unpark(&same)).await?;

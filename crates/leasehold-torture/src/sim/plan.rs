@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) cancels: u64,
     /// Acquires that are one bare attempt on the backend, perhaps repeated.
     pub(crate) bare: u64,
+    /// Acquires that go through the server.
+    pub(crate) served: u64,
     /// Holders that stay beyond their ttl.
     pub(crate) long_holds: u64,
     /// Claims of a reader-writer lock that are for reading.
@@ -64,7 +66,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(chance: &mut Chance) -> Self {
+    pub(crate) fn new(chance: &mut Chance, through_server: bool) -> Self {
         let waits = *chance.pick(&[Waits::Push, Waits::Push, Waits::LongPoll, Waits::LongPoll, Waits::Poll]);
         let names = (0..chance.between(1, 3))
             .map(|n| {
@@ -89,7 +91,8 @@ impl Plan {
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
         let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
         let slow = chance.per_mille(100);
-        let session = chance.per_mille(150);
+        // A server cannot hold locks of sessions.
+        let session = chance.per_mille(150) && !through_server;
         let steady = session || !chance.per_mille(200);
         Plan {
             waits,
@@ -111,6 +114,7 @@ impl Plan {
             lost_wakes,
             cancels,
             bare: if chance.per_mille(500) && !session { 150 } else { 0 },
+            served: if through_server { *chance.pick(&[500, 1000]) } else { 0 },
             long_holds: chance.between(0, if long { 500 } else { 200 }),
             shared: *chance.pick(&[400, 400, 800]),
             revokes: if chance.per_mille(300) && !session { revokes } else { 0 },

@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
 
 use super::time::MachineClock;
 
@@ -59,7 +60,7 @@ impl Process {
     }
 
     fn set(&self, to: Runs) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock();
         if runs.0 != Runs::Killed {
             runs.0 = to;
         }
@@ -84,7 +85,7 @@ impl Future for Part {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut runs = self.process.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.process.runs.lock();
         // Nobody else wakes one that stands still, or one that waits for what will never come.
         if !runs.1.iter().any(|waker| waker.will_wake(cx.waker())) {
             runs.1.push(cx.waker().clone());

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::count::{Count, Counts};
 use crate::check::{self, Invariant, Violation};
@@ -80,7 +81,7 @@ impl fmt::Display for SimReport {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seed = self.seed;
-        writeln!(f, "seed {seed} failed; to see it again: leasehold torture sim --seed {seed}")?;
+        writeln!(f, "seed {seed} failed; to see it again: scripts/sim.sh --seed {seed}")?;
         self.violations.iter().try_for_each(|violation| writeln!(f, "{violation}"))
     }
 }
@@ -116,7 +117,7 @@ pub fn run(seeds: Range<u64>, options: Options) -> SimReport {
                         return;
                     }
                     let (records, counts, violations) = judge(seed);
-                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut report = report.lock();
                     report.seeds += 1;
                     report.records += records;
                     report.counts.add_all(&counts);
@@ -128,7 +129,7 @@ pub fn run(seeds: Range<u64>, options: Options) -> SimReport {
             });
         }
     });
-    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut report = report.into_inner();
     report.failures.sort_by_key(|failure| failure.seed);
     report
 }

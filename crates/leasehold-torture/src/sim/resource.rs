@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::count::Count;
 use super::worker::Claiming;
@@ -24,7 +25,7 @@ impl Resource {
         let delay = world.chance().millis(0, world.plan.delay);
         world.sleep(delay).await;
         let before = {
-            let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut highest = self.highest.lock();
             let highest = highest.entry(claiming.lock).or_default();
             let before = *highest;
             *highest = before.max(fence);

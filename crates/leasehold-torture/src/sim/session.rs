@@ -99,7 +99,7 @@ impl Wire {
             return (claim, None);
         }
         claim.ttl = ENDLESS;
-        let mut line = self.line();
+        let mut line = self.0.line.lock();
         if line.current == 0 {
             line.current = self.world().sessions.fetch_add(1, Ordering::Relaxed);
         }
@@ -110,12 +110,12 @@ impl Wire {
 
     /// The session that is open; 0 if none is.
     pub(crate) fn session(&self) -> u64 {
-        self.line().current
+        self.0.line.lock().current
     }
 
     /// Whether what was claimed by this id is on the session that is open.
     pub(crate) fn is_on(&self, id: &LeaseId) -> bool {
-        let line = self.line();
+        let line = self.0.line.lock();
         line.current != 0 && line.of.get(id) == Some(&line.current)
     }
 
@@ -135,7 +135,7 @@ impl Wire {
     }
 
     fn hang_up_after(&self, pause: Duration, number: u64) {
-        let mut line = self.line();
+        let mut line = self.0.line.lock();
         if number == 0 || line.current != number {
             return;
         }
@@ -160,7 +160,7 @@ impl Wire {
 
     /// The process ends, and its session with it.
     pub(crate) fn close(&self) {
-        self.line().closed = true;
+        self.0.line.lock().closed = true;
         self.hang_up(self.session());
     }
 
@@ -169,7 +169,7 @@ impl Wire {
         loop {
             tokio::time::sleep(ASKS).await;
             let (number, closed) = {
-                let line = self.line();
+                let line = self.0.line.lock();
                 (line.current, line.closed)
             };
             if closed {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::Seen;
+use super::SimRun;
 use crate::history::record::{Fault, Kind, Mode};
 
-impl fmt::Display for Seen {
+impl fmt::Display for SimRun {
     /// One line for each record, in the order of time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {}", self.setting.seed, self.setting.configuration)?;

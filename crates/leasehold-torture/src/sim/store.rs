@@ -1,6 +1,6 @@
 //! The simulated store: the real state machine of each name, durable; and whom to tell that they may go in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use leasehold::backend::{Attempt, Claim, Grant, Release, Released, Renewed, Wake};
 use leasehold::clock::{Clock as _, Moment};
@@ -12,6 +12,8 @@ use super::count::{Count, Counts};
 use super::network::Wire;
 use super::session::Sessions;
 use super::world::World;
+#[cfg(feature = "__bugs")]
+use crate::defects::state::{apply, restarted};
 
 /// Whether the store answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,8 +53,8 @@ struct Parked {
     reply: oneshot::Sender<Result<Wake>>,
 }
 
-/// What a wait is told when it arrives.
-pub(crate) enum Told {
+/// The reply to a long poll: at once, or when the claim can enter.
+pub(crate) enum PollReply {
     Now(Result<Wake>),
     Later(oneshot::Receiver<Result<Wake>>),
 }
@@ -78,26 +80,26 @@ impl Store {
     }
 
     /// A long poll arrived.
-    pub(crate) fn park(&mut self, world: &World, claim: &Claim) -> (Told, Wakes) {
+    pub(crate) fn park(&mut self, world: &World, claim: &Claim) -> (PollReply, Wakes) {
         let since = world.store_clock.now();
         let queued = self.names.get(&claim.name).is_some_and(|entry| entry.state.is_queued(&claim.id));
         if !queued {
-            return (Told::Now(Ok(Wake::Retry)), Wakes::default());
+            return (PollReply::Now(Ok(Wake::Retry)), Wakes::default());
         }
         let mut claim = claim.clone();
         claim.first = false;
         let (answer, wakes) = self.apply(world, &claim.name, Op::Acquire(&claim));
         let told = match answer {
-            Ok(Answer::Acquired(Attempt::Granted(grant))) => Told::Now(Ok(Wake::Granted(grant))),
+            Ok(Answer::Acquired(Attempt::Granted(grant))) => PollReply::Now(Ok(Wake::Granted(grant))),
             Ok(Answer::Acquired(Attempt::Busy(_))) => {
                 let (reply, later) = oneshot::channel();
                 let entry = self.names.entry(claim.name.clone()).or_default();
                 if let Some(older) = entry.parked.insert(claim.id, Parked { claim, since, reply }) {
                     let _ = older.reply.send(Ok(Wake::Retry));
                 }
-                Told::Later(later)
+                PollReply::Later(later)
             }
-            _ => Told::Now(Ok(Wake::Retry)),
+            _ => PollReply::Now(Ok(Wake::Retry)),
         };
         (told, wakes)
     }
@@ -142,9 +144,7 @@ impl Store {
         self.epoch += 1;
         self.end_sessions(world);
         for entry in self.names.values_mut() {
-            let ids: BTreeSet<_> = entry.state.ids().collect();
-            let rows = ids.into_iter().filter_map(|id| Some((id, entry.state.row(&id)?)));
-            let state = State::from_rows(entry.state.last_fence(), entry.state.version(), rows);
+            let state = restarted(&entry.state);
             // Open long polls break with their connections.
             *entry = Entry { state, expired: entry.expired, ..Entry::default() };
         }
@@ -170,7 +170,7 @@ impl Entry {
             }
         }
         let mut wake = Vec::new();
-        let answer = self.state.apply(now, op, &mut wake);
+        let answer = apply(&mut self.state, now, op, &mut wake);
         self.count(op, &answer, counts);
         let mut wakes = Wakes::default();
         let mut next = 0;
@@ -180,7 +180,7 @@ impl Entry {
                 wakes.0.push((wire.clone(), id));
             }
             let Some(parked) = self.parked.remove(&id) else { continue };
-            let answer = self.state.apply(now, Op::Acquire(&parked.claim), &mut wake);
+            let answer = apply(&mut self.state, now, Op::Acquire(&parked.claim), &mut wake);
             self.count(Op::Acquire(&parked.claim), &answer, counts);
             let told = match answer {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => {
@@ -208,6 +208,19 @@ impl Entry {
             _ => {}
         }
     }
+}
+
+#[cfg(not(feature = "__bugs"))]
+fn apply(state: &mut State, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Result<Answer> {
+    state.apply(now, op, wake)
+}
+
+/// A name, put together from its rows.
+#[cfg(not(feature = "__bugs"))]
+fn restarted(state: &State) -> State {
+    let ids: std::collections::BTreeSet<_> = state.ids().collect();
+    let rows = ids.into_iter().filter_map(|id| Some((id, state.row(&id)?)));
+    State::from_rows(state.last_fence(), state.version(), rows)
 }
 
 /// The time by the store's clocks.

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold::clock::Clock;
 use leasehold::{ErrorKind, Mode as LockMode, Result};
-use leasehold::{Guard, Locks, LostReason, State};
+use leasehold::{Guard, GuardState, Locks, LostReason};
 
 use super::count::Count;
 use super::network::Wire;
 use super::process::Process;
 use super::resource::Resource;
+use super::served::Server;
 use super::world::World;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION, hash};
 
@@ -21,6 +23,7 @@ pub(crate) struct Worker {
     pub(crate) process: Arc<Process>,
     pub(crate) locks: Locks,
     pub(crate) resource: Arc<Resource>,
+    server: Option<Server>,
     claims: AtomicU64,
     tasks: AtomicU32,
 }
@@ -46,8 +49,14 @@ pub(crate) fn start(
     if plan.session {
         process.spawn(wire.clone().keep_alive());
     }
-    let builder = Locks::builder(Arc::new(wire.clone()))
-        .clock(Arc::clone(&process.clock) as Arc<dyn leasehold::clock::Clock>)
+    let clock: Arc<dyn Clock> = process.clock.clone();
+    #[cfg(feature = "__bugs")]
+    let clock = crate::defects::clock(clock);
+    let builder = Locks::builder(Arc::new(wire.clone()));
+    #[cfg(feature = "__bugs")]
+    let builder = crate::defects::client::plant(builder, clock.clone());
+    let builder = builder
+        .clock(clock)
         .owner(format!("process-{}", process.number))
         .ttl(plan.ttl)
         .request_timeout(plan.request_timeout)
@@ -55,7 +64,9 @@ pub(crate) fn start(
     let (locks, background) = builder.build_apart();
     world.write(world.record(Kind::Begin, process.number));
     process.spawn(background);
+    let server = (plan.served > 0).then(|| Server::new(&locks)).flatten();
     let worker = Arc::new(Worker {
+        server,
         world: Arc::clone(world),
         process: Arc::clone(&process),
         locks,
@@ -63,7 +74,7 @@ pub(crate) fn start(
         claims: AtomicU64::new(0),
         tasks: AtomicU32::new(u32::from(plan.tasks)),
     });
-    let ended = Arc::new(std::sync::Mutex::new(Some(ended)));
+    let ended = Arc::new(parking_lot::Mutex::new(Some(ended)));
     for task in 0..plan.tasks {
         let (worker, ended, wire) = (Arc::clone(&worker), Arc::clone(&ended), wire.clone());
         process.spawn(async move {
@@ -75,7 +86,7 @@ pub(crate) fn start(
             worker.locks.close().await;
             wire.close();
             worker.world.write(worker.world.record(Kind::End, worker.process.number));
-            let ended = ended.lock().ok().and_then(|mut ended| ended.take());
+            let ended = ended.lock().take();
             if let Some(ended) = ended {
                 ended();
             }
@@ -90,12 +101,18 @@ impl Worker {
             let pause = world.chance().millis(0, 60);
             world.sleep(pause).await;
             let claiming = self.claim(task);
-            let (bare, revoke) = {
+            let (bare, revoke, served) = {
                 let mut chance = world.chance();
-                (chance.per_mille(world.plan.bare), chance.per_mille(world.plan.revokes))
+                (
+                    chance.per_mille(world.plan.bare),
+                    chance.per_mille(world.plan.revokes),
+                    self.server.is_some() && chance.per_mille(world.plan.served),
+                )
             };
             if revoke {
                 claiming.revoke().await;
+            } else if let Some(server) = self.server.as_ref().filter(|_| served) {
+                claiming.served(server).await;
             } else if bare {
                 claiming.bare().await;
             } else if let Some(guard) = claiming.acquire().await {
@@ -327,7 +344,7 @@ impl Claiming {
         let outcome = cut_short(guard.release(), cut).await;
         let (kind, count) = match outcome {
             None => (Kind::ReleaseDropped, Count::ReleaseDropped),
-            Some(Ok(State::Released)) => (Kind::Released, Count::Released),
+            Some(Ok(GuardState::Released)) => (Kind::Released, Count::Released),
             Some(Ok(_)) => (Kind::ReleasedNothing, Count::ReleasedNothing),
             Some(Err(_)) => (Kind::ReleaseFailed, Count::ReleaseFailed),
         };

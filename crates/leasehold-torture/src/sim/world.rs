@@ -1,10 +1,11 @@
 //! What everybody in a simulation shares: true time, chance, the store, and the book in which all is written down.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::chance::Chance;
@@ -40,15 +41,11 @@ pub(crate) struct World {
     counts: Mutex<Counts>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let time = Time::new();
         let mut chance = Chance::new(seed);
-        let plan = Plan::new(&mut chance);
+        let plan = Plan::new(&mut chance, super::through_server(seed));
         Arc::new(World {
             store_clock: MachineClock::new(&time, 0),
             time,
@@ -66,16 +63,16 @@ impl World {
 
     /// Chance. Not to be kept.
     pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
-        lock(&self.chance)
+        self.chance.lock()
     }
 
     /// The store. Not to be kept.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
-        lock(&self.store)
+        self.store.lock()
     }
 
     pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
-        lock(&self.counts)
+        self.counts.lock()
     }
 
     /// That happened.
@@ -94,7 +91,7 @@ impl World {
 
     /// Writes a record down.
     pub(crate) fn write(&self, record: Record) {
-        lock(&self.book).entry(record.worker).or_default().push(record);
+        self.book.lock().entry(record.worker).or_default().push(record);
     }
 
     /// Writes down that a fault begins: of a process, or a number of its own.
@@ -126,7 +123,7 @@ impl World {
 
     /// All that was written down, by who wrote it.
     pub(crate) fn histories(&self) -> Vec<Vec<Record>> {
-        lock(&self.book).values().cloned().collect()
+        self.book.lock().values().cloned().collect()
     }
 
     /// Sleeps, unless it is for no time at all.

@@ -9,8 +9,8 @@ use crate::clock::Clocks;
 use crate::ground::Ground;
 use crate::history::record::{Fault, Kind, Log, Record};
 use crate::plan::{Plan, Planned};
-use crate::proxy::{Direction, HeldRequest};
 use crate::worker::now;
+use leasehold_testbed::proxy::{Direction, HeldRequest};
 
 use super::crew::{At, Crew};
 use super::landed::Faults;

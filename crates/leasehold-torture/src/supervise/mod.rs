@@ -117,7 +117,7 @@ impl Order {
     /// Runs it, has it judged, and writes the report.
     ///
     /// Call it on a thread that lives as long as this takes: what it starts ends with that thread. The binary must
-    /// begin with [`roles::play`].
+    /// begin with [`roles::play_if_asked`].
     ///
     /// # Errors
     /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
@@ -165,9 +165,9 @@ impl Order {
     }
 }
 
-/// What the supervisor itself has seen.
+/// What the supervisor observed of a run.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) configuration: String,
     pub(crate) promises: Promises,
     pub(crate) faults: Faults,
@@ -186,7 +186,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn run(&self) -> io::Result<Seen> {
+    fn run(&self) -> io::Result<Observed> {
         let Order { store, profile, .. } = *self.order;
         self.say("starting the store");
         let clocks = if profile == Profile::Clock { Some(Clocks::new()?) } else { None };
@@ -259,7 +259,7 @@ impl Run<'_> {
         setting.write(self.out)?;
         self.say("judging");
         let (configuration, promises) = (setting.configuration, setting.promises);
-        Ok(Seen { configuration, promises, faults, looks, processes, stuck, worked, others })
+        Ok(Observed { configuration, promises, faults, looks, processes, stuck, worked, others })
     }
 
     /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
@@ -267,7 +267,8 @@ impl Run<'_> {
         let url = ground.own_url();
         if ground.room().is_some() && !self.order.store.has_server() {
             // Only its workers can see it.
-            let info = leasehold::stores().into_iter().find(|info| info.scheme == self.order.store.as_str());
+            let mut infos = leasehold::stores().into_iter().map(|store| store.info);
+            let info = infos.find(|info| info.scheme == self.order.store.as_str());
             return info.ok_or_else(|| io::Error::other("this build has no such store"));
         }
         let locks = self.runtime.block_on(Locks::connect(&url)).map_err(io::Error::other)?;
@@ -469,9 +470,9 @@ impl Run<'_> {
 
 /// Whether no fault is made: a planted defect.
 fn does_nothing() -> bool {
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::NoFaultIsMade);
-    #[cfg(not(feature = "bugs"))]
+    #[cfg(not(feature = "__bugs"))]
     false
 }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::blocking::{Guard, Locks};
-use leasehold::{Error, Result, State};
+use leasehold::{Error, GuardState, Result};
 use tokio::sync::watch;
 
-use crate::dice::Dice;
 use crate::history::record::{Face, Kind, Log, Mode};
 use crate::history::setting::Name;
+use leasehold_testbed::dice::Dice;
 
 use super::pen::{AnyGuard as _, Pen, now};
 use super::{Part, Task, queue};
@@ -165,7 +165,7 @@ impl Blocking {
             return drop(guard);
         }
         let kind = match guard.release() {
-            Ok(State::Released) => Kind::Released,
+            Ok(GuardState::Released) => Kind::Released,
             Ok(_) => Kind::ReleasedNothing,
             Err(_) => Kind::ReleaseFailed,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, Result, State};
+use leasehold::{Guard, GuardState, Result};
 
 use crate::history::record::{Face, Kind, Mode};
 
@@ -220,7 +220,7 @@ impl Player {
             None => Some(guard.release().await),
         };
         let kind = match answer {
-            Some(Ok(State::Released)) => Kind::Released,
+            Some(Ok(GuardState::Released)) => Kind::Released,
             Some(Ok(_)) => Kind::ReleasedNothing,
             Some(Err(_)) => Kind::ReleaseFailed,
             None => Kind::ReleaseDropped,

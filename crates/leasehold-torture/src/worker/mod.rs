@@ -20,13 +20,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::Locks;
+#[cfg(feature = "__bugs")]
+use leasehold::clock::SystemClock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::dice::Dice;
 use crate::history::record::{Kind, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::resource;
+use leasehold_testbed::dice::Dice;
 
 pub(crate) use crowd::{CrowdPart, locks as locks_of_crowd};
 pub(crate) use part::{Part, all as locks_of};
@@ -191,6 +193,8 @@ async fn connect(task: &Task, finished: &watch::Receiver<bool>) -> Option<Locks>
         };
         match connected {
             Ok(Ok(builder)) => {
+                #[cfg(feature = "__bugs")]
+                let builder = crate::defects::client::plant(builder, Arc::new(SystemClock));
                 let patience = Duration::from_millis(task.patience_ms);
                 let locks = builder.build().with_options(|options| {
                     options.ttl = task.ttl();

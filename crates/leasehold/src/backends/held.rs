@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::backend::{Attempt, Claim, Gone, Grant, Release, Renewal, SPENT_FOR};
 use crate::clock::Moment;
+use crate::engine::reporter;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 /// Spent ids below which nobody looks for those to forget.
 const PURGE_FROM: usize = 1024;

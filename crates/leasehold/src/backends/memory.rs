@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::backend::{
     Attempt, Backend, Claim, Grant, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
@@ -66,10 +67,11 @@ struct Entry {
 impl Memory {
     /// An empty store.
     pub fn new() -> Self {
-        Memory::with_clock(Arc::new(SystemClock))
+        Memory::build(Arc::new(SystemClock), Fence::RETENTION)
     }
 
     /// An empty store on another clock: for tests.
+    #[cfg(feature = "test-util")]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Memory::build(clock, Fence::RETENTION)
     }
@@ -102,7 +104,7 @@ impl Memory {
 
     fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
         let index = self.inner.hasher.hash_one(name.stored()) as usize % SHARDS;
-        lock(&self.inner.shards[index])
+        self.inner.shards[index].lock()
     }
 
     /// One verb on one name, and the attempts of those it lets in.
@@ -134,7 +136,7 @@ impl Memory {
     /// Looks at every name, shard by shard.
     fn scan(&self, mut look: impl FnMut(&Arc<str>, &Entry, Now)) {
         for shard in &self.inner.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let (now, _) = self.read_clock();
             shard.names.iter().for_each(|(stored, entry)| look(stored, entry, now));
         }
@@ -251,7 +253,7 @@ impl Backend for Memory {
     async fn sweep(&self) -> Result<Swept> {
         let mut total = Swept::default();
         for shard in &self.inner.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             let (now, at) = self.read_clock();
             total += shard.sweep(now, at, self.inner.retention);
         }
@@ -267,11 +269,6 @@ fn names(stored: Vec<Arc<str>>) -> Result<Vec<Name>> {
 /// The state machine answers each verb in kind.
 fn unexpected(answer: &Answer) -> Error {
     Error::new(ErrorKind::Internal, format!("the state machine answered out of turn: {answer:?}"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The state machine does not panic; should it ever, the others go on with what is there.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shard {
@@ -377,7 +374,7 @@ mod tests {
             }
             clock.0.fetch_add(retention + 10_000_000, std::sync::atomic::Ordering::SeqCst);
         }
-        let names: usize = memory.inner.shards.iter().map(|shard| lock(shard).names.len()).sum();
+        let names: usize = memory.inner.shards.iter().map(|shard| shard.lock().names.len()).sum();
         assert!(names < 2 * 200_000 / 3, "{names} names are kept");
     }
 }

@@ -7,14 +7,17 @@ mod held;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod memory;
-#[cfg(feature = "redis")]
-mod per_runtime;
 #[cfg(any(all(feature = "file", unix), all(feature = "sqlite", target_os = "linux")))]
 mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "postgres", all(feature = "sqlite", target_os = "linux")))]
+mod queries;
 #[cfg(feature = "redis")]
 pub mod redis;
+// Redis needs all of it, others a part.
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+pub(crate) mod runtimes;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub mod sqlite;
 mod waiting;

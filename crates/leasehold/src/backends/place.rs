@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::finding::{Finding, IN_MEMORY};
+use crate::doctor::{Finding, IN_MEMORY};
 
 /// The file system that holds a path, as the kernel names it.
 fn file_system(path: &Path) -> Option<String> {

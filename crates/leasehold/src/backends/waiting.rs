@@ -3,8 +3,10 @@
 
 use std::collections::{HashMap, hash_map};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
 
 use crate::backend::{Attempt, Claim, Grant, Release};
 use crate::clock::Moment;
@@ -92,9 +94,9 @@ impl Waiting {
 }
 
 /// Where one who waits in this process finds what its wake-up brought.
-pub(crate) struct Slot(Mutex<Inside>);
+pub(crate) struct Slot(Mutex<Bell>);
 
-struct Inside {
+struct Bell {
     /// Woken; with a grant, and when it was measured, if the attempt was made for it.
     rung: Option<Option<(Grant, Moment)>>,
     waker: Option<Waker>,
@@ -103,20 +105,16 @@ struct Inside {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Slot(Mutex::new(Inside { rung: None, waker: None, pending: 0 })))
+        Arc::new(Slot(Mutex::new(Bell { rung: None, waker: None, pending: 0 })))
     }
 
     /// Wakes its waiter.
     pub(crate) fn ring(&self, grant: Option<(Grant, Moment)>) {
         let waker = {
-            let mut inside = self.lock();
-            inside.rung = Some(grant);
-            inside.waker.take()
+            let mut bell = self.0.lock();
+            bell.rung = Some(grant);
+            bell.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -125,7 +123,7 @@ impl Slot {
 
     /// Whether somebody is waiting to be rung at this moment.
     pub(crate) fn is_waited_on(&self) -> bool {
-        self.lock().pending > 0
+        self.0.lock().pending > 0
     }
 
     /// Waits to be rung.
@@ -135,11 +133,11 @@ impl Slot {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Option<(Grant, Moment)>> {
-        let mut inside = self.lock();
-        match &mut inside.rung {
+        let mut bell = self.0.lock();
+        match &mut bell.rung {
             Some(grant) => Poll::Ready(grant.take()),
             None => {
-                inside.waker = Some(cx.waker().clone());
+                bell.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
@@ -151,13 +149,13 @@ struct Pending<'a>(&'a Slot);
 
 impl<'a> Pending<'a> {
     fn new(slot: &'a Slot) -> Self {
-        slot.lock().pending += 1;
+        slot.0.lock().pending += 1;
         Pending(slot)
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.0.lock().pending -= 1;
+        self.0.0.lock().pending -= 1;
     }
 }

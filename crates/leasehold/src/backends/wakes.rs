@@ -6,12 +6,13 @@
 //! is told to try again, so that nothing can be missed in between.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -19,10 +20,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::waiting::Slot;
 use crate::backend::{Claim, Wake};
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 /// While somebody waits, the connection is asked this often whether it is there.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -63,13 +64,13 @@ pub(crate) struct Wakes<S> {
 
 struct Table {
     channel: String,
-    inside: Mutex<Inside>,
+    expected: Mutex<Expected>,
     /// Rings when somebody has to wait.
     bell: Notify,
 }
 
 #[derive(Default)]
-struct Inside {
+struct Expected {
     waiting: HashMap<u64, Waiter>,
     numbers: HashMap<(Name, LeaseId), u64>,
     last: u64,
@@ -89,7 +90,7 @@ impl<S: Subscribe> Wakes<S> {
     pub(crate) fn new(prefix: &str, store: Arc<S>, runtime: Handle) -> Self {
         // As unguessable as an id: nobody else needs to know it.
         let channel = format!("{prefix}{}", LeaseId::random().expose());
-        let table = Arc::new(Table { channel, inside: Mutex::default(), bell: Notify::new() });
+        let table = Arc::new(Table { channel, expected: Mutex::default(), bell: Notify::new() });
         Wakes { table, store, runtime, listener: OnceLock::new() }
     }
 
@@ -103,14 +104,14 @@ impl<S: Subscribe> Wakes<S> {
     pub(crate) fn enter(&self, claim: &Claim, ticket_ttl: Duration) -> u64 {
         let key = (claim.name.clone(), claim.id);
         let until = Instant::now() + ticket_ttl.min(LONGEST_PLACE);
-        let mut inside = self.table.inside();
-        let Inside { waiting, numbers, last, .. } = &mut *inside;
+        let mut expected = self.table.expected.lock();
+        let Expected { waiting, numbers, last, .. } = &mut *expected;
         let number = *numbers.entry(key.clone()).or_insert_with(|| {
             *last += 1;
             *last
         });
         let older = waiting.insert(number, Waiter { key, slot: Slot::new(), until });
-        drop(inside);
+        drop(expected);
         // A newer attempt with the same id takes over from the older one, which learns so by trying again.
         ring(older);
         number
@@ -118,10 +119,10 @@ impl<S: Subscribe> Wakes<S> {
 
     /// Takes out a claim that no longer waits. Whoever still waits on it learns so by trying again.
     pub(crate) fn leave(&self, name: &Name, id: &LeaseId) {
-        let mut inside = self.table.inside();
-        let number = inside.numbers.remove(&(name.clone(), *id));
-        let gone = number.and_then(|number| inside.waiting.remove(&number));
-        drop(inside);
+        let mut expected = self.table.expected.lock();
+        let number = expected.numbers.remove(&(name.clone(), *id));
+        let gone = number.and_then(|number| expected.waiting.remove(&number));
+        drop(expected);
         ring(gone);
     }
 
@@ -137,13 +138,13 @@ impl<S: Subscribe> Wakes<S> {
     /// Waits until the claim is called, or nothing is sure any more.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let slot = {
-            let inside = self.table.inside();
-            let number = inside.numbers.get(&(claim.name.clone(), claim.id));
+            let expected = self.table.expected.lock();
+            let number = expected.numbers.get(&(claim.name.clone(), claim.id));
             // Not there: it has come to an end. Trying again tells.
-            let Some(waiter) = number.and_then(|number| inside.waiting.get(number)) else {
+            let Some(waiter) = number.and_then(|number| expected.waiting.get(number)) else {
                 return Ok(Wake::Retry);
             };
-            if inside.down {
+            if expected.down {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     "the connection for wake-ups is down; until it is back the client polls",
@@ -165,10 +166,6 @@ impl<S> Drop for Wakes<S> {
 }
 
 impl Table {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a connection while somebody waits. Runs until it is aborted.
     async fn listen<S: Subscribe>(&self, store: &S) {
         let mut told = false;
@@ -236,32 +233,32 @@ impl Table {
 
     /// Tells those with these numbers.
     fn call(&self, numbers: &str) {
-        let inside = self.inside();
-        let called = numbers.split(' ').filter_map(|number| inside.waiting.get(&number.parse().ok()?));
+        let expected = self.expected.lock();
+        let called = numbers.split(' ').filter_map(|number| expected.waiting.get(&number.parse().ok()?));
         let slots: Vec<_> = called.map(|waiter| Arc::clone(&waiter.slot)).collect();
-        drop(inside);
+        drop(expected);
         slots.iter().for_each(|slot| slot.ring(None));
     }
 
     /// The connection has come or gone: everybody tries again.
     fn change(&self, down: bool) {
-        let mut inside = self.inside();
-        inside.down = down;
-        let slots: Vec<_> = inside.waiting.values().map(|waiter| Arc::clone(&waiter.slot)).collect();
-        drop(inside);
+        let mut expected = self.expected.lock();
+        expected.down = down;
+        let slots: Vec<_> = expected.waiting.values().map(|waiter| Arc::clone(&waiter.slot)).collect();
+        drop(expected);
         slots.iter().for_each(|slot| slot.ring(None));
     }
 
     /// Whether anybody waits whose place has not lapsed; the others are taken out.
     fn is_awaited(&self) -> bool {
         let now = Instant::now();
-        let mut inside = self.inside();
-        let Inside { waiting, numbers, .. } = &mut *inside;
+        let mut expected = self.expected.lock();
+        let Expected { waiting, numbers, .. } = &mut *expected;
         let lapsed = waiting.extract_if(|_, waiter| waiter.until <= now);
         let lapsed: Vec<Waiter> = lapsed.map(|(_, waiter)| waiter).collect();
         lapsed.iter().for_each(|waiter| _ = numbers.remove(&waiter.key));
         let is_awaited = !waiting.is_empty();
-        drop(inside);
+        drop(expected);
         ring(lapsed);
         is_awaited
     }
@@ -274,8 +271,8 @@ impl Table {
 }
 
 /// Not under the lock: a waker may do anything.
-fn ring(waiters: impl IntoIterator<Item = Waiter>) {
-    waiters.into_iter().for_each(|waiter| waiter.slot.ring(None));
+fn ring(expected: impl IntoIterator<Item = Waiter>) {
+    expected.into_iter().for_each(|waiter| waiter.slot.ring(None));
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::block_on;
 use crate::backend::Mode;
-use crate::cell::{LostReason, State};
+use crate::client::guard::LostSignal;
+use crate::engine::held::{GuardState, LostReason};
 use crate::error::Result;
 use crate::fence::Fence;
-use crate::guard::LostSignal;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -22,56 +22,52 @@ use crate::name::Name;
 pub struct Guard(pub(super) crate::Guard);
 
 impl Guard {
-    /// What is locked.
+    /// As [`leasehold::Guard::name`](crate::Guard::name).
     pub fn name(&self) -> &Name {
         self.0.name()
     }
 
-    /// How it is held.
+    /// As [`leasehold::Guard::mode`](crate::Guard::mode).
     pub fn mode(&self) -> Mode {
         self.0.mode()
     }
 
-    /// The fencing token: pass it along with every write to what the lock protects.
+    /// As [`leasehold::Guard::fence`](crate::Guard::fence).
     pub fn fence(&self) -> Fence {
         self.0.fence()
     }
 
-    /// The id of the lease: a secret.
+    /// As [`leasehold::Guard::lease_id`](crate::Guard::lease_id).
     pub fn lease_id(&self) -> LeaseId {
         self.0.lease_id()
     }
 
-    /// The owner label.
+    /// As [`leasehold::Guard::owner`](crate::Guard::owner).
     pub fn owner(&self) -> &str {
         self.0.owner()
     }
 
-    /// How long the acquire took.
+    /// As [`leasehold::Guard::waited`](crate::Guard::waited).
     pub fn waited(&self) -> Duration {
         self.0.waited()
     }
 
-    /// In how many attempts it was granted.
+    /// As [`leasehold::Guard::attempts`](crate::Guard::attempts).
     pub fn attempts(&self) -> u32 {
         self.0.attempts()
     }
 
-    /// What is known about the lease now, without asking the store.
-    pub fn state(&self) -> State {
+    /// As [`leasehold::Guard::state`](crate::Guard::state).
+    pub fn state(&self) -> GuardState {
         self.0.state()
     }
 
-    /// How long the lease may be relied on unless it is renewed, without asking the store. Zero when
-    /// it is not held; `None` for session locks, which have no ttl.
+    /// As [`leasehold::Guard::valid_for`](crate::Guard::valid_for).
     pub fn valid_for(&self) -> Option<Duration> {
         self.0.valid_for()
     }
 
-    /// Whether the lock may be relied on at this moment, without asking the store.
-    ///
-    /// # Errors
-    /// `Lost` if not.
+    /// As [`leasehold::Guard::check`](crate::Guard::check).
     pub fn check(&self) -> Result<()> {
         self.0.check()
     }
@@ -90,37 +86,22 @@ impl Guard {
         self.0.client().block_on(lost).unwrap_or_else(|_| self.lost().now())
     }
 
-    /// Renews now, to last at least this long from now. Never shortens. Automatic renewal goes on.
-    ///
-    /// # Errors
-    /// `Lost` if the lease is gone; `InvalidArgument` for a bad ttl; faults of the store, which leave the
-    /// guard `AtRisk`.
+    /// As [`leasehold::Guard::renew_for`](crate::Guard::renew_for), blocking.
     pub fn renew_for(&self, ttl: Duration) -> Result<()> {
         self.0.client().block_on(self.0.renew_for(ttl))
     }
 
-    /// Lets the lease end this soon unless renewed, and renews it for no longer from here on.
-    ///
-    /// # Errors
-    /// As [`renew_for`](Guard::renew_for).
+    /// As [`leasehold::Guard::shorten_to`](crate::Guard::shorten_to), blocking.
     pub fn shorten_to(&self, ttl: Duration) -> Result<()> {
         self.0.client().block_on(self.0.shorten_to(ttl))
     }
 
-    /// Turns an exclusive lease into a shared one, with nobody in between. Readers that wait enter.
-    ///
-    /// From the call on the guard is only shared, whatever the store answers. Downgrading a shared
-    /// guard does nothing.
-    ///
-    /// # Errors
-    /// `Lost` if the lease is gone; `Mismatch` for a permit; `Unsupported` where the store cannot;
-    /// faults of the store.
+    /// As [`leasehold::Guard::downgrade`](crate::Guard::downgrade), blocking.
     pub fn downgrade(&self) -> Result<()> {
         self.0.client().block_on(self.0.downgrade())
     }
 
-    /// Gives up the guard but not the lease: as plain data it can go to another process, or become a
-    /// guard again with [`Locks::adopt`](super::Locks::adopt). Nothing renews it from here on.
+    /// As [`leasehold::Guard::into_lease`](crate::Guard::into_lease).
     pub fn into_lease(self) -> Lease {
         self.0.into_lease()
     }
@@ -130,16 +111,10 @@ impl Guard {
         self.0
     }
 
-    /// Releases and waits for the answer: `Released`, or `Lost` if the store no longer had the lease.
-    ///
-    /// Also sent for a guard that is `Lost`: it acts only on this very lease. If the store does not
-    /// answer it is tried again for [`Options::release_timeout`](crate::Options::release_timeout).
-    ///
-    /// # Errors
-    /// Faults of the store. The lease then ends when its ttl passes.
-    pub fn release(self) -> Result<State> {
+    /// As [`leasehold::Guard::release`](crate::Guard::release), blocking.
+    pub fn release(self) -> Result<GuardState> {
         if self.0.is_copy() {
-            return Ok(State::Lost);
+            return Ok(GuardState::Lost);
         }
         let client = self.0.client().clone();
         client.block_on(self.0.release())

@@ -50,37 +50,28 @@ use crate::options::{Options, option_setters};
 pub struct Leasing(pub(super) crate::Leasing);
 
 impl Leasing {
-    /// Sets how the name is shared.
+    /// As [`leasehold::Leasing::mode`](crate::Leasing::mode).
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         Leasing(self.0.mode(mode))
     }
 
-    /// The name that is locked.
+    /// As [`leasehold::Leasing::name`](crate::Leasing::name).
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// Waits its turn, at most [`Options::max_wait`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](super::Mutex::lock).
+    /// As [`leasehold::Leasing::acquire`](crate::Leasing::acquire), blocking.
     pub fn acquire(&self) -> Result<Lease> {
         self.block_on(self.0.acquire())
     }
 
-    /// One attempt: `None` if somebody else holds it.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::Leasing::try_acquire`](crate::Leasing::try_acquire), blocking.
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         self.block_on(self.0.try_acquire())
     }
 
-    /// Waits its turn for at most `timeout`. Zero is one attempt.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::Leasing::try_acquire_for`](crate::Leasing::try_acquire_for), blocking.
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Lease>> {
         self.block_on(self.0.try_acquire_for(timeout))
     }

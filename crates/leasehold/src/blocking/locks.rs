@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::{Guard, Leasing, Lock, Mutex, RwLock, Semaphore, block_on};
 use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
-use crate::diagnostics::LeaseInfo;
+use crate::client::diagnostics::LeaseInfo;
+use crate::client::locks::LocksBuilder;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
-use crate::locks::LocksBuilder;
 use crate::name::Name;
 use crate::options::Options;
 
@@ -32,16 +32,12 @@ use crate::options::Options;
 pub struct Locks(crate::Locks);
 
 impl Locks {
-    /// A client of a backend, with the default options.
+    /// As [`leasehold::Locks::new`](crate::Locks::new).
     pub fn new(backend: impl Backend) -> Self {
         Locks(crate::Locks::new(backend))
     }
 
-    /// A client of the store that a URL names: see [`leasehold::Locks::connect`](crate::Locks::connect).
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a URL that cannot be one; `Unsupported` for a store that this build does
-    /// not have; faults of the store. The URL itself, which may hold a password, is in no error.
+    /// As [`leasehold::Locks::connect`](crate::Locks::connect), blocking.
     pub fn connect(url: &str) -> Result<Self> {
         Ok(Locks::connect_builder(url)?.build().into())
     }
@@ -64,124 +60,94 @@ impl Locks {
         self.0
     }
 
-    /// The same client with other defaults. Locks made before keep theirs.
+    /// As [`leasehold::Locks::with_options`](crate::Locks::with_options).
     #[must_use]
     pub fn with_options(&self, change: impl FnOnce(&mut Options)) -> Self {
         Locks(self.0.with_options(change))
     }
 
-    /// The same client with names in another namespace.
+    /// As [`leasehold::Locks::with_namespace`](crate::Locks::with_namespace).
     #[must_use]
     pub fn with_namespace(&self, namespace: impl Into<Arc<str>>) -> Self {
         Locks(self.0.with_namespace(namespace))
     }
 
-    /// What the store is and can do; its [`scheme`](Info::scheme) is a label that never changes.
+    /// As [`leasehold::Locks::info`](crate::Locks::info).
     pub fn info(&self) -> Info {
         self.0.info()
     }
 
-    /// The store itself.
+    /// As [`leasehold::Locks::backend`](crate::Locks::backend).
     pub fn backend(&self) -> &Arc<dyn Backend> {
         self.0.backend()
     }
 
-    /// The defaults of this client's locks.
+    /// As [`leasehold::Locks::options`](crate::Locks::options).
     pub fn options(&self) -> &Options {
         self.0.options()
     }
 
-    /// A name in this client's namespace.
-    ///
-    /// # Errors
-    /// `InvalidArgument`, as [`Name::within`].
+    /// As [`leasehold::Locks::name`](crate::Locks::name).
     pub fn name(&self, name: impl AsRef<str>) -> Result<Name> {
         self.0.name(name)
     }
 
-    /// A mutex: one holder at a time. It is the write side of the [`rwlock`](Locks::rwlock) of that name.
+    /// As [`leasehold::Locks::mutex`](crate::Locks::mutex).
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex { lock: Lock(self.0.mutex(name).lock) }
     }
 
-    /// A reader-writer lock: many readers, or one writer.
+    /// As [`leasehold::Locks::rwlock`](crate::Locks::rwlock).
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock { lock: Lock(self.0.rwlock(name).lock) }
     }
 
-    /// A semaphore: at most `max_count` holders at a time. All users of the name must say the same number.
+    /// As [`leasehold::Locks::semaphore`](crate::Locks::semaphore).
     pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
         Semaphore { lock: Lock(self.0.semaphore(name, max_count).lock), max_count }
     }
 
-    /// Leases as plain data, for callers that renew by themselves. Exclusive unless told otherwise.
+    /// As [`leasehold::Locks::leasing`](crate::Locks::leasing).
     pub fn leasing(&self, name: impl AsRef<str>) -> Leasing {
         Leasing(self.0.leasing(name))
     }
 
-    /// Renews a plain lease for its ttl.
-    ///
-    /// # Errors
-    /// Faults of the store. That the lease is gone is an answer.
+    /// As [`leasehold::Locks::renew`](crate::Locks::renew), blocking.
     pub fn renew(&self, lease: &Lease) -> Result<Renewed> {
         self.block_on(self.0.renew(lease))
     }
 
-    /// Renews a lease of which only the id is known, on stores that can find it.
-    ///
-    /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// As [`leasehold::Locks::renew_by_id`](crate::Locks::renew_by_id), blocking.
     pub fn renew_by_id(&self, id: LeaseId, ttl: Duration) -> Result<Renewed> {
         self.block_on(self.0.renew_by_id(id, ttl))
     }
 
-    /// Releases a plain lease. Acts only on this very lease, never on a later one of the name.
-    ///
-    /// # Errors
-    /// Faults of the store. That the lease is gone is an answer.
+    /// As [`leasehold::Locks::release`](crate::Locks::release), blocking.
     pub fn release(&self, lease: &Lease) -> Result<Released> {
         self.block_on(self.0.release(lease))
     }
 
-    /// Releases a lease of which only the id is known, on stores that can find it.
-    ///
-    /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// As [`leasehold::Locks::release_by_id`](crate::Locks::release_by_id), blocking.
     pub fn release_by_id(&self, id: LeaseId) -> Result<Released> {
         self.block_on(self.0.release_by_id(id))
     }
 
-    /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`]. It is
-    /// renewed first, and the guard's deadline comes from that answer only.
-    ///
-    /// # Errors
-    /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); faults of the store.
+    /// As [`leasehold::Locks::adopt`](crate::Locks::adopt), blocking.
     pub fn adopt(&self, lease: Lease) -> Result<Guard> {
         self.block_on(self.0.adopt(lease)).map(Guard)
     }
 
-    /// Refuses all renewals of a name's leases, so that it passes on when they expire; with `now`
-    /// frees it at once and relies on fences to stop the old holders.
-    ///
-    /// # Errors
-    /// Faults of the store; `Unsupported` where leases cannot be revoked.
+    /// As [`leasehold::Locks::revoke`](crate::Locks::revoke), blocking.
     pub fn revoke(&self, name: impl AsRef<str>, now: bool) -> Result<Revoked> {
         self.block_on(self.0.revoke(name, now))
     }
 
-    /// As [`revoke`](Locks::revoke), but of one lease only: the one that has this fence. If it is gone by now,
-    /// nothing is changed, whoever holds the name, and no lease is counted.
-    ///
-    /// # Errors
-    /// As [`revoke`](Locks::revoke).
+    /// As [`leasehold::Locks::revoke_only`](crate::Locks::revoke_only), blocking.
     pub fn revoke_only(&self, name: impl AsRef<str>, fence: Fence, now: bool) -> Result<Revoked> {
         self.block_on(self.0.revoke_only(name, fence, now))
     }
 
-    /// Drops what has expired. Never needed for correctness.
-    ///
-    /// # Errors
-    /// Faults of the store.
+    /// As [`leasehold::Locks::sweep`](crate::Locks::sweep), blocking.
     pub fn sweep(&self) -> Result<Swept> {
         self.block_on(self.0.sweep())
     }
@@ -204,63 +170,37 @@ impl Locks {
         }
     }
 
-    /// Whether anybody holds the name at this moment. Read only; by the time you look at the answer it
-    /// may have changed.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a bad name; faults of the store.
+    /// As [`leasehold::Locks::is_locked`](crate::Locks::is_locked), blocking.
     pub fn is_locked(&self, name: impl AsRef<str>) -> Result<bool> {
         self.block_on(self.0.is_locked(name))
     }
 
-    /// The lease that holds the name, with nothing secret in it; the oldest if there are several.
-    /// `None` for an expired lease and for none alike.
-    ///
-    /// # Errors
-    /// As [`is_locked`](Locks::is_locked).
+    /// As [`leasehold::Locks::lookup`](crate::Locks::lookup), blocking.
     pub fn lookup(&self, name: impl AsRef<str>) -> Result<Option<LeaseInfo>> {
         self.block_on(self.0.lookup(name))
     }
 
-    /// The lease of an id, with nothing secret in it. `None` for an expired lease and for none alike.
-    ///
-    /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// As [`leasehold::Locks::lookup_by_id`](crate::Locks::lookup_by_id), blocking.
     pub fn lookup_by_id(&self, id: LeaseId) -> Result<Option<LeaseInfo>> {
         self.block_on(self.0.lookup_by_id(id))
     }
 
-    /// Whether this id holds a lease at this moment: a diagnosis, not a reason to write. Use
-    /// [`Guard::check`] and fences for that.
-    ///
-    /// # Errors
-    /// As [`lookup_by_id`](Locks::lookup_by_id).
+    /// As [`leasehold::Locks::owns`](crate::Locks::owns), blocking.
     pub fn owns(&self, id: LeaseId) -> Result<bool> {
         self.block_on(self.0.owns(id))
     }
 
-    /// Everything about a name, lease ids included: for debugging, not for logs.
-    ///
-    /// # Errors
-    /// As [`is_locked`](Locks::is_locked).
+    /// As [`leasehold::Locks::inspect`](crate::Locks::inspect), blocking.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<NameInfo> {
         self.block_on(self.0.inspect(name))
     }
 
-    /// Everything about the name on which an id holds a lease or waits: for debugging, not for logs.
-    ///
-    /// # Errors
-    /// As [`lookup_by_id`](Locks::lookup_by_id).
+    /// As [`leasehold::Locks::find`](crate::Locks::find), blocking.
     pub fn find(&self, id: LeaseId) -> Result<Option<NameInfo>> {
         self.block_on(self.0.find(id))
     }
 
-    /// The names in use, in this client's namespace, that begin with `prefix`: a page of at most
-    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says. A page may have fewer names, or none,
-    /// and a next one all the same.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a limit of zero; faults of the store.
+    /// As [`leasehold::Locks::list`](crate::Locks::list), blocking.
     pub fn list(&self, prefix: &str, limit: usize, cursor: Option<String>) -> Result<Page> {
         self.block_on(self.0.list(prefix, limit, cursor))
     }

@@ -39,8 +39,8 @@ use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
 use crate::backend::Mode;
+use crate::client::home::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locks::Client;
 
 pub use guard::Guard;
 pub use leasing::Leasing;
@@ -149,7 +149,7 @@ fn is_turned(runtime: &Handle) -> bool {
 
 /// What every blocking face is made of.
 #[derive(Debug, Clone)]
-struct Lock(crate::locks::Lock);
+struct Lock(crate::client::lock::Lock);
 
 impl Lock {
     fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {

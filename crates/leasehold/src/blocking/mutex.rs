@@ -24,33 +24,22 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    /// The name that is locked.
+    /// As [`leasehold::Mutex::name`](crate::Mutex::name).
     pub fn name(&self) -> &str {
         self.lock.0.name()
     }
 
-    /// Waits its turn, at most [`Options::max_wait`].
-    ///
-    /// # Errors
-    /// `Timeout` after `max_wait`, with [`Error::waited`]; `InvalidArgument` before anything was sent;
-    /// `Aborted` by a [`Cancel`](crate::Cancel) or a closed client, which leaves no lease and no place
-    /// in the queue; faults of the store, after a bounded number of tries.
+    /// As [`leasehold::Mutex::lock`](crate::Mutex::lock), blocking.
     pub fn lock(&self) -> Result<Guard> {
         self.lock.wait(Mode::Exclusive)
     }
 
-    /// One attempt: `None` if somebody holds it or waits for it.
-    ///
-    /// # Errors
-    /// As [`lock`](Mutex::lock), but never `Timeout`.
+    /// As [`leasehold::Mutex::try_lock`](crate::Mutex::try_lock), blocking.
     pub fn try_lock(&self) -> Result<Option<Guard>> {
         self.lock.once(Mode::Exclusive)
     }
 
-    /// Waits its turn for at most `timeout`: `None` if it did not come. Zero is one attempt.
-    ///
-    /// # Errors
-    /// As [`lock`](Mutex::lock), but never `Timeout`.
+    /// As [`leasehold::Mutex::try_lock_for`](crate::Mutex::try_lock_for), blocking.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Guard>> {
         self.lock.within(Mode::Exclusive, timeout)
     }

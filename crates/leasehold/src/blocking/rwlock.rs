@@ -24,63 +24,42 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// The name that is locked.
+    /// As [`leasehold::RwLock::name`](crate::RwLock::name).
     pub fn name(&self) -> &str {
         self.lock.0.name()
     }
 
-    /// Waits its turn to read, at most [`Options::max_wait`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](super::Mutex::lock).
+    /// As [`leasehold::RwLock::read`](crate::RwLock::read), blocking.
     pub fn read(&self) -> Result<Guard> {
         self.lock.wait(Mode::Shared)
     }
 
-    /// Waits its turn to write, at most [`Options::max_wait`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](super::Mutex::lock).
+    /// As [`leasehold::RwLock::write`](crate::RwLock::write), blocking.
     pub fn write(&self) -> Result<Guard> {
         self.lock.wait(Mode::Exclusive)
     }
 
-    /// One attempt to read: `None` if a writer holds it, or anybody waits.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::RwLock::try_read`](crate::RwLock::try_read), blocking.
     pub fn try_read(&self) -> Result<Option<Guard>> {
         self.lock.once(Mode::Shared)
     }
 
-    /// One attempt to write: `None` if anybody holds it or waits.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::RwLock::try_write`](crate::RwLock::try_write), blocking.
     pub fn try_write(&self) -> Result<Option<Guard>> {
         self.lock.once(Mode::Exclusive)
     }
 
-    /// Waits its turn to read for at most `timeout`. Zero is one attempt.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::RwLock::try_read_for`](crate::RwLock::try_read_for), blocking.
     pub fn try_read_for(&self, timeout: Duration) -> Result<Option<Guard>> {
         self.lock.within(Mode::Shared, timeout)
     }
 
-    /// Waits its turn to write for at most `timeout`. Zero is one attempt.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](super::Mutex::try_lock).
+    /// As [`leasehold::RwLock::try_write_for`](crate::RwLock::try_write_for), blocking.
     pub fn try_write_for(&self, timeout: Duration) -> Result<Option<Guard>> {
         self.lock.within(Mode::Exclusive, timeout)
     }
 
-    /// Runs the work as a reader. See [`Mutex::with_lock`](super::Mutex::with_lock).
-    ///
-    /// # Errors
-    /// As [`Mutex::with_lock`](super::Mutex::with_lock).
+    /// As [`Mutex::with_lock`](super::Mutex::with_lock), as a reader.
     pub fn with_read<T, E>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,
@@ -88,10 +67,7 @@ impl RwLock {
         self.lock.with(Mode::Shared, work)
     }
 
-    /// Runs the work as the writer. See [`Mutex::with_lock`](super::Mutex::with_lock).
-    ///
-    /// # Errors
-    /// As [`Mutex::with_lock`](super::Mutex::with_lock).
+    /// As [`Mutex::with_lock`](super::Mutex::with_lock), as the writer.
     pub fn with_write<T, E>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,

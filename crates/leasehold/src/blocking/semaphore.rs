@@ -29,45 +29,32 @@ impl Semaphore {
         Mode::Permit { limit: self.max_count }
     }
 
-    /// The name of the semaphore.
+    /// As [`leasehold::Semaphore::name`](crate::Semaphore::name).
     pub fn name(&self) -> &str {
         self.lock.0.name()
     }
 
-    /// How many permits there are.
+    /// As [`leasehold::Semaphore::max_count`](crate::Semaphore::max_count).
     pub fn max_count(&self) -> u32 {
         self.max_count
     }
 
-    /// Waits for a permit, at most [`Options::max_wait`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](super::Mutex::lock); `Mismatch` if the name is in use with another limit or
-    /// as another kind.
+    /// As [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire), blocking.
     pub fn acquire(&self) -> Result<Guard> {
         self.lock.wait(self.mode())
     }
 
-    /// One attempt: `None` if no permit is free, or anybody waits.
-    ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire), but never `Timeout`.
+    /// As [`leasehold::Semaphore::try_acquire`](crate::Semaphore::try_acquire), blocking.
     pub fn try_acquire(&self) -> Result<Option<Guard>> {
         self.lock.once(self.mode())
     }
 
-    /// Waits for a permit for at most `timeout`. Zero is one attempt.
-    ///
-    /// # Errors
-    /// As [`acquire`](Semaphore::acquire), but never `Timeout`.
+    /// As [`leasehold::Semaphore::try_acquire_for`](crate::Semaphore::try_acquire_for), blocking.
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Guard>> {
         self.lock.within(self.mode(), timeout)
     }
 
-    /// Runs the work with a permit. See [`Mutex::with_lock`](super::Mutex::with_lock).
-    ///
-    /// # Errors
-    /// As [`Mutex::with_lock`](super::Mutex::with_lock), and `Mismatch`.
+    /// As [`Mutex::with_lock`](super::Mutex::with_lock), with a permit; also `Mismatch`, as [`acquire`](Semaphore::acquire).
     pub fn with_permit<T, E>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,

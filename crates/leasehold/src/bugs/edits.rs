@@ -55,6 +55,8 @@ const EDITS: &[Edit] = &[
         "return count < tonumber(string.sub(mode, 2))",
         "return count <= tonumber(string.sub(mode, 2))",
     ),
+    edit(Bug::RedisIgnoresQueue, ACQUIRE, "if waiting == 0 or place == 0 then", "if true then"),
+    edit(Bug::RedisIgnoresQueue, ACQUIRE, "if mode == 'x' and ARGV[3] and waiting > 0 and", "if false and"),
     edit(
         Bug::RedisRevokesPolitely,
         &["redis revoke"],

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt as _};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{Failure, Harness, ensure};
@@ -18,10 +19,10 @@ use crate::backend::{
     Attempt, Backend, Busy, Claim, Gone, Grant, HolderInfo, Info, Mode, NameInfo, Page, Query, Release,
     Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
+use crate::client::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
-use crate::locks::{DEFAULT_NAMESPACE, Locks};
 use crate::name::Name;
 use crate::options;
 
@@ -57,7 +58,7 @@ impl Trial {
 
     /// Whether the store has an ability that a part of the check needs. If not, the report says what was not judged.
     pub(super) fn judges(&self, what: &'static str, able: bool) -> bool {
-        let mut not_judged = lock(&self.not_judged);
+        let mut not_judged = self.not_judged.lock();
         if !able && !not_judged.contains(&what) {
             not_judged.push(what);
         }
@@ -66,7 +67,7 @@ impl Trial {
 
     /// What the check left unjudged, for want of an ability.
     pub(super) fn not_judged(&self) -> Vec<&'static str> {
-        lock(&self.not_judged).clone()
+        self.not_judged.lock().clone()
     }
 
     /// A time that fits the store.
@@ -151,7 +152,7 @@ impl Trial {
             .poll(options::Poll::new(Duration::from_millis(1), self.ms(20)))
             .allow_unfenced(!self.info.fenced)
             .build();
-        lock(&self.clients).push(locks.clone());
+        self.clients.lock().push(locks.clone());
         locks
     }
 
@@ -268,7 +269,7 @@ impl Trial {
 
     /// Gives back everything that is still claimed.
     pub(super) async fn clean_up(&self) {
-        let clients = std::mem::take(&mut *lock(&self.clients));
+        let clients = std::mem::take(&mut *self.clients.lock());
         for client in clients {
             client.close().await;
         }
@@ -332,10 +333,6 @@ impl Drop for Pending<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Side {
     fn new(backend: &Arc<dyn Backend>) -> Self {
         Side { backend: Arc::clone(backend), claimed: Mutex::default(), blocked: Mutex::default() }
@@ -383,14 +380,14 @@ impl Side {
     }
 
     fn waits(&self, id: LeaseId, waits: bool) {
-        if let Some(blocked) = lock(&self.blocked).get_mut(&id) {
+        if let Some(blocked) = self.blocked.lock().get_mut(&id) {
             blocked.waits = waits;
         }
     }
 
     /// How often claims of a name that are not granted were refused, and how many of them wait.
     fn blocked(&self, name: &Name) -> (u64, u64) {
-        let blocked = lock(&self.blocked);
+        let blocked = self.blocked.lock();
         let of_name = || blocked.values().filter(|blocked| blocked.name == *name);
         (
             of_name().map(|blocked| blocked.refused).sum(),
@@ -399,7 +396,7 @@ impl Side {
     }
 
     async fn give_back(&self) {
-        let claimed = std::mem::take(&mut *lock(&self.claimed));
+        let claimed = std::mem::take(&mut *self.claimed.lock());
         stream::iter(claimed)
             .for_each_concurrent(16, |(id, name)| async move {
                 // A store that fails here has failed a check before.
@@ -423,18 +420,18 @@ impl Backend for Side {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
-        lock(&self.claimed).insert(claim.id, claim.name.clone());
+        self.claimed.lock().insert(claim.id, claim.name.clone());
         let answer = self.backend.try_acquire(claim).await;
         match &answer {
             Ok(Attempt::Busy(_)) => {
-                let mut blocked = lock(&self.blocked);
+                let mut blocked = self.blocked.lock();
                 let new = || Blocked { name: claim.name.clone(), refused: 0, waits: false };
                 blocked.entry(claim.id).or_insert_with(new).refused += 1;
             }
-            _ => drop(lock(&self.blocked).remove(&claim.id)),
+            _ => drop(self.blocked.lock().remove(&claim.id)),
         }
         if matches!(&answer, Ok(Attempt::Busy(busy)) if claim.queue.is_none() && busy.place.is_none()) {
-            lock(&self.claimed).remove(&claim.id);
+            self.claimed.lock().remove(&claim.id);
         }
         answer
     }
@@ -443,7 +440,7 @@ impl Backend for Side {
         let _pending = Pending::new(self, claim.id);
         let wake = self.backend.wait(claim).await;
         if matches!(wake, Ok(Wake::Granted(_))) {
-            lock(&self.blocked).remove(&claim.id);
+            self.blocked.lock().remove(&claim.id);
         }
         wake
     }
@@ -455,7 +452,7 @@ impl Backend for Side {
     async fn release(&self, lease: &Release) -> Result<Released> {
         let answer = self.backend.release(lease).await;
         if matches!(answer, Ok(Released::Done)) {
-            lock(&self.claimed).remove(&lease.id);
+            self.claimed.lock().remove(&lease.id);
         }
         answer
     }

@@ -2,22 +2,23 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::RwLock;
 
 use crate::backend::{
     Attempt, Backend, Claim, Gone, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
     Wake,
 };
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 /// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;
@@ -201,7 +202,7 @@ impl Telemetry {
     }
 
     fn set_raw(self, raw: Raw) -> Self {
-        *self.shared.raw.write().unwrap_or_else(PoisonError::into_inner) = raw;
+        *self.shared.raw.write() = raw;
         self
     }
 
@@ -270,7 +271,7 @@ struct Answered {
 impl Answered {
     fn into_event(self, scheme: &'static str, shared: &Shared) -> Event {
         let Answered { kind, reason, name, id, latency } = self;
-        let include = match &*shared.raw.read().unwrap_or_else(PoisonError::into_inner) {
+        let include = match &*shared.raw.read() {
             Raw::Never => false,
             Raw::Always => true,
             Raw::If(include) => name.as_ref().is_some_and(include),

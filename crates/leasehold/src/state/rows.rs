@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{Lease, Spent, State, Ticket};
 use crate::backend::{Gone, Mode};
-use crate::bugs::{self, Bug};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 
@@ -109,11 +108,9 @@ impl State {
     /// A name put together from what was kept of it: answers as the one it was taken from, except
     /// that a hint when to look again may be more exact.
     pub fn from_rows(fence: Fence, version: u64, rows: impl IntoIterator<Item = (LeaseId, Row)>) -> State {
-        let fence = if bugs::on(Bug::FenceInMemoryOnly) { Fence::UNFENCED } else { fence };
         let mut state = State { fence, version, due: u64::MAX, ..State::default() };
         for (id, row) in rows {
             let end = match row {
-                Row::Lease(_) if bugs::on(Bug::LeasesInMemoryOnly) => u64::MAX,
                 Row::Lease(row) => {
                     let end = row.expires;
                     state.leases.insert(id, Box::new(Lease::from_row(row)));

@@ -325,5 +325,5 @@ pub struct Problem {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"findings": [{"level": "ok", "what": "leases are on disk before they are given"}, {"level": "risk", "what": "the server keeps leases in its memory", "risk": "a restart frees every lock while its holder still believes that it has it", "fix": "start it with --store sqlite:path"}]})))]
 pub struct Findings {
     /// One after the other.
-    pub findings: Vec<crate::finding::Finding>,
+    pub findings: Vec<crate::doctor::Finding>,
 }

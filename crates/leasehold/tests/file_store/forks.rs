@@ -6,7 +6,7 @@ use std::process::Command;
 
 use leasehold::backends::file::Directory;
 use leasehold::backends::memory::Memory;
-use leasehold::{Gone, Locks, LostReason, State, blocking};
+use leasehold::{Gone, GuardState, Locks, LostReason, blocking};
 use testkit::process::{Child, hear, role, say};
 use testkit::until::{PATIENCE, in_time};
 
@@ -95,7 +95,7 @@ async fn a_lock_that_was_taken_off_its_file_is_lost() {
         let reason = in_time("the loss is noticed", guard.lost()).await;
         assert_eq!(reason, LostReason::Refused(Gone::NotFound), "{mode}");
         for other in [reader, second].into_iter().flatten() {
-            assert_eq!(other.state(), State::Held, "{mode}");
+            assert_eq!(other.state(), GuardState::Held, "{mode}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use leasehold::backends::file::Directory;
-use leasehold::{ErrorKind, State};
+use leasehold::{ErrorKind, GuardState};
 
 use crate::files::file;
 use crate::process::{TempDir, open};
@@ -38,7 +38,7 @@ async fn a_name_of_a_newer_layout_is_left_as_it_is() {
     let newer = fs::read_to_string(&meta).unwrap().replace("leasehold 2", "leasehold 3") + "more\n";
     fs::write(&meta, &newer).unwrap();
     // What was held before can still be released.
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
     let refused = |error: leasehold::Error| {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
         assert!(error.message().contains("newer") && error.message().contains("update"), "{error}");

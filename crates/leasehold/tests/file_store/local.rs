@@ -195,7 +195,7 @@ async fn a_meta_file_that_somebody_keeps_locked_makes_the_store_busy_and_not_the
         .unwrap();
     let meta = fs::File::open(meta).unwrap();
     flock(&meta, FlockOperation::LockExclusive).unwrap();
-    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Overloaded);
     // It is unlocked all the same, only not removed.
     guard.release().await.unwrap();
     flock(&meta, FlockOperation::Unlock).unwrap();

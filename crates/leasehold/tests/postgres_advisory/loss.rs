@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Backend as _, Claim, Mode};
 use leasehold::backends::postgres::{Advisory, AdvisoryKey};
-use leasehold::{ErrorKind, Guard, Locks, State};
+use leasehold::{ErrorKind, Guard, GuardState, Locks};
 use testkit::postgres::{Postgres, Stop};
 use testkit::proxy::{Direction, Proxy};
 use testkit::until::PATIENCE;
@@ -41,7 +41,7 @@ async fn a_holder_whose_session_was_ended_knows_at_once() {
         let lost = guard.lost();
         look.query_one(TERMINATE_HOLDERS, &[]).await.unwrap();
         in_time("the loss is told", lost).await;
-        assert_eq!(guard.state(), State::Lost);
+        assert_eq!(guard.state(), GuardState::Lost);
         // The client goes on with a new session.
         let again = locks.mutex("x").lock().await.unwrap();
         assert!(again.fence() > guard.fence());
@@ -195,7 +195,7 @@ async fn who_gives_up_a_server_that_hangs_knows_before_another_has_the_lock() {
         server.thaw();
         let next = match tokio::time::timeout(Duration::from_secs(2), &mut waiter).await {
             Ok(next) => {
-                assert_eq!(guard.state(), State::Lost, "round {round}");
+                assert_eq!(guard.state(), GuardState::Lost, "round {round}");
                 given_up += 1;
                 next
             }

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use leasehold::State;
+use leasehold::GuardState;
 use testkit::blocked::{self, Blocked};
 use testkit::postgres::Postgres;
 use tokio::runtime::Builder;
@@ -29,7 +29,7 @@ fn a_lock_that_was_taken_on_a_runtime_that_is_gone_is_held_and_can_be_released()
         assert_eq!(advisory_locks(&look).await, 1);
         assert!(locks.mutex("x").try_lock().await.unwrap().is_none());
         guard.check().unwrap();
-        assert_eq!(guard.release().await.unwrap(), State::Released);
+        assert_eq!(guard.release().await.unwrap(), GuardState::Released);
         locks.mutex("x").lock().await.unwrap().release().await.unwrap();
         assert_eq!(advisory_locks(&look).await, 0);
     });
@@ -72,7 +72,7 @@ fn a_loss_is_noticed_although_the_only_call_is_stuck() {
         blocked::send(call.as_mut()).await;
         end_sessions(&look).await;
         // This runtime does nothing else meanwhile.
-        testkit::until::until("the loss is noticed", || guard.state() != State::Held);
+        testkit::until::until("the loss is noticed", || guard.state() != GuardState::Held);
     });
 }
 
@@ -116,9 +116,9 @@ fn a_runtime_that_ends_under_a_call_takes_no_lock_of_others_with_it() {
             in_time("it is free", locks.mutex("x").lock()).await.unwrap().release().await.unwrap();
         });
         assert_eq!(session("held"), before, "round {round}");
-        assert_eq!(guard.state(), State::Held, "round {round}");
+        assert_eq!(guard.state(), GuardState::Held, "round {round}");
     }
-    assert_eq!(own.block_on(guard.release()).unwrap(), State::Released);
+    assert_eq!(own.block_on(guard.release()).unwrap(), GuardState::Released);
 }
 
 #[test]

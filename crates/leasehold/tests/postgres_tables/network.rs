@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::backend::{Backend as _, Query};
 use leasehold::backends::postgres::Postgres;
-use leasehold::{ErrorKind, Locks, LocksBuilder, State};
+use leasehold::{ErrorKind, GuardState, Locks, LocksBuilder};
 use testkit::proxy::Proxy;
 
 use crate::support::{LONG, Place, claim, granted, in_time, place, server, until};
@@ -36,12 +36,12 @@ async fn behind_a_network_that_went_silent_calls_fail_in_time_guards_are_lost_in
         let locks = locks.clone();
         tokio::spawn(async move { (locks.mutex("other").try_lock().await, Instant::now()) })
     };
-    until("the lease is at risk", async || guard.state() != State::Held).await;
-    assert_eq!(guard.state(), State::AtRisk, "a renewal without an answer is no loss yet");
+    until("the lease is at risk", async || guard.state() != GuardState::Held).await;
+    assert_eq!(guard.state(), GuardState::AtRisk, "a renewal without an answer is no loss yet");
     in_time("the loss is told", guard.lost()).await;
     assert!(began.elapsed() < ttl + Duration::from_secs(5), "{:?}", began.elapsed());
     let next = in_time("the next one has it", next).await.unwrap();
-    assert_eq!(guard.state(), State::Lost, "lost before another has it");
+    assert_eq!(guard.state(), GuardState::Lost, "lost before another has it");
     assert!(next.fence() > guard.fence());
     let (answer, at) = call.await.unwrap();
     let error = answer.unwrap_err();

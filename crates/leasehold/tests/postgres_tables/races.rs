@@ -164,7 +164,7 @@ async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
                 }
                 for answer in store.renew(&leases).await {
                     // Busy where the machine is so slow that the row was not free in time.
-                    let is_slow = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+                    let is_slow = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded);
                     assert!(is_slow || matches!(answer, Ok(Renewed::Held(_))), "{answer:?}");
                 }
                 let on = leases[0].name.as_str().to_owned();
@@ -216,7 +216,7 @@ async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_ot
         _ = granted(&store, &other) => {}
     }
     let error = in_time("the row is given up", stuck).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     keeper.batch_execute("COMMIT").await.unwrap();
     assert_eq!(store.release(&Release::new(name("stuck"), held.id)).await.unwrap(), Released::Done);
 }
@@ -360,7 +360,7 @@ async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of
         let (answers, took) = renewing.await.unwrap();
         let kinds: Vec<_> =
             answers.iter().map(|answer| answer.as_ref().err().map(|error| error.kind())).collect();
-        assert_eq!(kinds, [None, Some(ErrorKind::Busy), None]);
+        assert_eq!(kinds, [None, Some(ErrorKind::Overloaded), None]);
         // The time a renewal has, after which its answers would count for nothing.
         assert!(took < ttl / 6, "{took:?}");
         meanwhile

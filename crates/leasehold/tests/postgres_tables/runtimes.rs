@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Locks, State};
+use leasehold::{GuardState, Locks};
 use testkit::blocked::Blocked;
 use tokio::runtime::{Builder, Runtime};
 
@@ -32,7 +32,7 @@ fn connections_outlive_the_runtimes_of_their_calls() {
             guard.check().unwrap();
         });
     }
-    assert_eq!(runtime().block_on(guard.release()).unwrap(), State::Released);
+    assert_eq!(runtime().block_on(guard.release()).unwrap(), GuardState::Released);
     let sessions = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{}\"%' AND pid <> pg_backend_pid()",
         place.schema

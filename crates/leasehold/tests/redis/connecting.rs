@@ -1,7 +1,7 @@
 //! What is refused when a store is opened, and which error says why.
 
 use leasehold::backends::redis::Redis;
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, Locks};
 use testkit::redis::{Cluster, Server, with_replica};
 use testkit::until::{in_time, until_async};
 
@@ -123,7 +123,7 @@ async fn a_server_without_info_is_used_all_the_same() {
     let server = Server::with(&["--rename-command", "INFO", ""]);
     let store = Redis::connect(&server.url()).await.unwrap();
     granted(&store, &claim("x", LONG)).await;
-    let report = leasehold::examine(&server.url()).await;
+    let report = leasehold::doctor::examine(&server.url()).await;
     let report = format!("{report:?}");
     assert!(report.contains("INFO") && report.contains("whether it is a replica"), "{report}");
     // Only what INFO would have told is missing: a replica says so itself.
@@ -168,4 +168,18 @@ async fn a_tls_port_spoken_to_without_tls_is_named_as_a_cause() {
     let error = in_time("a refusal", Redis::connect(&plain)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.message().contains("TLS"), "{error:?}");
+}
+
+#[tokio::test]
+async fn quorum_notices_one_server_behind_several_urls() {
+    let server = Server::with(&["--requirepass", "hush-hush"]);
+    let allow = ["ACL", "SETUSER", "locks", "on", ">hush-hush", "~leasehold*", "&leasehold*", "+@all"];
+    let user = format!("redis://locks:hush-hush@127.0.0.1:{}", server.port());
+    let quorum = format!("quorum:{user}/0,{user}/1,{user}/2");
+    server.cli(&[&allow[..], &["-config"]].concat());
+    let error = Locks::connect(&quorum).await.unwrap_err();
+    assert!(error.message().contains("was listed before"), "{error}");
+    // A server that does not say what it is cannot be noticed.
+    server.cli(&[&allow[..], &["-info"]].concat());
+    Locks::connect(&quorum).await.unwrap();
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use leasehold::backend::{Attempt, Backend as _, Release, Released, Renewal, Renewed};
 use leasehold::backends::redis::Redis;
-use leasehold::{ErrorKind, Gone, LeaseId, Locks, State};
+use leasehold::{ErrorKind, Gone, GuardState, LeaseId, Locks};
 use testkit::proxy::{Direction, HeldRequest, Proxy};
 use testkit::redis::Server;
 use testkit::until::{in_time, until_async};
@@ -294,7 +294,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
     // A third of it passes before the first renewal fails, and more than another before it is lost.
     let guard = locks.mutex("x").ttl(ms(4500)).lock().await.unwrap();
     proxy.blackhole();
-    let mut states = vec![State::Held];
+    let mut states = vec![GuardState::Held];
     let next = claim("x", HOUR);
     until_async("another has it", async || {
         if states.last() != Some(&guard.state()) {
@@ -309,9 +309,9 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
         }
     })
     .await;
-    assert_eq!(guard.state(), State::Lost, "when another has it");
-    states.retain(|state| *state != State::Lost);
-    assert_eq!(states, [State::Held, State::AtRisk]);
+    assert_eq!(guard.state(), GuardState::Lost, "when another has it");
+    states.retain(|state| *state != GuardState::Lost);
+    assert_eq!(states, [GuardState::Held, GuardState::AtRisk]);
     in_time("the signal", guard.lost()).await;
     // The renewals that were held back arrive now.
     proxy.pass();
@@ -320,7 +320,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
         async move { mutex.lock().await }
     });
     somebody_waits(&direct, "x").await;
-    assert_eq!(guard.state(), State::Lost, "a loss is final");
+    assert_eq!(guard.state(), GuardState::Lost, "a loss is final");
     drop(guard);
     assert_eq!(look(&direct, "x").await.holders[0].id, next.id);
     direct.release(&Release::new(name("x"), next.id)).await.unwrap();

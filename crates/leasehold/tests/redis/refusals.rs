@@ -78,7 +78,7 @@ async fn a_server_that_loads_its_data_is_busy_and_then_has_it() {
             assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
             false
         }
-        Err(error) if error.kind() == ErrorKind::Busy => {
+        Err(error) if error.kind() == ErrorKind::Overloaded => {
             assert!(error.message().contains("loading"), "{error:?}");
             true
         }
@@ -124,7 +124,7 @@ async fn a_server_that_runs_somebody_elses_script_is_busy_until_it_ends() {
             false
         }
         Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::Overloaded, "{error:?}");
             assert!(error.message().contains("script"), "{error:?}");
             true
         }
@@ -134,7 +134,7 @@ async fn a_server_that_runs_somebody_elses_script_is_busy_until_it_ends() {
     let mut lock = std::pin::pin!(mutex.lock());
     send(lock.as_mut()).await;
     // Refused after the attempt of the lock, on the same connection.
-    refused(&store, "new", ErrorKind::Busy, "script").await;
+    refused(&store, "new", ErrorKind::Overloaded, "script").await;
     let waiting = tokio::time::timeout(Duration::from_millis(100), lock.as_mut()).await;
     assert!(waiting.is_err(), "a lock waits until the store is back");
     assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");

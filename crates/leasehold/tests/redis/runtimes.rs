@@ -99,6 +99,15 @@ fn a_runtime_that_is_blocked_or_ends_in_the_middle_of_a_call_disturbs_nobody() {
 }
 
 #[test]
+fn a_runtime_that_does_no_io_can_lock() {
+    let server = Server::start();
+    let locks = runtime().block_on(Locks::connect(&server.url())).unwrap();
+    let without = Builder::new_current_thread().enable_time().build().unwrap();
+    without.block_on(pairs(&locks, "x"));
+    assert_eq!(connections(&server), 1, "home serves it");
+}
+
+#[test]
 fn in_a_cluster_and_with_replicas_too() {
     let cluster = Cluster::start();
     let ours = runtime();

@@ -3,7 +3,7 @@
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Gone, LostReason, Mode, State};
+use leasehold::{ErrorKind, Gone, GuardState, LostReason, Mode};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, believed, settle};
 
@@ -25,7 +25,7 @@ async fn renew_for_moves_the_deadline_when_it_is_confirmed_and_not_before() {
     guard.renew_for(ms(1000)).await.unwrap();
     assert!(world.deadline(&guard) >= ms(60_000));
     world.until(200_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     for ttl in [Duration::ZERO, ms(49), HOUR * 24 + ms(1), Duration::MAX] {
         let calls = world.store.log().len();
         assert_eq!(guard.renew_for(ttl).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -45,11 +45,11 @@ async fn a_renew_for_that_fails_leaves_the_guard_at_risk_only_until_the_loop_has
         world.until(1000).await;
         world.store.plan(Verb::Renew, [act]);
         assert!(guard.renew_for(ms(40_000)).await.unwrap_err().is_retryable());
-        assert_eq!(guard.state(), State::AtRisk);
+        assert_eq!(guard.state(), GuardState::AtRisk);
         assert_eq!(world.deadline(&guard), believed(30_000));
         tokio::time::sleep(ms(1000)).await;
         settle().await;
-        assert_eq!(guard.state(), State::Held, "{act:?}");
+        assert_eq!(guard.state(), GuardState::Held, "{act:?}");
         assert!(world.deadline(&guard) >= ms(2000) + believed(30_000));
     }
 }
@@ -86,7 +86,7 @@ async fn a_shortened_lease_is_renewed_for_no_longer_from_there_on() {
     world.until(15_500).await;
     assert_eq!(world.times(Verb::Renew), [10_000, 11_000, 12_000, 13_000, 14_000, 15_000]);
     assert!(world.store.calls(Verb::Renew)[2..].iter().all(|call| call.renewals()[0].ttl == ms(3000)));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(world.deadline(&guard), ms(15_000) + believed(3000));
 }
 
@@ -136,7 +136,7 @@ async fn downgrade_is_shared_from_the_call_on_whatever_the_store_answers() {
         drop(downgrading);
         assert_eq!(guard.mode(), Mode::Shared);
         world.until(60_000).await;
-        assert_eq!((guard.mode(), guard.state()), (Mode::Shared, State::Held), "{act:?}");
+        assert_eq!((guard.mode(), guard.state()), (Mode::Shared, GuardState::Held), "{act:?}");
         guard.downgrade().await.unwrap();
         assert!(lock.try_read().await.unwrap().is_some(), "{act:?}");
     }
@@ -154,7 +154,7 @@ async fn a_downgrade_that_failed_can_be_asked_for_again() {
     let calls = world.store.count(Verb::Renew);
     guard.downgrade().await.unwrap();
     assert_eq!(world.store.count(Verb::Renew), calls, "a shared guard has nothing to ask");
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 
     let permit = world.locks.semaphore("y", 2).acquire().await.unwrap();
     assert_eq!(permit.downgrade().await.unwrap_err().kind(), ErrorKind::Mismatch);

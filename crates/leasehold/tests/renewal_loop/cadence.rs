@@ -1,6 +1,6 @@
 //! When a lease is renewed.
 
-use leasehold::{Mode, State};
+use leasehold::{GuardState, Mode};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, believed};
 
@@ -14,7 +14,7 @@ async fn a_guard_is_renewed_every_third_of_its_ttl_and_not_at_once() {
     // For twenty ttls.
     for second in 0..600 {
         world.until(second * 1000 + 500).await;
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
         assert_eq!(world.store.count(Verb::Renew) as u64, second / 10);
         guard.check().unwrap();
         assert!(other.mutex("x").try_lock().await.unwrap().is_none());
@@ -26,7 +26,7 @@ async fn a_guard_is_renewed_every_third_of_its_ttl_and_not_at_once() {
         assert_eq!(renewal.fence, Some(guard.fence()));
         assert!(renewal.shorten.is_none() && renewal.mode.is_none() && renewal.raise_fence.is_none());
     }
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,7 +55,7 @@ async fn a_slow_answer_does_not_delay_the_next_renewal() {
     world.store.always(Verb::Renew, Act::Slow(ms(4000)));
     world.until(45_000).await;
     assert_eq!(world.times(Verb::Renew), [10_000, 20_000, 30_000, 40_000]);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(world.deadline(&guard), ms(40_000) + believed(30_000));
 }
 
@@ -66,7 +66,7 @@ async fn a_lock_taken_while_the_loop_sleeps_is_renewed_in_its_own_time() {
     world.until(1000).await;
     let short = world.locks.mutex("short").ttl(ms(300)).lock().await.unwrap();
     world.until(3050).await;
-    assert_eq!((long.state(), short.state()), (State::Held, State::Held));
+    assert_eq!((long.state(), short.state()), (GuardState::Held, GuardState::Held));
     let expected: Vec<_> = (1..=20).map(|n| 1000 + n * 100).collect();
     assert_eq!(world.times(Verb::Renew), expected);
 }
@@ -92,7 +92,7 @@ async fn two_thousand_guards_are_renewed_in_a_few_calls() {
         assert_eq!(renewed.len(), 2000, "every lease once, in each round");
     }
     assert_eq!(calls.iter().map(|call| call.renewals().len()).sum::<usize>(), 6000);
-    assert!(guards.iter().all(|guard| guard.state() == State::Held));
+    assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Ends that are known beforehand.
 
-use leasehold::{ErrorKind, LostReason, Mode, State};
+use leasehold::{ErrorKind, GuardState, LostReason, Mode};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, believed};
 
@@ -81,7 +81,7 @@ async fn a_shortened_lease_is_still_renewed_when_max_hold_is_near() {
     world.until(35_000).await;
     guard.shorten_to(ms(3000)).await.unwrap();
     world.until(55_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(guard.lost().await, LostReason::MaxHold);
     assert!(world.elapsed() > ms(59_900) && world.elapsed() <= ms(60_000), "{:?}", world.elapsed());
 }

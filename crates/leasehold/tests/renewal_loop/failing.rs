@@ -3,7 +3,7 @@
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Gone, Guard, LostReason, State};
+use leasehold::{ErrorKind, Gone, Guard, GuardState, LostReason};
 use testkit::faulty::{Act, FINAL, RETRYABLE, Verb};
 use testkit::paused::{Paused, believed};
 
@@ -20,20 +20,20 @@ async fn one_failed_renewal_puts_a_lease_at_risk_and_never_loses_it() {
         let lost = guard.lost();
         world.store.plan(Verb::Renew, [act]);
         world.until(9999).await;
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
         world.until(10_000).await;
-        assert_eq!(guard.state(), State::AtRisk, "{act:?}");
+        assert_eq!(guard.state(), GuardState::AtRisk, "{act:?}");
         guard.check().unwrap();
         assert_eq!(world.deadline(&guard), believed(30_000), "nothing was confirmed");
         world.until(10_999).await;
-        assert_eq!(guard.state(), State::AtRisk);
+        assert_eq!(guard.state(), GuardState::AtRisk);
         world.until(11_000).await;
-        assert_eq!(guard.state(), State::Held, "{act:?}");
+        assert_eq!(guard.state(), GuardState::Held, "{act:?}");
         assert_eq!(world.deadline(&guard), ms(11_000) + believed(30_000));
         world.until(45_000).await;
         assert_eq!(world.times(Verb::Renew), [10_000, 11_000, 21_000, 31_000, 41_000]);
-        assert_eq!((guard.state(), lost.now()), (State::Held, None));
-        assert_eq!(guard.release().await.unwrap(), State::Released);
+        assert_eq!((guard.state(), lost.now()), (GuardState::Held, None));
+        assert_eq!(guard.release().await.unwrap(), GuardState::Released);
     }
 }
 
@@ -46,9 +46,9 @@ async fn a_short_ttl_is_tried_again_soon_enough() {
     assert_eq!(world.times(Verb::Renew), [400, 500, 600, 700, 800, 900, 1000, 1100]);
     world.store.always(Verb::Renew, Act::Pass);
     world.until(1150).await;
-    assert_eq!(guard.state(), State::AtRisk, "a blip that outlasts its last chance is still no loss");
+    assert_eq!(guard.state(), GuardState::AtRisk, "a blip that outlasts its last chance is still no loss");
     world.until(1186).await;
-    assert_eq!(guard.state(), State::Lost, "but after the deadline there is no chance");
+    assert_eq!(guard.state(), GuardState::Lost, "but after the deadline there is no chance");
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +68,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_exactly_at_its_local_deadline() 
             world.store.always(Verb::Renew, act);
             let end = believed(ttl);
             tokio::time::sleep_until(world.start + end - Duration::from_micros(1500)).await;
-            assert_eq!(guard.state(), State::AtRisk, "{act:?} {ttl}");
+            assert_eq!(guard.state(), GuardState::AtRisk, "{act:?} {ttl}");
             assert_eq!(world.deadline(&guard), end);
             let reason = guard.lost().await;
             assert_eq!(reason, LostReason::DeadlinePassed);
@@ -78,7 +78,7 @@ async fn a_lease_that_cannot_be_renewed_is_lost_exactly_at_its_local_deadline() 
                 "{act:?}: {:?}",
                 world.elapsed()
             );
-            assert_eq!(guard.state(), State::Lost);
+            assert_eq!(guard.state(), GuardState::Lost);
             assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
             assert_eq!(guard.valid_for(), Some(Duration::ZERO));
             let info = world.look("x").await;
@@ -110,9 +110,9 @@ async fn a_hanging_renewal_is_noticed_tried_again_and_never_hides_the_loss() {
         let guard = world.locks.mutex("x").ttl(ms(12_000)).lock().await.unwrap();
         world.store.always(Verb::Renew, act);
         world.until(5999).await;
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
         world.until(6000).await;
-        assert_eq!(guard.state(), State::AtRisk);
+        assert_eq!(guard.state(), GuardState::AtRisk);
         assert_eq!(guard.lost().await, LostReason::DeadlinePassed);
         assert_eq!(world.elapsed(), believed(12_000), "while the call still hangs");
         assert_eq!(world.times(Verb::Renew), [4000, 6000, 8000, 10_000]);
@@ -126,7 +126,7 @@ async fn a_hanging_renewal_is_noticed_tried_again_and_never_hides_the_loss() {
     world.store.plan(Verb::Renew, [Act::Never]);
     world.until(1_205_000).await;
     assert_eq!(world.times(Verb::Renew), [1_200_000, 1_205_000]);
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn a_hanging_batch_does_not_delay_another_lease() {
         .map(|call| call.at.since(world.clock.now() - world.elapsed()).as_millis())
         .collect();
     assert_eq!(renewed, [11_000, 21_000]);
-    assert_eq!(second.state(), State::Held);
+    assert_eq!(second.state(), GuardState::Held);
 }
 
 /// Two guards that are renewed in one call, of which one is patient enough to let it answer late.
@@ -165,10 +165,10 @@ async fn a_late_answer_of_an_earlier_try_counts_from_when_that_was_sent() {
     world.until(1000).await;
     assert_eq!(ids(&world.store.calls(Verb::Renew)[0]).len(), 2);
     world.until(1500).await;
-    assert_eq!((hasty.state(), patient.state()), (State::AtRisk, State::Held));
+    assert_eq!((hasty.state(), patient.state()), (GuardState::AtRisk, GuardState::Held));
     assert_eq!(world.times(Verb::Renew), [1000, 1500]);
     world.until(1800).await;
-    assert_eq!((hasty.state(), patient.state()), (State::Held, State::Held));
+    assert_eq!((hasty.state(), patient.state()), (GuardState::Held, GuardState::Held));
     assert_eq!(world.deadline(&hasty), ms(1000) + believed(3000));
     // The next is sent a third of the ttl after the one that was answered.
     world.until(2000).await;
@@ -183,7 +183,7 @@ async fn an_older_answer_does_not_lower_the_deadline() {
     world.store.plan(Verb::Renew, [Act::Slow(ms(800)), Act::Pass]);
     world.until(1500).await;
     assert_eq!(world.deadline(&hasty), ms(1500) + believed(3000));
-    assert_eq!(hasty.state(), State::Held);
+    assert_eq!(hasty.state(), GuardState::Held);
     world.until(1800).await;
     assert_eq!(world.deadline(&hasty), ms(1500) + believed(3000));
 }
@@ -196,11 +196,11 @@ async fn an_answer_that_comes_after_the_deadline_does_not_revive() {
     world.store.plan(Verb::Renew, [Act::Slow(ms(2500))]);
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
     world.until(3499).await;
-    assert_eq!(hasty.state(), State::Lost);
-    assert_eq!(patient.state(), State::Held);
+    assert_eq!(hasty.state(), GuardState::Lost);
+    assert_eq!(patient.state(), GuardState::Held);
     assert!(!world.is_free("hasty").await);
     world.until(3500).await;
-    assert_eq!((hasty.state(), hasty.lost().now()), (State::Lost, Some(LostReason::DeadlinePassed)));
+    assert_eq!((hasty.state(), hasty.lost().now()), (GuardState::Lost, Some(LostReason::DeadlinePassed)));
     assert_eq!(world.deadline(&patient), ms(1000) + believed(30_000));
 
     // The same when nobody looked in between: the answer comes first, and it is too late.
@@ -214,7 +214,7 @@ async fn an_answer_that_comes_after_the_deadline_does_not_revive() {
     assert!(renewing.as_mut().poll(cx).is_pending());
     tokio::time::sleep(ms(2600)).await;
     let error = renewing.await.unwrap_err();
-    assert_eq!((error.kind(), guard.state()), (ErrorKind::Lost, State::Lost));
+    assert_eq!((error.kind(), guard.state()), (ErrorKind::Lost, GuardState::Lost));
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +225,7 @@ async fn a_refused_renewal_is_a_loss_at_once_and_for_good() {
         world.store.plan(Verb::Renew, [Act::Gone(gone)]);
         let reason = guard.lost().await;
         assert_eq!((reason, world.elapsed()), (LostReason::Refused(gone), ms(10_000)));
-        assert_eq!((guard.state(), guard.valid_for()), (State::Lost, Some(Duration::ZERO)));
+        assert_eq!((guard.state(), guard.valid_for()), (GuardState::Lost, Some(Duration::ZERO)));
         let error = guard.check().unwrap_err();
         assert_eq!((error.kind(), error.lease_id()), (ErrorKind::Lost, Some(guard.lease_id())));
         // Nothing brings it back, and nobody tries.
@@ -238,8 +238,8 @@ async fn a_refused_renewal_is_a_loss_at_once_and_for_good() {
         assert!(errors.iter().all(|error| error.kind() == ErrorKind::Lost));
         world.until(120_000).await;
         assert_eq!(world.store.count(Verb::Renew), 1);
-        assert_eq!((guard.state(), guard.lost().await), (State::Lost, LostReason::Refused(gone)));
-        assert_eq!(guard.release().await.unwrap(), State::Lost);
+        assert_eq!((guard.state(), guard.lost().await), (GuardState::Lost, LostReason::Refused(gone)));
+        assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
     }
 }
 
@@ -252,6 +252,6 @@ async fn a_lease_that_was_taken_away_is_noticed_at_the_next_renewal() {
     assert_eq!(guard.lost().await, LostReason::Refused(Gone::Revoked));
     assert_eq!(world.elapsed(), ms(10_000));
     // Its release does no harm to the next holder.
-    assert_eq!(guard.release().await.unwrap(), State::Lost);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
     assert_eq!(world.look("x").await.holders[0].id, successor.lease_id());
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::backend::{Backend, Renewal};
 use leasehold::backends::memory::Memory;
-use leasehold::{Guard, Locks, LostReason, State};
+use leasehold::{Guard, GuardState, Locks, LostReason};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -22,7 +22,7 @@ async fn a_backend_that_panics_harms_no_other_lease() {
     world.store.plan(Verb::Release, [Act::Panic]);
     drop(unlucky);
     tokio::time::sleep(ms(20_000)).await;
-    assert_eq!(lucky.state(), State::Held);
+    assert_eq!(lucky.state(), GuardState::Held);
     let acquire = tokio::spawn({
         let mutex = world.locks.mutex("third");
         world.store.plan(Verb::TryAcquire, [Act::Panic]);
@@ -33,7 +33,7 @@ async fn a_backend_that_panics_harms_no_other_lease() {
     let release = world.store.calls(Verb::Release).pop().unwrap();
     assert_eq!(release.release().name.as_str(), "third", "what it may have got is given back");
     assert!(release.release().unanswered.is_some());
-    assert_eq!(lucky.release().await.unwrap(), State::Released);
+    assert_eq!(lucky.release().await.unwrap(), GuardState::Released);
 }
 
 /// Panics before there is a future at all, as a hand-written backend may.
@@ -118,16 +118,16 @@ async fn a_backend_that_panics_before_it_has_a_future_does_not_end_the_loop() {
     world.until(9000).await;
     backend.panics.store(1, Ordering::SeqCst);
     world.until(10_500).await;
-    assert_eq!(guard.state(), State::AtRisk);
+    assert_eq!(guard.state(), GuardState::AtRisk);
     world.until(60_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     backend.panics.store(1, Ordering::SeqCst);
     drop(other);
     settle().await;
     assert_eq!(backend.panics.load(Ordering::SeqCst), 0);
     world.until(120_000).await;
-    assert_eq!(guard.state(), State::Held);
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,9 +140,9 @@ async fn leases_that_a_batch_gives_no_answer_for_are_tried_again() {
     world.store.plan(Verb::Renew, [Act::Only(1)]);
     world.until(10_000).await;
     let mut states: Vec<_> = guards.iter().map(Guard::state).collect();
-    states.sort_by_key(|state| *state != State::Held);
-    assert_eq!(states, [State::Held, State::AtRisk, State::AtRisk]);
+    states.sort_by_key(|state| *state != GuardState::Held);
+    assert_eq!(states, [GuardState::Held, GuardState::AtRisk, GuardState::AtRisk]);
     world.until(11_000).await;
-    assert!(guards.iter().all(|guard| guard.state() == State::Held));
+    assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
     assert_eq!(world.store.calls(Verb::Renew)[1].renewals().len(), 2);
 }

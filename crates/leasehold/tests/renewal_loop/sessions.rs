@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::backend::Liveness;
-use leasehold::{ErrorKind, Gone, LostReason, State};
+use leasehold::{ErrorKind, Gone, GuardState, LostReason};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -17,22 +17,22 @@ fn session(check_every: Option<Duration>) -> Paused {
 async fn a_session_lock_is_looked_at_as_often_as_the_store_says() {
     let world = session(Some(ms(2000)));
     let guard = world.locks.mutex("x").lock().await.unwrap();
-    assert_eq!((guard.state(), guard.valid_for()), (State::Held, None));
+    assert_eq!((guard.state(), guard.valid_for()), (GuardState::Held, None));
     world.until(9000).await;
     assert_eq!(world.times(Verb::Renew), [2000, 4000, 6000, 8000]);
     // A fault puts it at risk, for as long as it takes.
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
     world.until(10_000).await;
-    assert_eq!(guard.state(), State::AtRisk);
+    assert_eq!(guard.state(), GuardState::AtRisk);
     world.until(500_000).await;
-    assert_eq!((guard.state(), guard.valid_for()), (State::AtRisk, None));
+    assert_eq!((guard.state(), guard.valid_for()), (GuardState::AtRisk, None));
     guard.check().unwrap();
     world.store.always(Verb::Renew, Act::Never);
     world.until(600_000).await;
-    assert_eq!(guard.state(), State::AtRisk);
+    assert_eq!(guard.state(), GuardState::AtRisk);
     world.store.always(Verb::Renew, Act::Pass);
     world.until(606_000).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), GuardState::Held);
     world.store.plan(Verb::Renew, [Act::Gone(Gone::NotFound)]);
     assert_eq!(guard.lost().await, LostReason::Refused(Gone::NotFound));
     assert!(world.elapsed() <= ms(608_000), "{:?}", world.elapsed());
@@ -44,8 +44,8 @@ async fn a_session_lock_whose_store_needs_no_looking_at_is_left_alone() {
     let world = session(None);
     let guard = world.locks.mutex("x").lock().await.unwrap();
     world.until(3_600_000).await;
-    assert_eq!((guard.state(), world.store.count(Verb::Renew)), (State::Held, 0));
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!((guard.state(), world.store.count(Verb::Renew)), (GuardState::Held, 0));
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +61,7 @@ async fn a_session_lock_is_released_when_it_was_held_as_long_as_allowed() {
             // Until then it was looked at all the same.
             let looks = if check_every.is_some() { vec![2000, 4000, 6000, 8000] } else { vec![] };
             assert_eq!(world.times(Verb::Renew), looks, "ttl {ttl:?}");
-            assert_eq!(guard.release().await.unwrap(), State::Lost);
+            assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
         }
     }
 }
@@ -81,7 +81,7 @@ async fn a_session_lock_does_not_care_about_the_ttl() {
         world.until(12_000).await;
         let calls = world.store.count(Verb::Renew);
         assert!((4..=12).contains(&calls), "{ttl:?}: {calls} calls");
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
     }
     // Nor can it be shortened, or be looked at more rarely by trying.
     let world = session(Some(ms(2000)));

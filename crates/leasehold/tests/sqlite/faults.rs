@@ -28,14 +28,14 @@ async fn a_database_locked_by_another_is_busy_after_a_bound_and_never_contention
     let answers = in_time("answers", calls).await;
     let took = started.elapsed();
     for error in [answers.0.unwrap_err(), answers.1.unwrap_err()] {
-        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert_eq!(error.kind(), ErrorKind::Overloaded);
         assert!(error.is_retryable() && error.message().contains("nothing was changed"), "{error}");
     }
     assert!(took >= BOUND, "{took:?}");
     // Looking needs no lock.
     assert_eq!(store.inspect(&Query::Name(name("held"))).await.unwrap().items[0].holders.len(), 1);
     let locks = Locks::new(store.clone());
-    assert_eq!(locks.mutex("held").try_lock().await.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(locks.mutex("held").try_lock().await.unwrap_err().kind(), ErrorKind::Overloaded);
 
     // A shorter wait is not noticed. One that a slow machine made longer shows nothing.
     let attempt = loop {

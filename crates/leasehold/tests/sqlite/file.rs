@@ -10,11 +10,6 @@ use testkit::until::until_async;
 
 use crate::support::{HandClock, LONG, claim, granted, last_fence, look, name, place};
 
-#[test]
-fn the_built_in_sqlite_has_no_known_way_to_damage_its_log() {
-    assert!(Sqlite::sqlite_version() >= 3_051_003, "{}", Sqlite::sqlite_version());
-}
-
 #[tokio::test]
 async fn all_files_can_be_read_by_their_owner_alone_from_the_first_moment() {
     let place = place();

@@ -41,7 +41,7 @@ pub(crate) fn load() {
                                 log.line(&format!("granted {task} {id} {}", grant.fence))
                             }
                             // Nothing was changed: the other was held up in a transaction.
-                            Err(error) if error.kind() == ErrorKind::Busy => continue,
+                            Err(error) if error.kind() == ErrorKind::Overloaded => continue,
                             other => panic!("{other:?}"),
                         }
                         // Long enough to be killed with something in hand.
@@ -49,7 +49,7 @@ pub(crate) fn load() {
                         log.line(&format!("releasing {task} {id}"));
                         let release = Release::new(name.clone(), claim.id);
                         let mut answer = store.release(&release).await;
-                        while answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+                        while answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded) {
                             answer = store.release(&release).await;
                         }
                         assert_eq!(answer.unwrap(), Released::Done);

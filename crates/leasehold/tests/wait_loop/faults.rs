@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::backend::{Attempt, Wake};
-use leasehold::{ErrorKind, Gone, Mode, State};
+use leasehold::{ErrorKind, Gone, GuardState, Mode};
 use testkit::faulty::{Act, Answer, Call, FINAL, RETRYABLE, Verb};
 use testkit::paused::{Paused, settle, tasks};
 
@@ -81,7 +81,7 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
             assert_eq!(info.holders[0].grant.fence, guard.fence(), "{what}");
             assert_eq!(last.claim().id, guard.lease_id(), "{what}");
             assert_eq!(guard.attempts() as usize, attempts.len() + usize::from(!is_granted(last)), "{what}");
-            assert_eq!((guard.waited(), guard.state()), (took, State::Held), "{what}");
+            assert_eq!((guard.waited(), guard.state()), (took, GuardState::Held), "{what}");
         }
         Ok(None) => {
             // A last word of the store that was cut off by the limit is no word.
@@ -89,14 +89,14 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
             let word = if cut { &attempts[attempts.len() - 2] } else { last };
             assert!(is_busy(word), "{what}: contention was reported, and the store said {word:?}");
         }
-        Err(error) if is_gone(last) => assert_eq!(error.kind(), ErrorKind::Busy, "{what}"),
+        Err(error) if is_gone(last) => assert_eq!(error.kind(), ErrorKind::Overloaded, "{what}"),
         Err(error) => assert_eq!(Some(error.kind()), failure(last), "{what}"),
     }
 
     // Nothing is left, also of what was on its way.
     tokio::time::sleep(ms(1000)).await;
     match result {
-        Ok(Some(guard)) => assert_eq!(guard.release().await.unwrap(), State::Released, "{what}"),
+        Ok(Some(guard)) => assert_eq!(guard.release().await.unwrap(), GuardState::Released, "{what}"),
         _ if held.is_none_or(|time| took + ms(1000) > ms(time)) => {}
         _ => assert_eq!(world.look("x").await.waiters.len(), 0, "{what}"),
     }
@@ -337,7 +337,7 @@ async fn an_attempt_that_is_still_on_its_way_never_becomes_a_ghost() {
 #[tokio::test(start_paused = true)]
 async fn a_spent_id_is_replaced_by_a_new_one() {
     let world = Paused::new();
-    world.store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::Busy), Act::Gone(Gone::Superseded)]);
+    world.store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::Overloaded), Act::Gone(Gone::Superseded)]);
     // The lease of the lost answer is in the way until it ends.
     let guard = world.locks.mutex("x").ttl(ms(500)).lock().await.unwrap();
     let attempts = world.store.calls(Verb::TryAcquire);
@@ -352,7 +352,7 @@ async fn a_store_that_refuses_every_id_is_reported_in_the_end() {
     let world = Paused::new();
     world.store.always(Verb::TryAcquire, Act::Gone(Gone::Superseded));
     let result = tokio::time::timeout(ms(60_000), world.locks.mutex("x").lock()).await;
-    assert_eq!(result.expect("it is not tried for ever").unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(result.expect("it is not tried for ever").unwrap_err().kind(), ErrorKind::Overloaded);
     // And it was not asked more often than any broken store.
     assert!(world.store.count(Verb::TryAcquire) < 50, "{}", world.store.count(Verb::TryAcquire));
 }

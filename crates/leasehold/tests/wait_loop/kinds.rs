@@ -1,7 +1,7 @@
 //! Stores of other kinds.
 
 use leasehold::backend::Busy;
-use leasehold::{ErrorKind, Mode, State};
+use leasehold::{ErrorKind, GuardState, Mode};
 use testkit::faulty::Verb;
 use testkit::paused::{Paused, settle};
 
@@ -29,8 +29,8 @@ async fn a_store_without_fences_needs_to_be_allowed() {
     let guard = world.locks.mutex("x").allow_unfenced(true).lock().await.unwrap();
     assert!(guard.fence().is_unfenced());
     tokio::time::sleep(ms(90_000)).await;
-    assert_eq!(guard.state(), State::Held);
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Info, Jitter, Mode, Poll, State};
+use leasehold::{ErrorKind, GuardState, Info, Jitter, Mode, Poll};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -69,7 +69,7 @@ async fn a_store_that_falls_silent_is_an_error_soon_after_the_limit_and_never_co
 
 #[tokio::test(start_paused = true)]
 async fn whatever_a_store_says_at_the_limit_it_is_there_unless_it_says_that_it_is_not() {
-    use ErrorKind::{AuthFailed, Busy, NetworkTimeout, RateLimited, Unavailable, Unsupported};
+    use ErrorKind::{AuthFailed, NetworkTimeout, Overloaded, RateLimited, Unavailable, Unsupported};
     for (act, late, fault) in [
         (Act::Pass, 0, None),
         (Act::Slow(ms(1900)), 1900, None),
@@ -78,7 +78,7 @@ async fn whatever_a_store_says_at_the_limit_it_is_there_unless_it_says_that_it_i
         (Act::Fail(Unsupported), 0, None),
         (Act::Fail(RateLimited), 0, None),
         (Act::Fail(Unavailable), 0, Some(Unavailable)),
-        (Act::Fail(Busy), 0, Some(Busy)),
+        (Act::Fail(Overloaded), 0, Some(Overloaded)),
         (Act::Fail(NetworkTimeout), 0, Some(NetworkTimeout)),
     ] {
         let world = Paused::with_info(|info| info.keeps_places = true);
@@ -130,11 +130,11 @@ async fn no_duration_panics_or_overflows_or_means_something_else() {
         let mutex = world.locks.mutex("x").request_timeout(long).release_timeout(long);
         let guard = mutex.try_lock_for(long).await.unwrap().unwrap();
         assert_eq!(guard.waited(), ms(20_000));
-        assert_eq!(guard.release().await.unwrap(), State::Released);
+        assert_eq!(guard.release().await.unwrap(), GuardState::Released);
         let guard = mutex.clone().max_wait(long).max_hold(long).lock().await.unwrap();
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
         tokio::time::sleep(ms(60_000)).await;
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), GuardState::Held);
         drop(guard);
 
         // Polls that never come are not attempts at once.
@@ -181,7 +181,7 @@ async fn n_retries_are_n_plus_1_attempts() {
     }
     // The last one counts.
     let world = Paused::new();
-    world.store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Busy), Act::Fail(ErrorKind::Busy)]);
+    world.store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Overloaded), Act::Fail(ErrorKind::Overloaded)]);
     let guard = world.locks.mutex("x").max_attempts(3).lock().await.unwrap();
     assert_eq!(guard.attempts(), 3);
 }

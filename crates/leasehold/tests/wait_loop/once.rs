@@ -51,7 +51,7 @@ async fn try_lock_meets_every_fault_with_one_call_and_leaves_nothing() {
             let (kind, took) = match act {
                 Act::Fail(kind) | Act::LostAfter(kind) => (Some(kind), Duration::ZERO),
                 Act::Never | Act::NeverAfter | Act::Late(_) => (Some(ErrorKind::NetworkTimeout), ms(500)),
-                Act::Gone(_) => (Some(ErrorKind::Busy), Duration::ZERO),
+                Act::Gone(_) => (Some(ErrorKind::Overloaded), Duration::ZERO),
                 Act::Slow(_) | Act::SlowBefore(_) => (None, late),
                 _ => (None, Duration::ZERO),
             };

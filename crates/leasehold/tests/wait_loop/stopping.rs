@@ -1,8 +1,9 @@
 //! Acquires that are told to stop.
 
-use leasehold::{Cancel, ErrorKind, Mode, State};
+use leasehold::{Cancel, ErrorKind, GuardState, Mode};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, poll_at_most, settle};
+use tokio_util::sync::CancellationToken;
 
 use crate::{HOUR, ms};
 
@@ -66,6 +67,28 @@ async fn a_cancel_ends_a_wait_at_once_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cancellation_token_of_the_program_ends_a_wait() {
+    let world = Paused::new();
+    let holder = world.hold("x", Mode::Exclusive, HOUR).await;
+    let shutdown = CancellationToken::new();
+    // The parent of a token cancels it too.
+    let mutex = world.locks.mutex("x").cancel_on(shutdown.child_token());
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    tokio::time::sleep(ms(4000)).await;
+    assert!(!waiting.is_finished());
+    shutdown.cancel();
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Aborted);
+    settle().await;
+    assert!(world.look("x").await.waiters.is_empty());
+    world.end(&holder).await;
+    assert!(world.is_free("x").await);
+    // A switch that was made of a token cancels that.
+    let token = CancellationToken::new();
+    Cancel::from(&token).cancel();
+    assert!(token.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_closed_client_sends_nothing_more_and_keeps_what_it_holds() {
     let world = Paused::new();
     let guard = world.locks.mutex("held").lock().await.unwrap();
@@ -81,8 +104,8 @@ async fn a_closed_client_sends_nothing_more_and_keeps_what_it_holds() {
     }
     assert_eq!(world.store.log().len(), calls);
     tokio::time::sleep(ms(120_000)).await;
-    assert_eq!(guard.state(), State::Held, "it is still renewed");
-    assert_eq!(guard.release().await.unwrap(), State::Released);
+    assert_eq!(guard.state(), GuardState::Held, "it is still renewed");
+    assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 }
 
 #[tokio::test(start_paused = true)]

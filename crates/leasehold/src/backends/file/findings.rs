@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::place::{on_file_system, permissions};
-use crate::finding::Finding;
+use crate::doctor::Finding;
 
 /// Looks at the directory; that network file systems and strangers' directories are refused was seen when
 /// it was opened.

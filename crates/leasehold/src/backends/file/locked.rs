@@ -64,7 +64,7 @@ impl Locked {
                 return Ok(Some(locked));
             }
         }
-        Err(Error::new(ErrorKind::Busy, "a lock file is being replaced all the time"))
+        Err(Error::new(ErrorKind::Overloaded, "a lock file is being replaced all the time"))
     }
 
     /// Whether somebody has the file locked. Nobody may try to lock it meanwhile.

@@ -100,7 +100,7 @@ impl<'a> Meta<'a> {
             }
             if Instant::now() >= end {
                 return Err(Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Overloaded,
                     "another process has been working on this name for too long",
                 ));
             }

@@ -278,7 +278,7 @@ impl Backend for Directory {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        let over = self.store.local().lease(&claim.name, &claim.id).map(|lease| Arc::clone(&lease.over));
+        let over = self.store.local.lock().lease(&claim.name, &claim.id).map(|lease| Arc::clone(&lease.over));
         if let Some(over) = over {
             return self.wait_for_loss(claim, &over).await;
         }
@@ -353,7 +353,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn join(store: &'a Store, claim: &'a Claim) -> Self {
-        let bell = store.local().join(claim, store.clock.now());
+        let bell = store.local.lock().join(claim, store.clock.now());
         Place { store, claim, bell, told: false }
     }
 
@@ -363,7 +363,7 @@ impl<'a> Place<'a> {
 
     fn stand(&self) -> Stand {
         let now = self.now();
-        self.store.local().stand(self.claim, now)
+        self.store.local.lock().stand(self.claim, now)
     }
 
     fn told(&mut self) {
@@ -377,7 +377,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         if !self.told {
             let now = self.now();
-            self.store.local().leave(&self.claim.name, &self.claim.id, now);
+            self.store.local.lock().leave(&self.claim.name, &self.claim.id, now);
         }
     }
 }

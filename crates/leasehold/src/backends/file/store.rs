@@ -1,9 +1,10 @@
 //! The verbs, as plain blocking functions: each under the meta lock of its name.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::Pid;
 
 use crate::backend::{
@@ -13,11 +14,11 @@ use crate::backend::{
 use crate::backends::held::Held;
 use crate::bugs::{self, Bug};
 use crate::clock::Clock;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 use crate::state::HOLDERS_SHOWN;
 
 use super::MAX_PERMITS;
@@ -57,11 +58,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn local(&self) -> MutexGuard<'_, Local> {
-        // Nothing panics while it is locked; should it ever, what is there is still right.
-        self.local.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn files(&self, name: &Name) -> Result<Files> {
         Ok(Files::new(self.names.base(name)?))
     }
@@ -82,14 +78,14 @@ impl Store {
                 return Err(Error::new(ErrorKind::Unavailable, "the directory of the lock files has gone"));
             }
         }
-        Err(Error::new(ErrorKind::Busy, "the meta file of the name is being removed all the time"))
+        Err(Error::new(ErrorKind::Overloaded, "the meta file of the name is being removed all the time"))
     }
 
     /// One attempt; `None` if it has to start over.
     fn try_under(&self, meta: &Meta<'_>, claim: &Claim) -> Result<Option<Attempt>> {
         // Spent, or granted before: that is answered from memory, if the file is still there.
         self.check_in_place(&claim.name, &claim.id)?;
-        let known = self.local().known(claim, self.clock.now())?;
+        let known = self.local.lock().known(claim, self.clock.now())?;
         let waits = match known {
             Some(Known::Answer(attempt)) => return Ok(Some(attempt)),
             Some(Known::Wait) => true,
@@ -106,7 +102,7 @@ impl Store {
             Ok(attempt) if meta.is_in_place()? => Ok(Some(attempt)),
             Ok(_) => {
                 // Somebody else may be at work under another meta file: this grant is worth nothing.
-                self.local().lose(&claim.name, &claim.id, self.clock.now());
+                self.local.lock().lose(&claim.name, &claim.id, self.clock.now());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -144,7 +140,7 @@ impl Store {
         self.shows_locks
             .get_or_init(|| is_locked(file.descriptor(), claim.mode == Mode::Shared) == Some(true));
         let lease = Lease { file, held: Held::new(claim, fence, wall), over: Arc::default() };
-        let kept = self.local().keep(claim, lease, self.clock.now());
+        let kept = self.local.lock().keep(claim, lease, self.clock.now());
         Ok(match kept {
             Ok(grant) => Attempt::Granted(grant),
             Err(lease) => {
@@ -196,7 +192,7 @@ impl Store {
 
     /// Watches the file of a lease, and the directory it is in, as long as the answer is kept.
     pub(crate) fn watch_lease(&self, name: &Name, id: &LeaseId) -> Option<Watch> {
-        let (file, _) = self.local().lease(name, id)?.file.identity();
+        let (file, _) = self.local.lock().lease(name, id)?.file.identity();
         let mut watch = self.watcher()?.watch();
         let path = self.dir.path();
         (watch.gone(&path.join(file), Some(name)) && watch.gone(path, None)).then_some(watch)
@@ -204,17 +200,17 @@ impl Store {
 
     /// Something happened to a file of this name.
     pub(crate) fn noticed(&self, name: &Name) {
-        let held = self.local().held(name);
+        let held = self.local.lock().held(name);
         for id in held {
             // What could not be found out now is found out by the next check.
             let _ = self.check_in_place(name, &id);
         }
-        self.local().ring(name);
+        self.local.lock().ring(name);
     }
 
     /// The open file of a lease, for a child to inherit.
     pub(crate) fn hand_over(&self, id: &LeaseId) -> Result<OwnedFd> {
-        match self.local().by_id(id) {
+        match self.local.lock().by_id(id) {
             Some(lease) => lease.file.hand_over(),
             None => Err(Error::new(ErrorKind::Lost, "this store holds no lease with that id")),
         }
@@ -222,7 +218,7 @@ impl Store {
 
     /// Drops a lease whose file is no longer the one that others would lock, or no longer locked. Whether it is there.
     pub(crate) fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
-        let Some((file, identity, descriptor, mode)) = self.local().lease(name, id).map(|lease| {
+        let Some((file, identity, descriptor, mode)) = self.local.lock().lease(name, id).map(|lease| {
             let (file, identity) = lease.file.identity();
             (file, identity, lease.file.descriptor(), lease.held.grant.mode)
         }) else {
@@ -235,7 +231,7 @@ impl Store {
             return Ok(true);
         }
         let lost = {
-            let mut local = self.local();
+            let mut local = self.local.lock();
             let lost = local.lose(name, id, self.clock.now());
             local.ring(name);
             lost
@@ -257,7 +253,7 @@ impl Store {
             Some(_) => Meta::lock(&self.dir, &files, true, META_PATIENCE)?,
             None => None,
         };
-        let (fence, mode) = match self.local().lease(name, id) {
+        let (fence, mode) = match self.local.lock().lease(name, id) {
             Some(lease) if lease.held.matches(renewal.fence, renewal.owner.as_deref()) => {
                 (lease.held.grant.fence, lease.held.grant.mode)
             }
@@ -287,14 +283,14 @@ impl Store {
         {
             meta.count(name, mode, raise)?;
         }
-        let mut local = self.local();
+        let mut local = self.local.lock();
         let Some(lease) = local.lease(name, id) else { return gone(Gone::NotFound) };
         Ok(Renewed::Held(lease.held.renewed(renewal)))
     }
 
     pub(crate) fn release(&self, release: &Release) -> Result<Released> {
         let files = self.files(&release.name)?;
-        let (released, lease) = self.local().release(release, self.clock.now());
+        let (released, lease) = self.local.lock().release(release, self.clock.now());
         if let Some(lease) = lease {
             match Meta::lock(&self.dir, &files, false, RELEASE_PATIENCE) {
                 Ok(Some(meta)) => {
@@ -307,7 +303,7 @@ impl Store {
                 Ok(None) | Err(_) => lease.file.unlock(),
             }
         }
-        self.local().ring(&release.name);
+        self.local.lock().ring(&release.name);
         Ok(released)
     }
 
@@ -358,12 +354,12 @@ impl Store {
                 info.holders.truncate(HOLDERS_SHOWN);
             }
         }
-        (info.waiters, info.queue_length) = self.local().waiters(name, self.clock.now());
+        (info.waiters, info.queue_length) = self.local.lock().waiters(name, self.clock.now());
         Ok(info)
     }
 
     pub(crate) fn sweep(&self) -> Result<Swept> {
-        let mut swept = Swept { waiting: self.local().waiting(), ..Swept::default() };
+        let mut swept = Swept { waiting: self.local.lock().waiting(), ..Swept::default() };
         for base in self.dir.list(META)? {
             let files = Files::new(base);
             // Somebody is at work there: another time.

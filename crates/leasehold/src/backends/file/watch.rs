@@ -16,8 +16,9 @@ mod linux {
     use std::io;
     use std::mem::MaybeUninit;
     use std::path::Path;
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+    use std::sync::{Arc, Weak};
 
+    use parking_lot::Mutex;
     use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
     use rustix::fd::OwnedFd;
     use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -92,7 +93,7 @@ mod linux {
         }
 
         fn add(&mut self, path: &Path, what: WatchFlags, name: Option<&Name>) -> bool {
-            let mut watched = self.shared.lock();
+            let mut watched = self.shared.watched.lock();
             // Several may watch one file: what they want adds up.
             let flags = what | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
             match inotify::add_watch(&self.shared.inotify, path, flags) {
@@ -103,7 +104,7 @@ mod linux {
                 }
                 Err(rustix::io::Errno::NOENT) => false,
                 Err(error) => {
-                    crate::reporter::log(
+                    crate::engine::reporter::log(
                         move || tracing::debug!(%error, "a lock file cannot be watched; it is looked at instead"),
                     );
                     false
@@ -114,7 +115,7 @@ mod linux {
 
     impl Drop for Watch {
         fn drop(&mut self) {
-            let mut watched = self.shared.lock();
+            let mut watched = self.shared.watched.lock();
             for id in &self.ids {
                 let Some(entry) = watched.get_mut(id) else { continue };
                 entry.by -= 1;
@@ -128,10 +129,6 @@ mod linux {
     }
 
     impl Shared {
-        fn lock(&self) -> MutexGuard<'_, HashMap<i32, Watched>> {
-            self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
         fn run(&self, store: &Weak<Store>) {
             let mut buffer = [MaybeUninit::uninit(); 4096];
             loop {
@@ -153,7 +150,7 @@ mod linux {
             let mut touched = HashSet::new();
             let mut reader = Reader::new(&self.inotify, buffer);
             while let Ok(event) = reader.next() {
-                let mut watched = self.lock();
+                let mut watched = self.watched.lock();
                 let known = watched.get(&event.wd()).map(|watched| watched.name.clone());
                 // Events were lost, or the directory itself is elsewhere.
                 if event.events().contains(ReadFlags::QUEUE_OVERFLOW) || known == Some(None) {

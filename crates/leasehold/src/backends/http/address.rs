@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use hyper::Uri;
 
+use crate::doctor::is_loopback;
 use crate::error::{Error, Result};
-use crate::finding::is_loopback;
 
 /// How to reach a server.
 #[derive(Clone)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Http, Options, Pool};
+use crate::doctor::{Finding, in_the_clear};
 use crate::error::Result;
-use crate::finding::{Finding, in_the_clear};
 use crate::wire;
 
 /// How long a server may take to look at its store: it connects to it anew.

@@ -19,10 +19,8 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
     Renewed, Revoked, Swept, TimeAuthority, Wake,
 };
-use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::wire::{self, ceil_ms, mode_fields, segment};
 
@@ -108,8 +106,6 @@ fn plain(name: &Name) -> Result<&str> {
 fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
     let (mode, limit) = mode_fields(claim.mode);
     let attempt = number(claim.nonce);
-    let anew = claim.repeat && bugs::on(Bug::HttpRepeatsWithNewId);
-    let id = if anew { LeaseId::random() } else { claim.id };
     wire::Acquire {
         owner_id: claim.owner.to_string(),
         ttl_ms: ceil_ms(claim.ttl),
@@ -117,7 +113,7 @@ fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
         limit,
         wait_ms: Some(ceil_ms(wait)).filter(|wait| *wait > 0),
         queue: claim.queue.map(ceil_ms),
-        lease_id: Some(id.expose().to_owned()),
+        lease_id: Some(claim.id.expose().to_owned()),
         metadata: claim.metadata.as_ref().map(|text| text.to_string()),
         repeat: claim.repeat,
         attempt,

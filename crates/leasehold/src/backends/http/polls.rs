@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::pulse::Listener;
-use crate::acquire::TICKET_TTL;
 use crate::backend::{Attempt, Claim, Grant, Wake};
+use crate::engine::limits::TICKET_TTL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
@@ -52,10 +53,6 @@ pub(super) struct Poll {
     end: watch::Receiver<Option<Arc<Result<Attempt>>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Polls {
     pub(super) fn new() -> Self {
         Polls(Arc::default())
@@ -70,7 +67,7 @@ impl Polls {
     where
         W: Future<Output = Result<Attempt>> + Send + 'static,
     {
-        let mut polls = lock(&self.0);
+        let mut polls = self.0.lock();
         if let Some(pending) = polls.pending.get(&claim.id).filter(|pending| !pending.task.is_finished()) {
             return Ok(Poll { sent: pending.sent, end: pending.end.subscribe() });
         }
@@ -89,7 +86,7 @@ impl Polls {
             };
             // Forgotten before it is told: who waits again gets a new one.
             if let Some(all) = all.upgrade() {
-                lock(&all).ended(&id, &mine, &ended);
+                all.lock().ended(&id, &mine, &ended);
             }
             match ended {
                 Ended::Answered(answer) => drop(mine.send_replace(Some(Arc::new(answer)))),
@@ -99,7 +96,7 @@ impl Polls {
                     // Until told that it is no longer needed, and no longer than it was to take.
                     let _ = work.await;
                     if let Some(all) = all.upgrade() {
-                        lock(&all).silent_ended(&id, &mine);
+                        all.lock().silent_ended(&id, &mine);
                     }
                 }
             }
@@ -111,14 +108,14 @@ impl Polls {
 
     /// The ttl of a claim whose poll has not ended.
     pub(super) fn ttl_of_pending(&self, id: &LeaseId) -> Option<Duration> {
-        let polls = lock(&self.0);
+        let polls = self.0.lock();
         let silent = polls.silent.get(id).and_then(|silent| silent.first());
         polls.pending.get(id).or(silent).map(|pending| pending.ttl)
     }
 
     /// The server has answered about a claim, or will not be asked any more: what kept its place is closed.
     pub(super) fn answered(&self, id: &LeaseId) {
-        lock(&self.0).close_silent(id);
+        self.0.lock().close_silent(id);
     }
 }
 
@@ -165,7 +162,7 @@ async fn nobody_waits(end: &End, patience: Duration) {
 impl Drop for Polls {
     fn drop(&mut self) {
         // The connections close, and the server gives up the places.
-        let All { pending, silent } = std::mem::take(&mut *lock(&self.0));
+        let All { pending, silent } = std::mem::take(&mut *self.0.lock());
         pending.into_values().chain(silent.into_values().flatten()).for_each(|one| one.task.abort());
     }
 }

@@ -1,6 +1,5 @@
 //! Connections to one server, used again and again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -8,6 +7,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, header};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use tokio::net::TcpStream;
@@ -98,10 +98,6 @@ impl Pool {
         &self.runtime
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(SendRequest<Full<Bytes>>, Instant)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) async fn get(&self, path: &str) -> Result<Answer> {
         self.get_within(path, CALL).await
     }
@@ -112,7 +108,7 @@ impl Pool {
 
     /// Closes what nobody uses: where one connection got no answer, others that were opened the same way will get none.
     pub(super) fn forget_idle(&self) {
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.idle.lock());
         drop(idle);
     }
 
@@ -181,7 +177,7 @@ impl Pool {
 
     async fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
         loop {
-            let (mut sender, since) = self.idle().pop()?;
+            let (mut sender, since) = self.idle.lock().pop()?;
             if since.elapsed() < IDLE && !sender.is_closed() && sender.ready().await.is_ok() {
                 return Some(sender);
             }
@@ -189,7 +185,7 @@ impl Pool {
     }
 
     fn keep(&self, sender: SendRequest<Full<Bytes>>) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|(sender, since)| since.elapsed() < IDLE && !sender.is_closed());
         if idle.len() < MAX_IDLE && !sender.is_closed() {
             idle.push((sender, Instant::now()));

@@ -1,12 +1,13 @@
 //! Whether the server still answers, asked for all who wait: their own requests say nothing until they are answered.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::pool::Pool;
-use crate::reporter;
+use crate::engine::reporter;
 
 /// How often it is asked, while anybody waits.
 const EVERY: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ impl Listener {
 impl Pulse {
     /// Listens; the first who does starts it.
     pub(super) fn listen(pulse: &Arc<Pulse>, pool: &Arc<Pool>) -> Listener {
-        let mut beating = pulse.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut beating = pulse.0.lock();
         if let Some(beat) = beating.upgrade() {
             return Listener(beat.subscribe());
         }
@@ -45,7 +46,7 @@ impl Pulse {
 
     /// Whether nobody listens any more; then the next who does starts another.
     fn is_over(&self, beat: &watch::Sender<()>) -> bool {
-        let mut beating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut beating = self.0.lock();
         let over = beat.receiver_count() == 0;
         if over {
             *beating = Weak::new();
@@ -69,7 +70,7 @@ async fn run(pulse: Weak<Pulse>, beat: Arc<watch::Sender<()>>, pool: Weak<Pool>)
             });
             pool.forget_idle();
             // Who listens from now on starts another.
-            *pulse.0.lock().unwrap_or_else(PoisonError::into_inner) = Weak::new();
+            *pulse.0.lock() = Weak::new();
             return;
         }
     }

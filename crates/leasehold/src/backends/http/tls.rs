@@ -4,47 +4,34 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::address::Options;
 use crate::error::{Error, ErrorKind, Result};
+use crate::tls::{self, Identity};
 
 /// What makes TLS connections to the server of these options.
 pub(super) fn connector(options: &Options) -> Result<(TlsConnector, ServerName<'static>)> {
-    let bad = |what: &str, error: Box<dyn std::error::Error + Send + Sync>| {
-        Error::invalid(format!("the {what} cannot be used")).with_source(error)
-    };
-    let chain = |path: &std::path::Path, what: &str| {
-        CertificateDer::pem_file_iter(path)
-            .and_then(|certs| certs.collect::<std::result::Result<Vec<_>, _>>())
-            .map_err(|error| bad(what, error.into()))
-    };
-    let mut roots = RootCertStore::empty();
-    let trusted = match &options.ca {
-        Some(path) => chain(path, "CA")?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
-    roots.add_parsable_certificates(trusted);
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("TLS provider", error.into()))?
-        .with_root_certificates(roots);
-    let config = match &options.identity {
-        None => builder.with_no_client_auth(),
-        Some((cert, key)) => {
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| bad("key", error.into()))?;
-            builder.with_client_auth_cert(chain(cert, "certificate")?, key).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => {
-                    Error::invalid("the certificate and the key do not belong together").with_source(error)
-                }
-                error => bad("certificate", error.into()),
-            })?
+    let roots = match &options.ca {
+        // A bundle may hold certificates of other kinds.
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(tls::certificates(path, "CA")?);
+            roots
         }
+        None => tls::system_authorities(),
     };
-    let name = ServerName::try_from(options.host.clone()).map_err(|error| bad("host name", error.into()))?;
+    let identity = options.identity.as_ref().map(|(cert, key)| Identity {
+        cert,
+        cert_is: "certificate",
+        key,
+        key_is: "key",
+    });
+    let config = tls::client(|builder| builder.with_root_certificates(roots), identity)?;
+    let name = ServerName::try_from(options.host.clone())
+        .map_err(|error| Error::invalid("the host name cannot be used").with_source(error))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 

@@ -1,21 +1,20 @@
-//! From a URL to connections: the driver's settings, TLS, timeouts, and the options that are our own.
+//! From a URL to the settings of connections: the driver's settings, TLS, timeouts, and the options that are our own.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::ready;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
-use tokio_postgres::{CancelToken, Config};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
+use super::connect::Place;
 use super::fault;
-use super::line::WithoutIo;
-use super::reach::{self, LastReached, Reached, Target, Way};
 use super::tls::{self, Tls, TlsFiles};
-use super::tls_stream::Connector;
 
 /// How long it may take to connect to one address, all in all: the time a request may take unless the user says
 /// otherwise.
@@ -76,12 +75,13 @@ const OURS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert", "tcp_user
 /// | `user`, `password`, `dbname`, `host`, `hostaddr`, `port`, `options`, `channel_binding`, `load_balance_hosts`, `sslnegotiation` | as in libpq |
 #[derive(Clone)]
 pub struct Address {
-    config: Config,
-    pub(super) tls: Connector,
-    timeout: Duration,
-    /// Shared by the connections, and by clones.
-    without_io: WithoutIo,
-    last: LastReached,
+    pub(super) config: Config,
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    /// How long one address may take, from the first byte until it is ready for use.
+    pub(super) timeout: Duration,
+    /// The host, by its place in the list, and the address that were reached last. The next connection begins there, so
+    /// that a silent host before it costs its time limit once. Clones share it.
+    pub(super) last_reached: Arc<Mutex<Option<(usize, Place)>>>,
 }
 
 impl Address {
@@ -97,13 +97,7 @@ impl Address {
     /// the time to connect.
     pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
         let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        Address {
-            config,
-            tls: Connector::new(tls),
-            timeout,
-            without_io: WithoutIo::default(),
-            last: LastReached::default(),
-        }
+        Address { config, tls: Arc::new(tls), timeout, last_reached: Arc::default() }
     }
 
     /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a
@@ -189,40 +183,9 @@ impl Address {
             && self.config.get_target_session_attrs() != TargetSessionAttrs::ReadWrite
     }
 
-    /// A new connection, whose home is the runtime this is called on.
-    pub(crate) async fn connect(&self) -> Result<Reached> {
-        self.open(|reached| ready(Ok(reached))).await
-    }
-
-    /// A new connection that was made `ready` for use. Each address of each host has the whole time limit for that, from
-    /// the first byte to the last answer; if it fails or does not answer, the next address is tried.
-    pub(crate) async fn open<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        let Address { config, tls, without_io, last, timeout } = self;
-        Way { config, tls, without_io, last, limit: *timeout }.connect(ready).await
-    }
-
     /// How long it may take to connect to one address.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
-    }
-
-    /// Asks what is needed before a connection can be used, within the time that one address may take.
-    pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
-        reach::in_time(self.timeout, opening).await
-    }
-
-    /// Asks the server to cancel what a connection is doing. Whether it did, nobody says.
-    pub(crate) async fn cancel(&self, token: &CancelToken, target: &Target) -> Result<()> {
-        let asking = reach::cancel(token, target, &self.config, &self.tls);
-        match tokio::time::timeout(self.timeout, asking).await {
-            Ok(sent) => sent,
-            Err(_) => {
-                Err(Error::new(ErrorKind::NetworkTimeout, "the PostgreSQL server did not answer in time"))
-            }
-        }
     }
 
     /// The settings, as the driver has them.
@@ -324,6 +287,7 @@ fn decode(text: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn parse(url: &str) -> Result<Config> {
         Address::parse(url).map(|address| address.config)

@@ -99,7 +99,9 @@ fn without_words(fault: Fault) -> Error {
 
 /// What a code of the server means for the caller.
 fn judge(code: &str) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable, Unsupported};
+    use ErrorKind::{
+        AuthFailed, Internal, InvalidArgument, NetworkTimeout, Overloaded, Unavailable, Unsupported,
+    };
     match code {
         "28P01" => (AuthFailed, "the PostgreSQL server refused user or password"),
         "42501" => (
@@ -124,8 +126,10 @@ fn judge(code: &str) -> (ErrorKind, &'static str) {
             Unavailable,
             "the PostgreSQL server has no memory left, for locks perhaps; raise max_locks_per_transaction",
         ),
-        "55P03" => (Busy, "PostgreSQL did not get a lock in time (lock_timeout)"),
-        "40001" | "40P01" => (Busy, "PostgreSQL rolled the call back because of others at work; try again"),
+        "55P03" => (Overloaded, "PostgreSQL did not get a lock in time (lock_timeout)"),
+        "40001" | "40P01" => {
+            (Overloaded, "PostgreSQL rolled the call back because of others at work; try again")
+        }
         "57014" => {
             (NetworkTimeout, "PostgreSQL cancelled the call (statement_timeout, or somebody asked for it)")
         }
@@ -150,7 +154,7 @@ fn judge(code: &str) -> (ErrorKind, &'static str) {
             Some("53") => (Unavailable, "the PostgreSQL server is short of something"),
             Some("57") => (Unavailable, "the PostgreSQL server was told to stop what it did"),
             Some("58") => (Unavailable, "the PostgreSQL server has trouble with its disk or system"),
-            Some("40") => (Busy, "PostgreSQL rolled the call back; try again"),
+            Some("40") => (Overloaded, "PostgreSQL rolled the call back; try again"),
             _ => (Internal, "PostgreSQL answered with an error that leasehold did not expect"),
         },
     }
@@ -176,9 +180,9 @@ mod tests {
             ("08006", Unavailable),
             ("58030", Unavailable),
             ("25006", Unavailable),
-            ("55P03", Busy),
-            ("40001", Busy),
-            ("40P01", Busy),
+            ("55P03", Overloaded),
+            ("40001", Overloaded),
+            ("40P01", Overloaded),
             ("57014", NetworkTimeout),
             ("26000", Unsupported),
             ("42P01", Internal),

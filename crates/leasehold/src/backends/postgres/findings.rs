@@ -4,8 +4,8 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::fault;
+use crate::doctor::{Finding, in_the_clear};
 use crate::error::Result;
-use crate::finding::{Finding, in_the_clear};
 
 /// What one row of settings says.
 pub(super) struct Settings(Row);

@@ -2,12 +2,12 @@
 
 pub mod advisory;
 mod config;
-mod driver;
+mod connect;
+mod connection;
 mod fault;
 mod findings;
-mod line;
 mod pooler;
-mod reach;
+mod socket;
 mod tables;
 mod tls;
 mod tls_stream;
@@ -16,3 +16,8 @@ pub use advisory::{Advisory, AdvisoryKey};
 pub use config::Address;
 pub use pooler::Pooler;
 pub use tables::{Lent, Postgres, PostgresBuilder};
+
+/// An identifier as SQL has it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -1,14 +1,14 @@
-//! Whether a pooler stands between us and the server: then the server process we were told of at login is not the
-//! one that answers.
+//! Finds out whether a pooler stands between us and the server: then the server process that the login named is not
+//! the one that answers.
 
 use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex,
-};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
@@ -20,8 +20,8 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// To be found out: if the server process that answers is not the one the login told of, there is a pooler, and
-    /// it is taken for one that shares connections for the length of a transaction.
+    /// To be found out: if the server process that answers is not the one that the login named, there is a pooler,
+    /// and it is taken for one that shares connections for the length of a transaction.
     #[default]
     Auto,
     /// Nothing. A pooler that is found all the same is refused.
@@ -46,67 +46,60 @@ impl Pooler {
     }
 }
 
-/// Whether the server process that answers, by its own word, is the one that the login told of. No I/O.
+/// Whether the server process that answers, by its own word, is the one that the login named. No I/O.
 pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
-    told_pid(client).await == Some(answers)
+    login_pid(client).await == Some(answers)
 }
 
-/// The process that the login told of. The driver keeps it for cancelling, so this lets it write a request to cancel
-/// into a pipe and reads it there.
-async fn told_pid(client: &Client) -> Option<i32> {
-    let (theirs, mut ours) = duplex(64);
-    // The answer to a question for TLS, if it asks one.
-    ours.write_all(b"S").await.ok()?;
-    client.cancel_token().cancel_query_raw(theirs, Plain).await.ok()?;
-    let mut written = Vec::new();
-    ours.read_to_end(&mut written).await.ok()?;
+/// The process that the login named. Only the driver knows it, and shows it nowhere but in a request to cancel. So
+/// this lets the driver write one, and reads it.
+async fn login_pid(client: &Client) -> Option<i32> {
+    let written = Written::default();
+    client.cancel_token().cancel_query_raw(written.clone(), written.clone()).await.ok()?;
+    let written = written.0.lock();
     // Its length, its code, the process, its key.
     let request = written.last_chunk::<16>()?;
-    let pid = request[8..12].try_into().ok()?;
-    Some(i32::from_be_bytes(pid))
+    Some(i32::from_be_bytes(*request[8..].first_chunk()?))
 }
 
-/// TLS that does nothing.
-struct Plain;
+/// A connection to nowhere, with TLS that does nothing: keeps what is written, and answers that the server has TLS.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
 
-struct PlainStream(DuplexStream);
-
-impl TlsConnect<DuplexStream> for Plain {
-    type Stream = PlainStream;
+impl TlsConnect<Written> for Written {
+    type Stream = Written;
     type Error = io::Error;
-    type Future = Ready<io::Result<PlainStream>>;
+    type Future = Ready<io::Result<Written>>;
 
-    fn connect(self, stream: DuplexStream) -> Self::Future {
-        ready(Ok(PlainStream(stream)))
+    fn connect(self, stream: Written) -> Self::Future {
+        ready(Ok(stream))
     }
 }
 
-impl TlsStream for PlainStream {
+impl TlsStream for Written {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for PlainStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+impl AsyncRead for Written {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        buf.put_slice(b"S");
+        Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for PlainStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+impl AsyncWrite for Written {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

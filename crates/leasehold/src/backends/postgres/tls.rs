@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme, WantsVerifier,
+};
 
 use crate::error::{Error, Result};
+use crate::tls::{self, Identity};
 
 /// `sslmode`, as libpq has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,73 +57,39 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
              say `sslmode=verify-full`, or name a PEM file of your own authority with `sslrootcert`",
         ));
     }
-    let provider = Arc::new(ring::default_provider());
-    let checks_name = mode == Tls::VerifyFull;
-    // As in libpq: whoever names authorities wants them to be asked.
-    let checks_origin = match mode {
-        Tls::Disable | Tls::Prefer => false,
-        Tls::Require => files.root.is_some(),
-        Tls::VerifyCa | Tls::VerifyFull => true,
+    let roots = match (&files.root, mode) {
+        // As in libpq: a root file is there to be checked against, also with `require`.
+        (Some(file), _) if file != SYSTEM => Some(tls::authorities(file, "file of `sslrootcert`")?),
+        (_, Tls::VerifyFull) => Some(tls::system_authorities()),
+        _ => None,
     };
-    let roots = if checks_origin { roots(files.root.as_deref())? } else { RootCertStore::empty() };
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::invalid("TLS cannot be set up").with_source(error))?;
-    let builder = if checks_name {
-        builder.with_root_certificates(roots)
-    } else {
-        let roots = checks_origin.then_some(roots);
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName { roots, provider }))
-    };
-    let mut config = match (&files.cert, &files.key) {
-        (None, None) => builder.with_no_client_auth(),
-        (Some(cert), Some(key)) => {
-            builder.with_client_auth_cert(certificates(cert, "sslcert")?, private_key(key)?).map_err(
-                |error| Error::invalid("sslcert and sslkey do not belong together").with_source(error),
-            )?
-        }
-        _ => return Err(Error::invalid("sslcert and sslkey are only of use together")),
-    };
-    if direct {
-        config.alpn_protocols = vec![b"postgresql".to_vec()];
-    }
-    Ok(config)
-}
-
-fn roots(file: Option<&str>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    match file {
-        Some(file) if file != SYSTEM => {
-            for certificate in certificates(file, "sslrootcert")? {
-                roots.add(certificate).map_err(|error| {
-                    Error::invalid("sslrootcert holds something that is no certificate of an authority")
-                        .with_source(error)
-                })?;
-            }
-        }
-        _ => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
+    if roots.as_ref().is_some_and(RootCertStore::is_empty) {
         return Err(Error::invalid(
             "there are no authorities to check the server's certificate with; name a PEM file with sslrootcert",
         ));
     }
-    Ok(roots)
-}
-
-// The errors of these files have no source: it would repeat the path, which comes from the URL.
-
-fn certificates(file: &str, option: &str) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|_| {
-        Error::invalid(format!("the file that {option} names cannot be read, or is not in PEM form"))
-    })
-}
-
-fn private_key(file: &str) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(file)
-        .map_err(|_| Error::invalid("the file that sslkey names cannot be read, or is not in PEM form"))
+    let identity = match (&files.cert, &files.key) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => Some(Identity {
+            cert: cert.as_ref(),
+            cert_is: "file of `sslcert`",
+            key: key.as_ref(),
+            key_is: "file of `sslkey`",
+        }),
+        _ => return Err(Error::invalid("sslcert and sslkey are only of use together")),
+    };
+    let verify = |builder: ConfigBuilder<ClientConfig, WantsVerifier>| match roots {
+        Some(roots) if mode == Tls::VerifyFull => builder.with_root_certificates(roots),
+        roots => {
+            let verifier = AnyName { roots, provider: tls::provider() };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    };
+    let mut config = tls::client(verify, identity)?;
+    if direct {
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
+    }
+    Ok(config)
 }
 
 /// Checks that the server has the key of its certificate, and who issued that, if anybody is to be trusted; not

@@ -10,48 +10,23 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
+use tokio_postgres::tls::{ChannelBinding, TlsConnect};
 use tokio_rustls::TlsConnector;
 
-/// Makes TLS connections for the driver.
-#[derive(Clone)]
-pub(crate) struct Connector(Arc<ClientConfig>);
+use super::socket::SocketStream;
 
-impl Connector {
-    pub(crate) fn new(config: ClientConfig) -> Self {
-        Connector(Arc::new(config))
-    }
-}
-
-impl<S> MakeTlsConnect<S> for Connector
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = TlsStream<S>;
-    type TlsConnect = Handshake;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        // Also asked for where there will be no TLS, as on a Unix socket: a bad name shows when it is needed.
-        Ok(Handshake { config: Arc::clone(&self.0), host: host.to_owned() })
-    }
-}
-
-/// One handshake to be.
+/// One handshake to be. Also made where there will be no TLS, as on a Unix socket: a bad name shows when it is needed.
 pub(crate) struct Handshake {
-    config: Arc<ClientConfig>,
-    host: String,
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) host: String,
 }
 
-impl<S> TlsConnect<S> for Handshake
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = TlsStream<S>;
+impl TlsConnect<SocketStream> for Handshake {
+    type Stream = TlsStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream>> + Send>>;
 
-    fn connect(self, stream: S) -> Self::Future {
+    fn connect(self, stream: SocketStream) -> Self::Future {
         Box::pin(async move {
             let host = ServerName::try_from(self.host).map_err(io::Error::other)?;
             TlsConnector::from(self.config).connect(host, stream).await.map(TlsStream)
@@ -60,9 +35,9 @@ where
 }
 
 /// A connection over TLS.
-pub(crate) struct TlsStream<S>(tokio_rustls::client::TlsStream<S>);
+pub(crate) struct TlsStream(tokio_rustls::client::TlsStream<SocketStream>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> tokio_postgres::tls::TlsStream for TlsStream<S> {
+impl tokio_postgres::tls::TlsStream for TlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         let certificate = self.0.get_ref().1.peer_certificates().and_then(|all| all.first());
         match certificate.and_then(|certificate| end_point(certificate)) {
@@ -72,7 +47,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> tokio_postgres::tls::TlsStream for TlsSt
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+impl AsyncRead for TlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -82,7 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+impl AsyncWrite for TlsStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
     }

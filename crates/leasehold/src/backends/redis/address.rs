@@ -9,8 +9,9 @@ use redis::{
 };
 
 use super::fault;
+use crate::doctor::is_loopback;
 use crate::error::{Error, Result};
-use crate::finding::is_loopback;
+use crate::tls;
 
 /// How long a connection may take to be made, with TLS and login.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -307,9 +308,7 @@ impl Address {
 }
 
 fn read(path: &str) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| {
-        bad(format!("the certificate file {path:?} of the Redis URL cannot be read")).with_source(error)
-    })
+    tls::read(path, &format!("certificate file {path:?} of the Redis URL"))
 }
 
 /// Percent-decoding, for paths.

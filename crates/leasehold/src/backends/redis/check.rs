@@ -8,8 +8,8 @@ use redis::Value;
 use super::address::Layout;
 use super::link::{Failure, Link};
 use super::{fault, keys};
+use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
-use crate::finding::Finding;
 
 /// The oldest version whose commands the scripts use (`SET … PXAT`).
 const OLDEST: (u32, u32) = (6, 2);

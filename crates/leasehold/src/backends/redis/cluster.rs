@@ -1,9 +1,10 @@
 //! What is known of a cluster: which node serves which slots, and the connections of one route to the nodes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::{ConnectionAddr, Pipeline, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -32,34 +33,30 @@ struct Served {
 }
 
 impl Slots {
-    fn lock(&self) -> MutexGuard<'_, Served> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The node that is known to serve a slot.
     pub(super) fn serving(&self, slot: u16) -> Option<String> {
-        let served = self.lock();
+        let served = self.0.lock();
         let range = served.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(_, _, node)| node.clone())
     }
 
     /// All nodes that are known to serve slots.
     fn nodes(&self) -> Vec<String> {
-        let mut nodes: Vec<String> = self.lock().ranges.iter().map(|(_, _, node)| node.clone()).collect();
+        let mut nodes: Vec<String> = self.0.lock().ranges.iter().map(|(_, _, node)| node.clone()).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes
     }
 
     fn learn(&self, ranges: Vec<(u16, u16, String)>) {
-        let mut served = self.lock();
+        let mut served = self.0.lock();
         served.ranges = ranges;
         served.version += 1;
     }
 
     pub(super) fn moved(&self, slot: u16, node: &str) {
         // In front, so that it is found first; the next answer of the cluster tidies up.
-        let mut served = self.lock();
+        let mut served = self.0.lock();
         served.ranges.retain(|(first, last, _)| !(*first == slot && *last == slot));
         served.ranges.insert(0, (slot, slot, node.to_owned()));
         if served.ranges.len() > 2 * 16384 {
@@ -69,7 +66,7 @@ impl Slots {
 
     /// Whether it is time to ask again; if so, for nobody else for a while.
     fn is_time_to_ask(&self) -> bool {
-        let (mut served, now) = (self.lock(), Instant::now());
+        let (mut served, now) = (self.0.lock(), Instant::now());
         let is_time = served.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY);
         if is_time {
             served.asked = Some(now);
@@ -99,14 +96,10 @@ impl Nodes {
         Nodes { address, home, patience, slots, links: Mutex::default() }
     }
 
-    fn links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The link to a node, as clusters write it: `host:port`.
     pub(super) fn link(&self, at: &str) -> Result<Arc<Link>> {
         self.forget();
-        if let Some(link) = self.links().to.get(at) {
+        if let Some(link) = self.links.lock().to.get(at) {
             return Ok(Arc::clone(link));
         }
         let (host, port) = at.rsplit_once(':').ok_or_else(fault::strange)?;
@@ -115,19 +108,19 @@ impl Nodes {
         let link =
             Link::new(Arc::clone(&self.address), Some(server), self.home.clone()).patient(self.patience);
         let link = Arc::new(link);
-        self.links().to.insert(at.to_owned(), Arc::clone(&link));
+        self.links.lock().to.insert(at.to_owned(), Arc::clone(&link));
         Ok(link)
     }
 
     /// Drops the links to nodes that no longer serve anything. Somebody else may get their address.
     fn forget(&self) {
-        let version = self.slots.lock().version;
-        if self.links().version == version {
+        let version = self.slots.0.lock().version;
+        if self.links.lock().version == version {
             return;
         }
         let known = self.to_ask();
         let gone: Vec<_> = {
-            let mut links = self.links();
+            let mut links = self.links.lock();
             links.version = version;
             links.to.extract_if(|node, _| !known.contains(node)).collect()
         };
@@ -255,7 +248,7 @@ mod tests {
         for nodes in [&one, &other] {
             assert_eq!(nodes.to_ask(), ["a:1", "b:2", "d:4"]);
             nodes.link("d:4").unwrap();
-            let mut known: Vec<String> = nodes.links().to.keys().cloned().collect();
+            let mut known: Vec<String> = nodes.links.lock().to.keys().cloned().collect();
             known.sort_unstable();
             assert_eq!(known, ["a:1", "d:4"]);
         }

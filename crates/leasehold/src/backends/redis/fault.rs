@@ -110,7 +110,9 @@ pub(super) fn asks_for_next(fault: &RedisError) -> bool {
 }
 
 fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, NetworkTimeout, Unavailable, Unsupported};
+    use ErrorKind::{
+        AuthFailed, Internal, InvalidArgument, NetworkTimeout, Overloaded, Unavailable, Unsupported,
+    };
     if fault.is_timeout() {
         return (NetworkTimeout, "Redis did not answer in time; whether the call took effect is unknown");
     }
@@ -144,9 +146,9 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
                 (Unavailable, "Redis has too few replicas and refuses writes; nothing was changed")
             }
             "MASTERDOWN" => (Unavailable, "this replica has lost its primary"),
-            "LOADING" => (Busy, "Redis is loading its data and answers soon"),
-            "BUSY" => (Busy, "Redis is busy with a script of somebody else"),
-            "TRYAGAIN" => (Busy, "the keys are on their way to another node of the cluster"),
+            "LOADING" => (Overloaded, "Redis is loading its data and answers soon"),
+            "BUSY" => (Overloaded, "Redis is busy with a script of somebody else"),
+            "TRYAGAIN" => (Overloaded, "the keys are on their way to another node of the cluster"),
             "CLUSTERDOWN" => (Unavailable, "the cluster is down, or nobody serves this part of it"),
             "MOVED" | "ASK" => {
                 (Unavailable, "this is a node of a cluster; use redis-cluster: to reach all of them")
@@ -188,7 +190,7 @@ mod tests {
         for (text, kind) in [
             ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),
             ("READONLY You can't write against a read only replica.", Unavailable),
-            ("LOADING Redis is loading the dataset in memory", Busy),
+            ("LOADING Redis is loading the dataset in memory", Overloaded),
             ("MISCONF Redis is configured to save RDB snapshots", Unavailable),
             ("NOAUTH Authentication required.", AuthFailed),
             ("WRONGPASS invalid username-password pair", AuthFailed),
@@ -197,9 +199,9 @@ mod tests {
             ("CLUSTERDOWN The cluster is down", Unavailable),
             ("MOVED 3999 127.0.0.1:6381", Unavailable),
             ("ASK 3999 127.0.0.1:6381", Unavailable),
-            ("TRYAGAIN Multiple keys request during rehashing of slot", Busy),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Overloaded),
             ("MASTERDOWN Link with MASTER is down", Unavailable),
-            ("BUSY Redis is busy running a script.", Busy),
+            ("BUSY Redis is busy running a script.", Overloaded),
             ("NOREPLICAS Not enough good replicas to write.", Unavailable),
             ("FOREIGN the keys of the name", Internal),
             ("NEWER the key of the name", Unsupported),

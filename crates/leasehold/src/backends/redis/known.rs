@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
@@ -20,11 +21,11 @@ const MOST_ASKED: usize = 100_000;
 pub(super) struct Known {
     /// Whether anybody has swept. Whoever never does pays for nothing here.
     is_swept: AtomicBool,
-    inside: Mutex<Inside>,
+    seen: Mutex<Seen>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct Seen {
     /// When a sweep was last called.
     swept: Option<Instant>,
     /// The number of the walk under way, or else of the last.
@@ -40,35 +41,31 @@ struct Last {
     names: BTreeSet<String>,
 }
 
-impl Inside {
+impl Seen {
     fn is_kept_up(&self) -> bool {
         self.swept.is_some_and(|swept| swept.elapsed() < SWEEPS_NO_MORE)
     }
 }
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A sweep is called.
     pub(super) fn sweeps(&self) {
-        self.lock().swept = Some(Instant::now());
+        self.seen.lock().swept = Some(Instant::now());
         self.is_swept.store(true, Ordering::Relaxed);
     }
 
     /// A walk begins.
     pub(super) fn begins(&self) {
-        self.lock().walk += 1;
+        self.seen.lock().walk += 1;
     }
 
     /// The walk is over: it began then, and has met these.
     pub(super) fn ends(&self, began: Instant, names: BTreeSet<String>) {
-        let mut inside = self.lock();
-        let walk = inside.walk;
-        inside.last = Some(Last { began, names });
+        let mut seen = self.seen.lock();
+        let walk = seen.walk;
+        seen.last = Some(Last { began, names });
         // What was asked for before the walk began, it has met, unless it is no longer in use.
-        inside.asked.retain(|_, asked| *asked >= walk);
+        seen.asked.retain(|_, asked| *asked >= walk);
     }
 
     /// A name was granted or queued for here.
@@ -76,36 +73,36 @@ impl Known {
         if !self.is_swept.load(Ordering::Relaxed) {
             return;
         }
-        let mut inside = self.lock();
-        if inside.is_kept_up() {
-            let Inside { walk, asked, .. } = &mut *inside;
+        let mut seen = self.seen.lock();
+        if seen.is_kept_up() {
+            let Seen { walk, asked, .. } = &mut *seen;
             if let Some(known) = asked.get_mut(name.stored()) {
                 *known = *walk;
             } else if asked.len() < MOST_ASKED {
                 asked.insert(name.stored().to_owned(), *walk);
             }
         } else {
-            *inside = Inside { walk: inside.walk, ..Inside::default() };
+            *seen = Seen { walk: seen.walk, ..Seen::default() };
             self.is_swept.store(false, Ordering::Relaxed);
         }
     }
 
     /// How old what is known is; `None` if it takes a walk to know.
     pub(super) fn age(&self) -> Option<Duration> {
-        let inside = self.lock();
-        inside.last.as_ref().filter(|_| inside.is_kept_up()).map(|last| last.began.elapsed())
+        let seen = self.seen.lock();
+        seen.last.as_ref().filter(|_| seen.is_kept_up()).map(|last| last.began.elapsed())
     }
 
     /// Names that begin with this and come after that, in order; so many at most.
     pub(super) fn after(&self, prefix: &str, after: &str, most: usize) -> Result<Vec<Name>> {
-        let inside = self.lock();
-        let Some(last) = &inside.last else {
+        let seen = self.seen.lock();
+        let Some(last) = &seen.last else {
             return Err(Error::new(ErrorKind::Unavailable, "the list is too old by now; try again"));
         };
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let range = (from, Bound::Unbounded);
         let mut names: Vec<&String> = last.names.range::<str, _>(range).take(most).collect();
-        names.extend(inside.asked.range::<str, _>(range).take(most).map(|(name, _)| name));
+        names.extend(seen.asked.range::<str, _>(range).take(most).map(|(name, _)| name));
         names.sort_unstable();
         names.dedup();
         let names = names.into_iter().take(most).take_while(|name| name.starts_with(prefix));
@@ -162,7 +159,7 @@ mod tests {
         known.sweeps();
         walk(&known, &[]);
         (0..=MOST_ASKED).for_each(|n| known.asked(&name(&n.to_string())));
-        assert_eq!(known.lock().asked.len(), MOST_ASKED);
+        assert_eq!(known.seen.lock().asked.len(), MOST_ASKED);
     }
 
     #[test]
@@ -170,10 +167,10 @@ mod tests {
         let known = Known::default();
         known.sweeps();
         walk(&known, &["a"]);
-        known.lock().swept = Instant::now().checked_sub(SWEEPS_NO_MORE);
+        known.seen.lock().swept = Instant::now().checked_sub(SWEEPS_NO_MORE);
         assert_eq!(known.age(), None);
         known.asked(&name("b"));
-        assert!(known.lock().asked.is_empty() && known.lock().last.is_none());
+        assert!(known.seen.lock().asked.is_empty() && known.seen.lock().last.is_none());
         assert!(known.after("", "", 10).is_err());
     }
 }

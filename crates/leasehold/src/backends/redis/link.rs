@@ -1,16 +1,18 @@
 //! One connection to one server, replaced when it breaks.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 
 use super::address::{Address, Layout};
 use super::fault;
+use crate::backends::runtimes::run_on;
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -95,14 +97,14 @@ struct Confirmation {
 
 /// A connection that is made when it is first needed, and again after it broke.
 ///
-/// Connections are made by tasks on the runtime the store was opened on: they live there, whoever asks.
+/// Connections are made by tasks on one runtime and live there, whichever runtime calls.
 pub(super) struct Link {
     pub(super) address: Arc<Address>,
     /// One server; `None`: the primary that the sentinels name.
     server: Option<ConnectionAddr>,
     /// The sentinel that is asked first.
     turn: AtomicUsize,
-    home: Handle,
+    runtime: Handle,
     state: Mutex<State>,
     /// Whoever has it makes the connection.
     gate: tokio::sync::Mutex<()>,
@@ -124,12 +126,12 @@ struct State {
 }
 
 impl Link {
-    pub(super) fn new(address: Arc<Address>, server: Option<ConnectionAddr>, home: Handle) -> Self {
+    pub(super) fn new(address: Arc<Address>, server: Option<ConnectionAddr>, runtime: Handle) -> Self {
         Link {
             address,
             server,
             turn: AtomicUsize::new(0),
-            home,
+            runtime,
             state: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
@@ -145,24 +147,20 @@ impl Link {
 
     /// With a connection of the caller's own to begin with.
     pub(super) fn lent(self, connection: MultiplexedConnection) -> Self {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.current, state.lent) = (Some(connection), true);
         drop(state);
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn current(&self) -> Option<(MultiplexedConnection, u64)> {
-        let state = self.state();
+        let state = self.state.lock();
         state.current.clone().map(|connection| (connection, state.generation))
     }
 
     /// The next call makes a new connection, unless somebody has already.
     fn broken(&self, generation: u64, fault: &RedisError) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.generation == generation {
             state.current = None;
             state.generation += 1;
@@ -195,7 +193,7 @@ impl Link {
         if self.current().is_none() {
             Box::pin(self.reconnect()).await?;
         }
-        let at = self.state().at.clone();
+        let at = self.state.lock().at.clone();
         self.address.client(at.ok_or_else(nowhere)?)
     }
 
@@ -207,15 +205,15 @@ impl Link {
             return Ok(current);
         }
         // One try serves all who were waiting for it.
-        if let Some((at, error)) = &self.state().failed
+        if let Some((at, error)) = &self.state.lock().failed
             && *at >= asked
         {
             return Err(error.duplicate());
         }
         let link = Arc::clone(self);
-        let work = self.home.spawn(async move {
+        let connecting = async move {
             let made = link.connect().await;
-            let mut state = link.state();
+            let mut state = link.state.lock();
             match made {
                 Ok((at, connection)) => {
                     (state.current, state.failed, state.lent) = (Some(connection), None, false);
@@ -224,22 +222,20 @@ impl Link {
                 }
                 Err(error) => state.failed = Some((Instant::now(), error)),
             }
-        });
-        work.await.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the runtime the store was opened on is gone")
-                .with_source(error)
-        })?;
+            Ok(())
+        };
+        run_on(&self.runtime, connecting).await?;
         if let Some(current) = self.current() {
             return Ok(current);
         }
-        let failed = self.state().failed.as_ref().map(|(_, error)| error.duplicate());
+        let failed = self.state.lock().failed.as_ref().map(|(_, error)| error.duplicate());
         Err(failed
             .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the connection to Redis broke at once")))
     }
 
     async fn connect(&self) -> Result<(ConnectionAddr, MultiplexedConnection)> {
         let Link { address, server, turn, patience, .. } = self;
-        let first = self.state().at.clone().filter(|_| bugs::on(Bug::RedisAsksSentinelsOnce));
+        let first = self.state.lock().at.clone().filter(|_| bugs::on(Bug::RedisAsksSentinelsOnce));
         if let Some(first) = first {
             return Ok((first.clone(), address.connect(&first, *patience).await?));
         }

@@ -43,12 +43,11 @@ use self::sweep::Walk;
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
-use crate::backends::per_runtime::PerRuntime;
+use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
-use crate::bugs::{self, Bug};
+use crate::doctor::{Finding, in_the_clear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::{Finding, in_the_clear};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
@@ -121,9 +120,6 @@ struct Confirmed {
 
 impl Confirmed {
     async fn confirm(&self, reply: &Reply) -> Result<()> {
-        if bugs::on(Bug::RedisWaitsForNoReplica) {
-            return Ok(());
-        }
         reply.confirmed(self.replicas, self.time).await
     }
 }
@@ -227,14 +223,14 @@ impl Redis {
         Ok(Redis { inner: Arc::new(inner) })
     }
 
-    /// What the server calls itself since it was started, so that one listed twice can be noticed; empty if it
-    /// would not say. Of a cluster, that of one node.
-    pub fn run_id(&self) -> &str {
+    /// What the server calls itself since it was started, so that a quorum notices one listed twice; empty if the
+    /// server would not say. Of a cluster, that of one node.
+    pub(crate) fn run_id(&self) -> &str {
         &self.inner.run_id
     }
 
     /// The server's clock at the latest answer, in microseconds since 1970: for tests against the state machine.
-    #[doc(hidden)]
+    #[cfg(feature = "test-util")]
     pub fn last_time(&self) -> u64 {
         self.inner.time.load(Ordering::SeqCst)
     }

@@ -1,9 +1,10 @@
 //! Which server a call goes to: the one there is, or the node of a cluster that has the name's slot.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -41,7 +42,7 @@ enum To {
 
 impl Drop for Route {
     fn drop(&mut self) {
-        let asking = self.asking.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let asking = self.asking.get_mut();
         asking.take().iter().for_each(AbortHandle::abort);
     }
 }
@@ -124,7 +125,7 @@ impl Route {
     /// primary, so that a later call finds it; this one has failed.
     fn look_for_next(&self) {
         let To::Cluster(nodes) = &self.to else { return };
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = self.asking.lock();
         if asking.as_ref().is_none_or(AbortHandle::is_finished) {
             *asking = nodes.refresh_soon();
         }

@@ -101,7 +101,7 @@ pub(super) static SWEEP: LazyLock<Script> = script!("redis sweep", "", "scripts/
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new("redis inspect", include_str!("scripts/inspect.lua")));
 
-#[cfg(all(test, feature = "bugs"))]
+#[cfg(all(test, feature = "__bugs"))]
 mod tests {
     use super::*;
 

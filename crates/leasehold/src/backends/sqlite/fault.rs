@@ -47,10 +47,10 @@ pub(super) fn is_full(fault: &Fault) -> bool {
 }
 
 fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
-    use ErrorKind::{AuthFailed, Busy, Internal, InvalidArgument, Unavailable};
+    use ErrorKind::{AuthFailed, Internal, InvalidArgument, Overloaded, Unavailable};
     match fault.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
-            (Busy, "another process kept the database locked for too long")
+            (Overloaded, "another process kept the database locked for too long")
         }
         Some(ErrorCode::DiskFull) => (Unavailable, "there is no room for the database on its disk"),
         Some(ErrorCode::SystemIoFailure) => (Unavailable, "the database cannot be read or written"),

@@ -5,16 +5,15 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 
 use super::super::place::{on_file_system, permissions};
-use super::Sqlite;
 use super::open::BUSY_FOR;
-use crate::finding::{Finding, ONLY_HERE};
+use crate::doctor::{Finding, ONLY_HERE};
 
-/// Older ones can damage their log in rare cases.
+/// As SQLite counts: 3051003 is 3.51.3. Older ones can damage their log in rare cases.
 const OLDEST: i32 = 3_051_003;
 
 /// Looks at the file; that it is ours, and on a local file system, was seen when it was opened.
 pub(crate) fn findings(path: &Path) -> Vec<Finding> {
-    let version = Sqlite::sqlite_version();
+    let version = rusqlite::version_number();
     let shown = format!("{}.{}.{}", version / 1_000_000, version / 1000 % 1000, version % 1000);
     vec![
         if version >= OLDEST {
@@ -52,5 +51,15 @@ fn journal(path: &Path) -> Finding {
             "PRAGMA journal_mode=WAL, while nobody uses it",
         ),
         Err(error) => Finding::note(format!("how the database is written cannot be found out: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OLDEST;
+
+    #[test]
+    fn built_in_sqlite_has_no_known_way_to_damage_its_log() {
+        assert!(rusqlite::version_number() >= OLDEST, "{}", rusqlite::version());
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::rows;
+use super::{rows, sql};
 use crate::lease_id::LeaseId;
 use crate::state::micros;
 
@@ -41,7 +41,7 @@ impl Keepers {
     /// longer.
     pub(super) fn round(&mut self, db: &Connection, book_round: u64) -> Result<u64, Fault> {
         if self.read_in != Some(book_round) {
-            let mut statement = db.prepare_cached(include_str!("sql/load_keepers.sql"))?;
+            let mut statement = db.prepare_cached(const { sql("load_keepers") })?;
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, rows::number(row, 1)?));
             let until = statement.query_map([], read)?.collect::<Result<_, Fault>>()?;
             if self.until != until {
@@ -69,9 +69,9 @@ impl Keepers {
             return Ok(*keeper);
         }
         // Whoever makes one clears away the dead, so that there are never many more than processes.
-        db.prepare_cached(include_str!("sql/drop_keepers.sql"))?.execute([rows::time(now)])?;
+        db.prepare_cached(const { sql("drop_keepers") })?.execute([rows::time(now)])?;
         let until = now.saturating_add(micros(ticket_ttl));
-        let mut statement = db.prepare_cached(include_str!("sql/new_keeper.sql"))?;
+        let mut statement = db.prepare_cached(const { sql("new_keeper") })?;
         let keeper = statement.query_row([rows::time(until)], |row| row.get(0))?;
         self.ours.push((ticket_ttl, keeper));
         self.until.insert(keeper, until);
@@ -83,8 +83,7 @@ impl Keepers {
         for (ticket_ttl, keeper) in &self.ours {
             if busy.contains(keeper) {
                 let until = now.saturating_add(micros(*ticket_ttl));
-                db.prepare_cached(include_str!("sql/put_keeper.sql"))?
-                    .execute([*keeper, rows::time(until)])?;
+                db.prepare_cached(const { sql("put_keeper") })?.execute([*keeper, rows::time(until)])?;
                 self.until.insert(*keeper, until);
             }
         }

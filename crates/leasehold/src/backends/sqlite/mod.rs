@@ -16,7 +16,7 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,11 +29,17 @@ use crate::backend::{
     Attempt, Backend, Claim, Grant, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
     Wake,
 };
+use crate::backends::queries;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
 use crate::state::Answer;
+
+/// The statement of this name in `queries.sql`.
+const fn sql(name: &str) -> &'static str {
+    queries::named(include_str!("queries.sql"), name)
+}
 
 pub(crate) const INFO: Info = Info { keeps_places: true, ..Info::new("sqlite") };
 
@@ -107,7 +113,8 @@ impl SqliteBuilder {
         self
     }
 
-    /// Sets the clock: for tests. All who use the file must go by the same.
+    /// Sets the clock: for tests. All processes that use the file must go by the same.
+    #[cfg(feature = "test-util")]
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -115,6 +122,7 @@ impl SqliteBuilder {
     }
 
     /// Sets what identifies the machine's present boot: for tests.
+    #[cfg(feature = "test-util")]
     #[must_use]
     pub fn boot_id(mut self, boot_id: impl Into<String>) -> Self {
         self.boot_id = Some(boot_id.into());
@@ -122,6 +130,7 @@ impl SqliteBuilder {
     }
 
     /// Sets how many pages the file may have: for tests of a full disk.
+    #[cfg(feature = "test-util")]
     #[must_use]
     pub fn max_pages(mut self, pages: u32) -> Self {
         self.max_pages = Some(pages);
@@ -136,7 +145,7 @@ impl SqliteBuilder {
     /// # Errors
     /// `InvalidArgument` for a path that cannot be one, and for a file with hard links, or mounted without its
     /// directory; `Unsupported` on a network file system or in a time namespace of its own; `Internal` if the file is
-    /// something else, damaged, or written by a newer version; `AuthFailed`, `Unavailable` or `Busy` if it cannot be
+    /// something else, damaged, or written by a newer version; `AuthFailed`, `Unavailable` or `Overloaded` if it cannot be
     /// opened.
     pub async fn open(self) -> Result<Sqlite> {
         match self.path.to_str() {
@@ -211,6 +220,11 @@ impl Sqlite {
         Sqlite::builder(path).open().await
     }
 
+    /// Opens the file that a URL names after `sqlite:`.
+    pub(crate) async fn connect(rest: &str) -> Result<Self> {
+        Sqlite::open(Sqlite::path_of_url(rest)?).await
+    }
+
     /// A store in this file, to be set up.
     pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
         SqliteBuilder {
@@ -242,14 +256,10 @@ impl Sqlite {
         }
     }
 
-    /// How many transactions of this store have changed something: each is one wait for the disk.
+    /// How many transactions of this store have changed something: each is one wait for the disk. For tests.
+    #[cfg(feature = "test-util")]
     pub fn commits(&self) -> u64 {
-        self.inner.commits.load(Ordering::Relaxed)
-    }
-
-    /// The version of SQLite that is built in, as a number: 3051003 is 3.51.3.
-    pub fn sqlite_version() -> i32 {
-        rusqlite::version_number()
+        self.inner.commits.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     async fn ask(&self, job: Job) -> Result<Reply> {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, StatxFlags, accessat, mknodat, statfs, statx};
 
-use super::SqliteBuilder;
 use super::fault::{self, Fault, Outcome};
 use super::wake::WakeFile;
+use super::{SqliteBuilder, sql};
 use crate::backend::SPENT_FOR;
 use crate::clock::Clock;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// How long a locked database is put up with: far longer than a transaction takes, shorter than a
 /// caller waits for an answer.
@@ -216,7 +216,7 @@ struct Found {
 }
 
 fn probe(db: &Connection) -> Result<Found, Fault> {
-    db.query_row(include_str!("sql/probe.sql"), [], |row| {
+    db.query_row(const { sql("probe") }, [], |row| {
         Ok(Found { application_id: row.get(0)?, version: row.get(1)?, tables: row.get(2)? })
     })
 }
@@ -262,7 +262,7 @@ fn set_up(db: &Connection, max_pages: Option<u32>) -> Result<(), Fault> {
             None,
         ));
     }
-    db.execute_batch(include_str!("sql/setup.sql"))?;
+    db.execute_batch(const { sql("setup") })?;
     if let Some(pages) = max_pages {
         db.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
     }
@@ -286,11 +286,10 @@ pub(super) fn migrate(db: &mut Connection) -> Result<()> {
 /// Moves the times of a file that was last used under another boot to this one's clock.
 fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(), Fault> {
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let known: Option<String> = rusqlite::OptionalExtension::optional(transaction.query_row(
-        include_str!("sql/host.sql"),
-        [],
-        |row| row.get(0),
-    ))?;
+    let known: Option<String> =
+        rusqlite::OptionalExtension::optional(
+            transaction.query_row(const { sql("host") }, [], |row| row.get(0)),
+        )?;
     if known.as_deref() == Some(boot_id) {
         return Ok(());
     }
@@ -298,13 +297,13 @@ fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(
     let now = clock.now().as_micros() as i64;
     let wall_ms = (clock.wall_micros() / 1000) as i64;
     let spent_until = now.saturating_add(super::INFO.max_ttl.max(SPENT_FOR).as_micros() as i64);
-    transaction.execute(include_str!("sql/boot_leases.sql"), [now, wall_ms])?;
-    transaction.execute(include_str!("sql/boot_spent.sql"), [spent_until])?;
-    transaction.execute(include_str!("sql/boot_tickets_spent.sql"), [spent_until])?;
-    transaction.execute(include_str!("sql/boot_tickets.sql"), [])?;
-    transaction.execute(include_str!("sql/boot_keepers.sql"), [])?;
-    transaction.execute(include_str!("sql/boot_names.sql"), [])?;
-    transaction.execute(include_str!("sql/put_host.sql"), (boot_id, wall_ms))?;
+    transaction.execute(const { sql("boot_leases") }, [now, wall_ms])?;
+    transaction.execute(const { sql("boot_spent") }, [spent_until])?;
+    transaction.execute(const { sql("boot_tickets_spent") }, [spent_until])?;
+    transaction.execute(const { sql("boot_tickets") }, [])?;
+    transaction.execute(const { sql("boot_keepers") }, [])?;
+    transaction.execute(const { sql("boot_names") }, [])?;
+    transaction.execute(const { sql("put_host") }, (boot_id, wall_ms))?;
     transaction.commit()
 }
 

@@ -1,9 +1,9 @@
 //! What has arrived for the writer, and the bell that tells it so.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
@@ -26,13 +26,9 @@ impl<T> Queue<T> {
         Ok(Queue { inner: Mutex::new(Inner { arrived: Vec::new(), open: true }), bell })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds one; false if nobody will take it.
     pub(super) fn push(&self, item: T) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.open {
             return false;
         }
@@ -47,13 +43,13 @@ impl<T> Queue<T> {
 
     /// No more; what has arrived is still taken.
     pub(super) fn close(&self) {
-        self.lock().open = false;
+        self.inner.lock().open = false;
         self.ring();
     }
 
     /// No more, and what has arrived is thrown away: there is nobody to take it.
     pub(super) fn abandon(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.open = false;
         let abandoned = std::mem::take(&mut inner.arrived);
         drop(inner);
@@ -62,7 +58,7 @@ impl<T> Queue<T> {
 
     /// What has arrived, `most` at most; `None` when there is nothing and never will be.
     pub(super) fn take(&self, most: usize) -> Option<Vec<T>> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.arrived.is_empty() && !inner.open {
             return None;
         }

@@ -6,6 +6,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row as SqlRow, pa
 
 use super::fault::{Fault, foreign};
 use super::keepers::{Keeper, Kept};
+use super::sql;
 use crate::backend::{Gone, Mode};
 use crate::bugs::{self, Bug};
 use crate::fence::Fence;
@@ -133,7 +134,7 @@ pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
         let fence = Fence::new(number(row, 0)?);
         Ok(Counters { fence, version: number(row, 1)?, changes: number(row, 2)? })
     };
-    let found = db.prepare_cached(include_str!("sql/load_name.sql"))?.query_row([name], read).optional()?;
+    let found = db.prepare_cached(const { sql("load_name") })?.query_row([name], read).optional()?;
     Ok(found.unwrap_or_default())
 }
 
@@ -148,9 +149,9 @@ pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters, Kept
         }
         Ok::<_, Fault>(())
     };
-    all(include_str!("sql/load_leases.sql"), lease)?;
-    all(include_str!("sql/load_spent.sql"), spent)?;
-    let mut statement = db.prepare_cached(include_str!("sql/load_tickets.sql"))?;
+    all(const { sql("load_leases") }, lease)?;
+    all(const { sql("load_spent") }, spent)?;
+    let mut statement = db.prepare_cached(const { sql("load_tickets") })?;
     let mut tickets = statement.query([name])?;
     while let Some(row) = tickets.next()? {
         let (id, ticket) = ticket(row)?;
@@ -167,7 +168,7 @@ pub(super) fn put_counters(db: &Connection, name: &str, counters: Counters) -> R
     let Counters { fence, version, changes } = counters;
     let fence = if bugs::on(Bug::SqliteFenceInMemory) { Fence::UNFENCED } else { fence };
     let columns = params![name, time(fence.get()), time(version), time(changes)];
-    db.prepare_cached(include_str!("sql/put_name.sql"))?.execute(columns)?;
+    db.prepare_cached(const { sql("put_name") })?.execute(columns)?;
     Ok(())
 }
 
@@ -184,7 +185,7 @@ pub(super) fn put(
         Row::Lease(lease) => {
             let (mode, permits) = mode_columns(lease.mode);
             let left = lease.expires.saturating_sub(now.expiry);
-            db.prepare_cached(include_str!("sql/put_lease.sql"))?.execute(params![
+            db.prepare_cached(const { sql("put_lease") })?.execute(params![
                 name,
                 id.expose(),
                 mode,
@@ -205,7 +206,7 @@ pub(super) fn put(
         }
         Row::Ticket(ticket) => {
             let (mode, permits) = mode_columns(ticket.mode);
-            db.prepare_cached(include_str!("sql/put_ticket.sql"))?.execute(params![
+            db.prepare_cached(const { sql("put_ticket") })?.execute(params![
                 name,
                 id.expose(),
                 mode,
@@ -223,7 +224,7 @@ pub(super) fn put(
         }
         Row::Spent(spent) => {
             let columns = params![name, id.expose(), time(spent.until), spent.why.as_str()];
-            db.prepare_cached(include_str!("sql/put_spent.sql"))?.execute(columns)?;
+            db.prepare_cached(const { sql("put_spent") })?.execute(columns)?;
         }
     }
     Ok(())
@@ -232,9 +233,9 @@ pub(super) fn put(
 /// Drops what was stored of an id.
 pub(super) fn remove(db: &Connection, name: &str, id: &LeaseId, from: Table) -> Result<(), Fault> {
     let sql = match from {
-        Table::Leases => include_str!("sql/drop_lease.sql"),
-        Table::Tickets => include_str!("sql/drop_ticket.sql"),
-        Table::Spent => include_str!("sql/drop_spent.sql"),
+        Table::Leases => const { sql("drop_lease") },
+        Table::Tickets => const { sql("drop_ticket") },
+        Table::Spent => const { sql("drop_spent") },
     };
     db.prepare_cached(sql)?.execute([name, id.expose()])?;
     Ok(())

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::fault::Fault;
+use super::sql;
 use super::writer::{Job, Reply, Writer};
 use crate::backend::{Attempt, Grant, Page, Query, Swept};
 use crate::backends::waiting::Slot;
@@ -165,14 +166,14 @@ impl Turn<'_> {
             Query::Name(name) => (vec![Arc::clone(name.stored_arc())], None),
             Query::LeaseId(id) => {
                 self.write()?;
-                let found = self.names(include_str!("sql/find_id.sql"), (id.expose(), now))?;
+                let found = self.names(const { sql("find_id") }, (id.expose(), now))?;
                 (found, None)
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
                 self.write()?;
                 let most = i64::try_from(*limit).unwrap_or(i64::MAX).saturating_add(1);
                 let values = (prefix, cursor, now, most);
-                let mut found = self.names(include_str!("sql/find_in_use.sql"), values)?;
+                let mut found = self.names(const { sql("find_in_use") }, values)?;
                 found.retain(|name| name.starts_with(prefix.as_str()));
                 let more = found.len() > *limit;
                 found.truncate(*limit);
@@ -197,7 +198,7 @@ impl Turn<'_> {
         self.write()?;
         let mut total = Swept::default();
         let due = (self.now.expiry.cast_signed(), MOST_SWEPT);
-        for name in self.names(include_str!("sql/find_due.sql"), due)? {
+        for name in self.names(const { sql("find_due") }, due)? {
             if let Ok(Answer::Swept(swept)) = self.apply(&name, Op::Sweep)? {
                 total.tickets += swept.tickets;
             }
@@ -205,13 +206,13 @@ impl Turn<'_> {
         self.write()?;
         let passed = Fence::at(self.now.wall.saturating_sub(Fence::RETENTION.as_micros() as u64));
         let passed = (passed.get().cast_signed(), MOST_SWEPT);
-        for name in self.names(include_str!("sql/forget.sql"), passed)? {
+        for name in self.names(const { sql("forget") }, passed)? {
             self.writer.book.forget(&name);
             total.counters += 1;
             self.changed = true;
         }
         let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u32>(1)?));
-        let mut statement = self.writer.db.prepare_cached(include_str!("sql/counts.sql"))?;
+        let mut statement = self.writer.db.prepare_cached(const { sql("counts") })?;
         let (held, waiting) = statement.query_row([], counts)?;
         (total.held, total.waiting) = (held.into(), waiting.into());
         Ok(total)

@@ -1,8 +1,10 @@
 //! Who waits in this process, by name.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::backend::Claim;
 use crate::backends::waiting::{Slot, Waiter, Waiting};
@@ -23,34 +25,30 @@ pub(super) struct Pending {
     pub(super) ticket_ttl: Duration,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Waiters {
     /// The slot of a claim that waits.
     pub(super) fn slot(&self, claim: &Claim) -> Option<Arc<Slot>> {
-        let names = lock(&self.by_name);
+        let names = self.by_name.lock();
         names.get(claim.name.stored())?.slot(&claim.id)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.by_name).is_empty()
+        self.by_name.lock().is_empty()
     }
 
     /// The names somebody waits for.
     pub(super) fn names(&self) -> Vec<Arc<str>> {
-        lock(&self.by_name).keys().cloned().collect()
+        self.by_name.lock().keys().cloned().collect()
     }
 
     /// Whether this id waits here for this name.
     pub(super) fn has(&self, name: &str, id: &LeaseId) -> bool {
-        lock(&self.by_name).get(name).is_some_and(|waiting| waiting.slot(id).is_some())
+        self.by_name.lock().get(name).is_some_and(|waiting| waiting.slot(id).is_some())
     }
 
     /// Takes one out.
     pub(super) fn take(&self, name: &str, id: &LeaseId) -> Option<Waiter> {
-        let mut names = lock(&self.by_name);
+        let mut names = self.by_name.lock();
         let waiting = names.get_mut(name)?;
         let waiter = waiting.take(id);
         if waiting.is_empty() {
@@ -61,7 +59,7 @@ impl Waiters {
 
     /// Those whose `wait` for this name is pending.
     pub(super) fn pending(&self, name: &str) -> Vec<Pending> {
-        let names = lock(&self.by_name);
+        let names = self.by_name.lock();
         let all = names.get(name).into_iter().flat_map(Waiting::iter);
         all.filter(|waiter| waiter.slot.is_waited_on())
             .filter_map(|Waiter { claim, .. }| {
@@ -72,12 +70,12 @@ impl Waiters {
 
     /// The shortest time for which a place of those who wait is kept without a sign of life.
     pub(super) fn shortest_ticket(&self) -> Option<Duration> {
-        lock(&self.by_name).values().flat_map(Waiting::iter).filter_map(|waiter| waiter.claim.queue).min()
+        self.by_name.lock().values().flat_map(Waiting::iter).filter_map(|waiter| waiter.claim.queue).min()
     }
 
     /// Tells all to try again: what became of them is not known.
     pub(super) fn ring_all(&self) {
-        let all = std::mem::take(&mut *lock(&self.by_name));
+        let all = std::mem::take(&mut *self.by_name.lock());
         all.values().for_each(Waiting::ring_all);
     }
 
@@ -91,7 +89,7 @@ impl Waiters {
         answer: &Result<Answer>,
         vain: &mut Vec<Arc<Slot>>,
     ) -> bool {
-        let mut names = lock(&self.by_name);
+        let mut names = self.by_name.lock();
         let waiting = match names.get_mut(name) {
             Some(waiting) => waiting,
             None if Waiting::begins(op, answer) => names.entry(Arc::clone(name)).or_default(),

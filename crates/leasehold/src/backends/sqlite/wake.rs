@@ -38,7 +38,7 @@ impl WakeFile {
     /// Tells the other processes, and this one. Its content means nothing.
     pub(super) fn touch(&self) {
         if let Err(error) = self.file.write_at(b"!", 0) {
-            crate::reporter::log(
+            crate::engine::reporter::log(
                 move || tracing::debug!(%error, "the wake file cannot be written; waiters elsewhere look by themselves"),
             );
         }

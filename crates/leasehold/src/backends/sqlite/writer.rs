@@ -11,17 +11,18 @@ use tokio::sync::oneshot;
 use super::book::Book;
 use super::fault::{self, Fault, Outcome};
 use super::queue::Queue;
+use super::sql;
 use super::turn::{After, Turn};
 use super::waiters::Waiters;
 use super::wake::WakeFile;
 use crate::backend::{Claim, Page, Query, Release, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
+use crate::engine::reporter;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 use crate::state::{Answer, Now, Op};
 
 /// Requests in one transaction at most: others wait for the lock meanwhile.
@@ -147,7 +148,7 @@ impl Writer {
     /// Sweeps, if nobody has for a while.
     pub(super) fn tidy(&mut self) {
         let now = Duration::from_micros(self.clock.wall_micros());
-        let swept = self.db.query_row(include_str!("sql/swept.sql"), [], |row| row.get::<_, i64>(0));
+        let swept = self.db.query_row(const { sql("swept") }, [], |row| row.get::<_, i64>(0));
         // A clock that was set back counts too.
         let since = swept.map(|swept| Duration::from_millis(swept.unsigned_abs()).abs_diff(now));
         if since.is_ok_and(|since| since >= SWEEP_EVERY) {
@@ -163,7 +164,7 @@ impl Writer {
         self.due_at = u64::MAX;
         let version = data_version(&self.db)?;
         if !self.waiters.is_empty() && self.looked != Some(version) {
-            let mut statement = self.db.prepare_cached(include_str!("sql/woken.sql"))?;
+            let mut statement = self.db.prepare_cached(const { sql("woken") })?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let name = row.get_ref(0)?.as_str()?;
@@ -179,7 +180,7 @@ impl Writer {
             return Ok(());
         }
         let current = self.booked == Some(version);
-        let mut statement = self.db.prepare_cached(include_str!("sql/is_due.sql"))?;
+        let mut statement = self.db.prepare_cached(const { sql("is_due") })?;
         for name in self.waiters.names() {
             let is_due = match self.book.due(&name).filter(|_| current) {
                 Some(due) if due > now => {
@@ -329,7 +330,7 @@ impl Writer {
         if found.sweep {
             turn.sweep()?;
             let done = [(now.wall / 1000).cast_signed()];
-            turn.writer.db.execute(include_str!("sql/put_swept.sql"), done)?;
+            turn.writer.db.execute(const { sql("put_swept") }, done)?;
             turn.changed = true;
         }
         let mut replies = Vec::with_capacity(requests.len());

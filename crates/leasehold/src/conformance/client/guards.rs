@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Gone, Release, Released};
-use crate::cell::{LostReason, State};
+use crate::client::guard::Guard;
 use crate::conformance::trial::{Shown, Trial, fails};
 use crate::conformance::{Failure, check_list, ensure};
+use crate::engine::held::{GuardState, LostReason};
 use crate::error::{Error, ErrorKind};
-use crate::guard::Guard;
 
 use super::{gets_it, is_released, left_by_itself};
 
@@ -33,7 +33,7 @@ async fn a_held_guard_outlives_several_ttls_and_others_stay_refused(t: Trial) ->
         let guard = one.mutex(name.as_str()).ttl(ttl).lock().await?;
         let fence = guard.fence();
         let end = Instant::now() + ttl * 3;
-        while Instant::now() < end && guard.state() != State::Lost {
+        while Instant::now() < end && guard.state() != GuardState::Lost {
             let rival = other.mutex(name.as_str()).try_lock().await?;
             // Whoever still believes after the answer believed before it too.
             let believes = guard.check().is_ok();
@@ -42,7 +42,7 @@ async fn a_held_guard_outlives_several_ttls_and_others_stay_refused(t: Trial) ->
         }
         ensure!(guard.fence() == fence, "renewals changed the fence {fence} to {}", guard.fence());
         last = guard.lost().now();
-        if guard.release().await? == State::Released && last.is_none() {
+        if guard.release().await? == GuardState::Released && last.is_none() {
             return Ok(());
         }
     }
@@ -88,12 +88,12 @@ async fn release_says_released_and_the_next_gets_in(t: Trial) -> Shown {
 async fn is_lost(t: &Trial, guard: &Guard, reason: LostReason) -> Shown {
     let seen = t.soon("the lost signal", guard.lost()).await?;
     ensure!(seen == reason, "it was lost because {seen:?}, not {reason:?}");
-    ensure!(guard.state() == State::Lost, "the lost signal came, and the state is {:?}", guard.state());
+    ensure!(guard.state() == GuardState::Lost, "the lost signal came, and the state is {:?}", guard.state());
     fails(guard.check(), ErrorKind::Lost)?;
     ensure!(guard.valid_for() == Some(Duration::ZERO), "a lost guard is valid for {:?}", guard.valid_for());
     // Not even a renewal brings it back.
     fails(guard.renew_for(t.long()).await, ErrorKind::Lost)?;
-    ensure!(guard.state() == State::Lost, "a lost guard became {:?}", guard.state());
+    ensure!(guard.state() == GuardState::Lost, "a lost guard became {:?}", guard.state());
     Ok(())
 }
 
@@ -106,7 +106,7 @@ async fn a_guard_whose_lease_is_gone_is_lost_with_the_reason(t: Trial) -> Shown 
     let next = gets_it(&t, &other, &name).await?;
     is_lost(&t, &guard, LostReason::Refused(Gone::NotFound)).await?;
     let state = guard.release().await?;
-    ensure!(state == State::Lost, "releasing what is gone said {state:?}");
+    ensure!(state == GuardState::Lost, "releasing what is gone said {state:?}");
     // The loser's release did not touch the next holder.
     next.renew_for(t.long()).await?;
     is_released(next.release().await?)
@@ -137,7 +137,7 @@ async fn releasing_what_was_revoked_at_once_says_lost(t: Trial) -> Shown {
         "after a revocation the fence did not rise"
     );
     let state = guard.release().await?;
-    ensure!(state == State::Lost, "releasing what was revoked said {state:?}");
+    ensure!(state == GuardState::Lost, "releasing what was revoked said {state:?}");
     ensure!(
         other.mutex(name.as_str()).try_lock().await?.is_none(),
         "the release freed the next holder's lock"
@@ -154,7 +154,7 @@ async fn a_guard_is_lost_by_the_end_of_max_hold(t: Trial) -> Shown {
     // On a slow machine the lease may have run out before; it is never held for longer.
     let early = started.elapsed() < most / 2 && reason == LostReason::MaxHold;
     ensure!(!early, "max_hold is {most:?}, and it ended after {:?}", started.elapsed());
-    ensure!(guard.state() == State::Lost, "past max_hold the guard is {:?}", guard.state());
+    ensure!(guard.state() == GuardState::Lost, "past max_hold the guard is {:?}", guard.state());
     // Nothing renews it: the next gets it although the guard is still there.
     let next = gets_it(&t, &other, &name).await?;
     drop(guard);
@@ -238,7 +238,7 @@ async fn a_guard_becomes_a_lease_and_another_client_adopts_it(t: Trial) -> Shown
     let adopted = other.adopt(lease.clone()).await?;
     ensure!(adopted.fence() == fence, "adopting changed the fence {fence} to {}", adopted.fence());
     ensure!(adopted.lease_id() == id && adopted.owner() == "first", "it is not the same lease");
-    ensure!(adopted.state() == State::Held, "an adopted guard is {:?}", adopted.state());
+    ensure!(adopted.state() == GuardState::Held, "an adopted guard is {:?}", adopted.state());
     is_released(adopted.release().await?)?;
     fails(one.adopt(lease).await, ErrorKind::Lost)?;
     ensure!(!t.a.is_held(&name).await?, "adopting what is gone brought it back");

@@ -7,10 +7,10 @@ mod waiting;
 
 use std::time::Instant;
 
-use crate::acquire::TICKET_TTL;
-use crate::cell::State;
-use crate::guard::Guard;
-use crate::locks::Locks;
+use crate::client::guard::Guard;
+use crate::client::locks::Locks;
+use crate::engine::held::GuardState;
+use crate::engine::limits::TICKET_TTL;
 use crate::name::Name;
 
 use super::trial::{Shown, Trial};
@@ -44,7 +44,7 @@ async fn nobody_waits(t: &Trial, name: &Name, since: Instant) -> Shown {
     Ok(())
 }
 
-fn is_released(state: State) -> Shown {
-    ensure!(state == State::Released, "releasing said {state:?}");
+fn is_released(state: GuardState) -> Shown {
+    ensure!(state == GuardState::Released, "releasing said {state:?}");
     Ok(())
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Mode};
 use crate::cancel::Cancel;
-use crate::cell::State;
 use crate::conformance::trial::{Shown, Trial, believed_until, fails, granted};
 use crate::conformance::{Failure, check_list, ensure};
+use crate::engine::held::GuardState;
 use crate::error::{Error, ErrorKind};
 use crate::fence::Fence;
 
@@ -58,7 +58,7 @@ async fn try_lock_is_one_attempt_and_none_while_held(t: Trial) -> Shown {
     let guard = one.mutex(name.as_str()).try_lock().await?;
     let Some(guard) = guard else { return Err(Failure::new("a free lock was not given".into())) };
     ensure!(guard.attempts() == 1, "try_lock made {} attempts", guard.attempts());
-    ensure!(guard.state() == State::Held, "a fresh guard is {:?}", guard.state());
+    ensure!(guard.state() == GuardState::Held, "a fresh guard is {:?}", guard.state());
     for locks in [&one, &other] {
         ensure!(locks.mutex(name.as_str()).try_lock().await?.is_none(), "try_lock gave a lock that is held");
     }

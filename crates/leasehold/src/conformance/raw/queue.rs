@@ -273,7 +273,7 @@ async fn a_place_is_kept_while_its_wait_is_pending(t: Trial) -> Shown {
 }
 
 async fn a_place_whose_wait_was_dropped_lapses(t: Trial) -> Shown {
-    let (name, ticket) = (t.name(), t.ms(300));
+    let (name, ticket) = (t.name(), t.ms(2000));
     let holder = t.claim(&name, Mode::Exclusive);
     let front = t.claim(&name, Mode::Exclusive).queued(ticket);
     let behind = t.queued(&name, Mode::Exclusive);

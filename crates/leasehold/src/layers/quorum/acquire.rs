@@ -344,13 +344,13 @@ impl Nodes {
     /// Never again: the id was given back by force, and that may still be on its way.
     fn burn(&self, id: LeaseId, ttl: Duration) {
         let now = Instant::now();
-        let mut burnt = self.burnt();
+        let mut burnt = self.burnt.lock();
         burnt.retain(|_, until| *until > now);
         burnt.insert(id, now + ttl.max(SPENT_FOR));
     }
 
     fn is_burnt(&self, id: &LeaseId) -> bool {
-        self.burnt().get(id).is_some_and(|until| *until > Instant::now())
+        self.burnt.lock().get(id).is_some_and(|until| *until > Instant::now())
     }
 
     /// What a majority of these grants can be relied on for. The fences are equal, or the nodes' own.

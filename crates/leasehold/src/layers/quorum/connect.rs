@@ -1,33 +1,27 @@
 //! A quorum from one URL, and nodes that are not there yet.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, FutureExt as _, Shared, join_all};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{LEAST_NODES, Node, Quorum, twice};
 use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::backends::runtimes::run_on;
+use crate::engine::reporter;
+use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::name::Name;
-use crate::reporter;
-
-/// A store, and which one it is.
-pub(crate) struct Opened {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) identity: Option<String>,
-}
-
-/// Opens the store of one URL.
-pub(crate) type Opener = fn(String) -> BoxFuture<'static, Result<Opened>>;
+use crate::stores::{self, Opened};
 
 /// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached
 /// join when they can; a majority must be there.
-pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: Opener) -> Result<Quorum> {
+pub(crate) async fn open(urls: &str) -> Result<Quorum> {
     let urls = split(urls);
     if urls.len() < LEAST_NODES {
         return Err(Error::invalid(format!(
@@ -43,14 +37,13 @@ pub(crate) async fn open(urls: &str, info_of: fn(&str) -> Result<Info>, opener: 
             return Err(twice(place));
         }
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let info = info_of(scheme).map_err(|error| {
+        let info = stores::info_of(scheme).map_err(|error| {
             Error::new(error.kind(), format!("node {} of the quorum: {}", place + 1, error.message()))
         })?;
         let url = (*url).to_owned();
         nodes.push(Arc::new(Lazy {
             info,
             url,
-            opener,
             place,
             home: Handle::current(),
             store: OnceLock::new(),
@@ -104,7 +97,6 @@ type Opening = Shared<BoxFuture<'static, std::result::Result<Arc<dyn Backend>, A
 struct Lazy {
     info: Info,
     url: String,
-    opener: Opener,
     place: usize,
     /// Where its connections live: not with whoever happens to call first.
     home: Handle,
@@ -128,29 +120,24 @@ impl Lazy {
 
     /// The try that is under way, or a new one.
     fn opening(&self) -> Opening {
-        let mut latest = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.opening.lock();
         if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
             return opening.clone();
         }
-        let (opened, place) = ((self.opener)(self.url.clone()), self.place);
+        let (opened, place) = (stores::open(self.url.clone()), self.place);
         let identities = Arc::clone(&self.identities);
-        let task = self.home.spawn(async move {
+        let home = self.home.clone();
+        let work = async move {
             let Opened { backend, identity } = opened.await?;
-            let mut known = identities.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = identities.lock();
             let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
             if identity.is_some() && others.any(|(_, other)| *other == identity) {
                 return Err(twice(place));
             }
             known[place] = identity;
             Ok(backend)
-        });
-        let opening = async move {
-            let opened = task.await.unwrap_or_else(|error| {
-                let message = "opening a node of the quorum was cut off";
-                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
-            });
-            opened.map_err(Arc::new)
         };
+        let opening = async move { run_on(&home, work).await.map_err(Arc::new) };
         latest.insert(opening.boxed().shared()).clone()
     }
 }

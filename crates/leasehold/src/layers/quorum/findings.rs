@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 
 use super::connect::split;
-use crate::error::Result;
-use crate::finding::Finding;
-
-/// Examines the store of one URL.
-pub(crate) type Examiner = fn(String) -> BoxFuture<'static, Result<Vec<Finding>>>;
+use crate::doctor::Finding;
+use crate::stores;
 
 /// Examines the nodes of what follows `quorum:`, and what they are together.
-pub(crate) async fn findings(urls: &str, examine: Examiner) -> Vec<Finding> {
+pub(crate) async fn findings(urls: &str) -> Vec<Finding> {
     let urls = split(urls);
-    let examined = join_all(urls.iter().map(|url| examine((*url).to_owned()))).await;
+    let examined = join_all(urls.iter().map(|url| stores::examine((*url).to_owned()))).await;
     let away = examined.iter().filter(|node| node.is_err()).count();
     let mut found = together(&urls, away);
     for (number, (url, node)) in urls.iter().zip(examined).enumerate() {
@@ -79,7 +76,7 @@ fn host(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::doctor::Level;
 
     #[test]
     fn a_host_is_read_from_any_url_and_nothing_secret_with_it() {

@@ -12,10 +12,11 @@ mod turns;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::backend::{
@@ -31,7 +32,7 @@ use fan::{Call, Enough, Fan, Member};
 use tally::Tally;
 use turns::Turns;
 
-pub(crate) use connect::{Opened, open};
+pub(crate) use connect::open;
 pub(crate) use findings::findings;
 
 /// How long a node may take, unless set: far longer than a healthy one needs, and three of them in a row (two
@@ -144,7 +145,7 @@ impl Node {
         Node { backend, identity: None }
     }
 
-    /// Says which store this is, so that one that is listed twice is refused: a run id, a path, an address.
+    /// Says which store this is, so that one that is listed twice is refused: a path, an address.
     #[must_use]
     pub fn identity(mut self, identity: impl Into<String>) -> Self {
         self.identity = Some(identity.into());
@@ -270,10 +271,6 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn burnt(&self) -> MutexGuard<'_, HashMap<LeaseId, Instant>> {
-        self.burnt.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What a node shows for a lease id: the id, or its digest.
     fn shown_by(&self, node: usize, id: LeaseId) -> LeaseId {
         if self.members[node].backend.info().shows_ids { id } else { id.digest() }
@@ -415,13 +412,12 @@ impl Backend for Quorum {
             let tally = Arc::clone(&self.nodes.tally);
             async move {
                 let swept = backend.sweep().await?;
-                tally.lock().unwrap_or_else(PoisonError::into_inner).add(node, swept.expired);
+                tally.lock().add(node, swept.expired);
                 Ok(swept)
             }
         };
         let answers = self.nodes.ask(SCAN_TIMEOUT, found).await?;
-        let expired =
-            self.nodes.tally.lock().unwrap_or_else(PoisonError::into_inner).count(self.nodes.majority);
+        let expired = self.nodes.tally.lock().count(self.nodes.majority);
         let most =
             |of: fn(&Swept) -> u64| answers.iter().map(|(_, swept)| of(swept)).max().unwrap_or_default();
         Ok(Swept {

@@ -1,8 +1,9 @@
 //! One at a time for each lease id.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::lease_id::LeaseId;
@@ -22,21 +23,17 @@ pub(super) struct Turn<'a> {
 impl Turns {
     /// Waits for a turn.
     pub(super) async fn take(&self, id: LeaseId) -> Turn<'_> {
-        let line = Arc::clone(self.lines().entry(id).or_default());
+        let line = Arc::clone(self.0.lock().entry(id).or_default());
         // Made before waiting: also one who gives up waiting leaves nothing behind.
         let mut turn = Turn { turns: self, id, held: None };
         turn.held = Some(line.lock_owned().await);
         turn
     }
-
-    fn lines(&self) -> MutexGuard<'_, HashMap<LeaseId, Arc<tokio::sync::Mutex<()>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut lines = self.turns.lines();
+        let mut lines = self.turns.0.lock();
         self.held = None;
         // Whoever waits has a clone, made under this lock.
         if lines.get(&self.id).is_some_and(|line| Arc::strong_count(line) == 1) {

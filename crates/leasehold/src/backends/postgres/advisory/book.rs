@@ -8,7 +8,6 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::backend::{Attempt, Claim, Gone, Mode, Release, Released};
 use crate::backends::held::{Held, Spent};
-use crate::bugs::{self, Bug};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::lease_id::LeaseId;
@@ -202,7 +201,6 @@ impl Book {
     /// Drops a lease whose session is over.
     fn drop_lost(&mut self, id: &LeaseId, now: Moment) {
         if self.leases.get(id).is_some_and(|lease| lease.session().is_over())
-            && !bugs::on(Bug::AdvisoryEndUnnoticed)
             && let Some(lease) = self.take(id)
         {
             self.spent.add(&lease.name, *id, lease.held.spends(), now);

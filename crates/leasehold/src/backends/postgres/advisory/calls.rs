@@ -1,14 +1,14 @@
 //! Which calls on a session the server has not answered yet, and for how long it has answered none.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The calls of one session. The server answers them in the order in which they were sent.
-pub(super) struct Calls(Mutex<Inside>);
+pub(super) struct Calls(Mutex<Counts>);
 
-struct Inside {
+struct Counts {
     sent: u64,
     answered: u64,
     /// The last one that nobody awaits any more; the server may still be at work on it.
@@ -18,7 +18,7 @@ struct Inside {
     since: Instant,
 }
 
-impl Inside {
+impl Counts {
     fn is_open(&self) -> bool {
         self.awaited > 0 || self.abandoned > self.answered
     }
@@ -32,38 +32,34 @@ impl Inside {
 impl Calls {
     pub(super) fn new() -> Self {
         let (sent, answered, abandoned, awaited) = (0, 0, 0, 0);
-        Calls(Mutex::new(Inside { sent, answered, abandoned, awaited, since: Instant::now() }))
-    }
-
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Calls(Mutex::new(Counts { sent, answered, abandoned, awaited, since: Instant::now() }))
     }
 
     /// A call is about to be sent.
     pub(super) fn begin(&self) -> Call<'_> {
-        let mut inside = self.inside();
-        if !inside.is_open() {
-            inside.since = Instant::now();
+        let mut counts = self.0.lock();
+        if !counts.is_open() {
+            counts.since = Instant::now();
         }
-        inside.sent += 1;
-        inside.awaited += 1;
-        Call { calls: self, number: inside.sent }
+        counts.sent += 1;
+        counts.awaited += 1;
+        Call { calls: self, number: counts.sent }
     }
 
     /// The number of the last call.
     pub(super) fn last(&self) -> u64 {
-        self.inside().sent
+        self.0.lock().sent
     }
 
     /// All calls up to this one are answered.
     pub(super) fn settle(&self, number: u64) {
-        self.inside().settle(number);
+        self.0.lock().settle(number);
     }
 
     /// For how long the server has answered none of those that are under way; `None` if none is.
     pub(super) fn unanswered_for(&self) -> Option<Duration> {
-        let inside = self.inside();
-        inside.is_open().then(|| inside.since.elapsed())
+        let counts = self.0.lock();
+        counts.is_open().then(|| counts.since.elapsed())
     }
 }
 
@@ -81,9 +77,9 @@ impl Call<'_> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        let mut inside = self.calls.inside();
-        inside.awaited -= 1;
-        inside.abandoned = inside.abandoned.max(self.number);
+        let mut counts = self.calls.0.lock();
+        counts.awaited -= 1;
+        counts.abandoned = counts.abandoned.max(self.number);
     }
 }
 

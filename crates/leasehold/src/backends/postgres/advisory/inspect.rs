@@ -14,7 +14,7 @@ use crate::state::{HOLDERS_SHOWN, WAITERS_SHOWN};
 
 use super::super::fault;
 use super::key::AdvisoryKey;
-use super::sql::body;
+use super::sql::query;
 use super::store::Store;
 
 impl Store {
@@ -44,7 +44,7 @@ impl Store {
 
     /// The names this client holds or waits for: the server knows only keys.
     fn names(&self, prefix: &str, after: Option<&str>) -> Vec<Name> {
-        let book = self.book();
+        let book = self.book.lock();
         let waited = book.waiting.values().map(|waiter| &waiter.name);
         let mut names: Vec<Name> = book
             .leases()
@@ -66,7 +66,7 @@ impl Store {
         let loan = self.pool.shared(&[]).await?;
         let session = loan.session();
         if self.sql.fenced {
-            let sql = include_str!("sql/last_fence.sql").replace("%SCHEMA%", &self.sql.schema);
+            let sql = const { query("last_fence") }.replace("%SCHEMA%", &self.sql.schema);
             let (space, packed) = (key.space(), key.packed());
             let params: [(&(dyn ToSql + Sync), Type); 2] = [(&space, Type::INT2), (&packed, Type::INT8)];
             let row = session.ask(|client| client.query_typed_opt(&sql, &params)).await?;
@@ -79,10 +79,10 @@ impl Store {
         // As two unsigned halves, which is how `pg_locks` shows them.
         let (high, low) = ((packed >> 32) as u32, packed as u32);
         let space = key.space();
-        let sql = body(include_str!("sql/inspect.sql"));
+        let sql = const { query("inspect") };
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&high, Type::OID), (&low, Type::OID), (&space, Type::INT2)];
-        let rows = session.ask(|client| client.query_typed(&sql, &params)).await?;
+        let rows = session.ask(|client| client.query_typed(sql, &params)).await?;
         for row in rows {
             let pid: i32 = row.try_get(0).map_err(fault::statement)?;
             let shared: bool = row.try_get(2).map_err(fault::statement)?;
@@ -112,7 +112,7 @@ impl Store {
     /// A waiter of this client, which is known better, by the server's process that waits.
     fn waiter(&self, key: AdvisoryKey, pid: i32) -> Option<WaiterInfo> {
         let now = self.now();
-        let book = self.book();
+        let book = self.book.lock();
         let mut all = book.waiting.iter();
         let (id, own) = all.find(|(_, waiter)| waiter.key == key && waiter.pid == Some(pid))?;
         let waited = now.since(own.since);
@@ -120,7 +120,7 @@ impl Store {
     }
 
     fn holder(&self, key: AdvisoryKey, pid: i32, mode: Mode, program: &str) -> Result<HolderInfo> {
-        let book = self.book();
+        let book = self.book.lock();
         let own = book.leases().find(|(_, lease)| lease.key == key && lease.session().pid() == pid);
         Ok(match own {
             Some((id, lease)) => HolderInfo {

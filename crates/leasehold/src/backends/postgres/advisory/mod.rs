@@ -23,9 +23,9 @@ use crate::backend::{
     Swept, TimeAuthority, Wake,
 };
 use crate::clock::SystemClock;
+use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::Finding;
 use crate::name::Name;
 
 use super::config::Address;

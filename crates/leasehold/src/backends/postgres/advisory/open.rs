@@ -2,13 +2,14 @@
 
 use tokio_postgres::types::Type;
 
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
-use crate::reporter;
 
+use super::super::quoted;
 use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};
-use super::sql::{TABLES, body, quoted};
+use super::sql::{TABLES, body, query};
 
 /// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
 /// about every third time.
@@ -78,7 +79,7 @@ pub(super) async fn prepare_fences(pool: &Pool, session: &Session, schema: &str)
             Ok((false, _)) => {}
             Err(error) => return forbidden(error),
         }
-        let script = body(include_str!("sql/fences.sql")).replace("%SCHEMA%", &quoted(schema));
+        let script = body(include_str!("fences.sql")).replace("%SCHEMA%", &quoted(schema));
         match pool.address.in_time(session.ask(|client| client.batch_execute(&script))).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AuthFailed => return forbidden(error),
@@ -90,10 +91,10 @@ pub(super) async fn prepare_fences(pool: &Pool, session: &Session, schema: &str)
 }
 
 async fn is_ready(session: &Session, tables: &[String]) -> Result<(bool, bool)> {
-    let sql = body(include_str!("sql/ready.sql"));
+    let sql = const { query("ready") };
     session
         .ask(async |client| {
-            let row = client.query_typed_one(&sql, &[(&tables, Type::TEXT_ARRAY)]).await?;
+            let row = client.query_typed_one(sql, &[(&tables, Type::TEXT_ARRAY)]).await?;
             Ok((row.try_get(0)?, row.try_get(1)?))
         })
         .await

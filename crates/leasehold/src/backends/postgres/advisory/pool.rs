@@ -1,14 +1,16 @@
 //! The sessions of a store: shared by locks that were taken without blocking, or one's own while it waits.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::backends::runtimes::{PerRuntime, run_on};
 use crate::error::{Error, ErrorKind, Result};
 
 use super::super::config::Address;
@@ -28,17 +30,19 @@ pub(super) struct Pool {
     pub(super) address: Address,
     /// Where connections live.
     pub(super) home: Handle,
+    /// Those that do the I/O of their calls.
+    runtimes: Arc<PerRuntime>,
     pub(super) keepalive: Duration,
     pub(super) pooled: bool,
     room: Arc<Semaphore>,
-    inside: Mutex<Inside>,
+    sessions: Mutex<Sessions>,
     /// Held while a shared session is made, so that those who need one at the same time get the same.
     opening: tokio::sync::Mutex<()>,
     me: Weak<Pool>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct Sessions {
     /// For attempts, with how many attempts and leases are on each. The first one stays.
     shared: Vec<(Arc<Session>, usize)>,
     /// For whoever needs one next, with since when.
@@ -47,20 +51,18 @@ struct Inside {
 
 impl Pool {
     pub(super) fn new(address: Address, keepalive: Duration, pooled: bool, connections: usize) -> Arc<Self> {
+        let home = Handle::current();
         Arc::new_cyclic(|me| Pool {
             address,
-            home: Handle::current(),
+            runtimes: Arc::new(PerRuntime::beside(&home)),
+            home,
             keepalive,
             pooled,
             room: Arc::new(Semaphore::new(connections)),
-            inside: Mutex::default(),
+            sessions: Mutex::default(),
             opening: tokio::sync::Mutex::new(()),
             me: Weak::clone(me),
         })
-    }
-
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session for what does not block, other than those named.
@@ -80,32 +82,32 @@ impl Pool {
             // Better one that is stuck than none.
             return self.find_shared(not, 1).ok_or_else(|| {
                 Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Overloaded,
                     "this client has as many connections to PostgreSQL as it may; raise the URL's option connections",
                 )
             });
         };
-        self.inside().shared.push((Arc::clone(&session), 1));
+        self.sessions.lock().shared.push((Arc::clone(&session), 1));
         Ok(self.loan(session))
     }
 
     /// A shared session that is there. One on which nothing is answered for a while is passed over, unless there are so
     /// many of them that another would hardly fare better.
     fn find_shared(&self, not: &[Arc<Session>], stuck: usize) -> Option<Loan> {
-        let mut inside = self.inside();
-        inside.shared.retain(|(session, _)| !session.is_over());
+        let mut sessions = self.sessions.lock();
+        sessions.shared.retain(|(session, _)| !session.is_over());
         let free = |session: &Arc<Session>| !not.iter().any(|other| Arc::ptr_eq(other, session));
         let mut at_work = 0;
-        let index = inside.shared.iter().position(|(session, _)| {
+        let index = sessions.shared.iter().position(|(session, _)| {
             free(session) && {
                 at_work += usize::from(session.is_stuck());
                 !session.is_stuck() || at_work >= stuck
             }
         })?;
-        let (session, users) = &mut inside.shared[index];
+        let (session, users) = &mut sessions.shared[index];
         *users += 1;
         let session = Arc::clone(session);
-        drop(inside);
+        drop(sessions);
         Some(self.loan(session))
     }
 
@@ -115,7 +117,7 @@ impl Pool {
             match self.own().await? {
                 Some(loan) => Ok(loan),
                 None => self.find_shared(std::slice::from_ref(session), usize::MAX).ok_or_else(|| {
-                    Error::new(ErrorKind::Busy, "there is no other connection to PostgreSQL to ask on")
+                    Error::new(ErrorKind::Overloaded, "there is no other connection to PostgreSQL to ask on")
                 }),
             }
         })
@@ -151,24 +153,24 @@ impl Pool {
     }
 
     fn take_idle(&self) -> Option<Arc<Session>> {
-        let mut inside = self.inside();
-        inside.idle.retain(|(session, _)| !session.is_over());
-        inside.idle.pop().map(|(session, _)| session)
+        let mut sessions = self.sessions.lock();
+        sessions.idle.retain(|(session, _)| !session.is_over());
+        sessions.idle.pop().map(|(session, _)| session)
     }
 
     /// A new session, if there is room for one.
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
         let (address, keepalive, pooled) = (self.address.clone(), self.keepalive, self.pooled);
-        let (me, room) = (Weak::clone(&self.me), Arc::new(room));
+        let (me, runtimes, room) = (Weak::clone(&self.me), Arc::clone(&self.runtimes), Arc::new(room));
         // Until it is there, nothing looks after it but the limit of each address.
-        let opened = self.home.spawn(async move {
-            let open =
-                |reached| Session::open(reached, keepalive, Weak::clone(&me), pooled, Arc::clone(&room));
+        let opened = async move {
+            let open = |reached| {
+                Session::open(reached, keepalive, Weak::clone(&me), pooled, &runtimes, Arc::clone(&room))
+            };
             address.open(open).await
-        });
-        let gone = |_| Error::new(ErrorKind::Unavailable, "the runtime of this store is gone");
-        opened.await.map_err(gone)?.map(Some)
+        };
+        run_on(&self.home, opened).await.map(Some)
     }
 
     fn loan(&self, session: Arc<Session>) -> Loan {
@@ -177,30 +179,30 @@ impl Pool {
 
     /// A lease or an attempt is over.
     fn done(&self, session: &Arc<Session>) {
-        let mut inside = self.inside();
-        if let Some(index) = inside.shared.iter().position(|(other, _)| Arc::ptr_eq(other, session)) {
-            inside.shared[index].1 -= 1;
-            if index == 0 || inside.shared[index].1 > 0 {
+        let mut sessions = self.sessions.lock();
+        if let Some(index) = sessions.shared.iter().position(|(other, _)| Arc::ptr_eq(other, session)) {
+            sessions.shared[index].1 -= 1;
+            if index == 0 || sessions.shared[index].1 > 0 {
                 return;
             }
-            inside.shared.remove(index);
+            sessions.shared.remove(index);
         }
-        if session.is_over() || inside.idle.len() >= IDLE.0 {
+        if session.is_over() || sessions.idle.len() >= IDLE.0 {
             return;
         }
         if session.is_at_work() {
             // Given up before its answer: whoever comes next would wait for it, too.
-            drop(inside);
+            drop(sessions);
             session.kill();
             return;
         }
-        inside.idle.push((Arc::clone(session), Instant::now()));
-        drop(inside);
+        sessions.idle.push((Arc::clone(session), Instant::now()));
+        drop(sessions);
         let me = Weak::clone(&self.me);
         self.home.spawn(async move {
             tokio::time::sleep(IDLE.1).await;
             if let Some(pool) = me.upgrade() {
-                pool.inside().idle.retain(|(_, since)| since.elapsed() < IDLE.1);
+                pool.sessions.lock().idle.retain(|(_, since)| since.elapsed() < IDLE.1);
             }
         });
     }

@@ -44,7 +44,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 use super::super::fault;
 use super::key::AdvisoryKey;
-use super::sql::{body, held};
+use super::sql::{held, query};
 
 /// Locks inside a transaction of the caller. The server frees them when it ends, however it ends; there is no
 /// other way to free them. Works behind a pooler in transaction mode too.
@@ -212,7 +212,7 @@ fn waiting(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
 }
 
 fn statement(key: AdvisoryKey, lock: &str) -> String {
-    body(include_str!("sql/on_session.sql")).replace("%LOCK%", lock).replace("%HELD%", &held(key))
+    const { query("on_session") }.replace("%LOCK%", lock).replace("%HELD%", &held(key))
 }
 
 async fn take(session: &impl GenericClient, key: AdvisoryKey, lock: String) -> Result<bool> {

@@ -11,19 +11,20 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::backend::Mode;
+use crate::backends::runtimes::PerRuntime;
 use crate::cancel::Cancel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 
 use super::super::config::Address;
-use super::super::driver::{Closing, Driver};
-use super::super::reach::{Reached, Target};
+use super::super::connect::{Reached, Target};
+use super::super::connection::Connection;
 use super::super::{fault, pooler};
 use super::TELLING;
 use super::calls::Calls;
 use super::key::AdvisoryKey;
 use super::pool::Pool;
-use super::sql::{Ask, STATEMENT_TIMEOUT, Sql, body};
+use super::sql::{Ask, STATEMENT_TIMEOUT, Sql, query};
 
 /// If the server has answered none of a session's calls for so long, others go elsewhere.
 const STUCK: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ const ELSEWHERE: Duration = Duration::from_millis(200);
 /// A session. Dropped, it is closed, and the server frees what it held.
 pub(super) struct Session {
     client: Client,
-    driver: Arc<Driver>,
+    connection: Arc<Connection>,
     target: Target,
     /// The server's process, which must be the same for every statement.
     pid: i32,
@@ -59,37 +60,27 @@ pub(super) struct Session {
 
 impl Session {
     /// A new one, on a connection that was just made. Its home is the runtime this is called on. `pooled`: there may be
-    /// a pooler in session mode between.
+    /// a pooler in session mode between. Dropped before the server has answered, the connection is closed.
     pub(super) async fn open(
-        reached: Reached,
+        mut reached: Reached,
         keepalive: Duration,
         pool: Weak<Pool>,
         pooled: bool,
+        runtimes: &Arc<PerRuntime>,
         room: Arc<OwnedSemaphorePermit>,
     ) -> Result<Arc<Self>> {
-        let Reached { client, connection, line, target } = reached;
-        let driver = Driver::new(connection, line);
-        // Given up before the server has answered, it does not stay behind.
-        let closing = Closing::new(&driver);
-        let (tell, session) = tokio::sync::oneshot::channel::<Weak<Session>>();
-        let (silent, ended) = (Cancel::new(), Cancel::new());
-        let driving = drive(Arc::clone(&driver), session, keepalive, silent.clone());
-        tokio::spawn({
-            let ended = ended.clone();
-            async move {
-                driving.await;
-                ended.cancel();
-            }
-        });
-        let settings = body(include_str!("sql/session.sql")).replace("%TIMEOUT%", STATEMENT_TIMEOUT);
-        let gone_client = body(include_str!("sql/gone_client.sql"));
-        // Sent together. The second may be refused; if the connection broke, the next call will tell.
-        let (row, _) = tokio::join!(
+        let settings = const { query("session") }.replace("%TIMEOUT%", STATEMENT_TIMEOUT);
+        let gone_client = const { query("gone_client") };
+        let set_up = async |client: &Client| {
+            // Sent together. The second may be refused; if the connection broke, the next call will tell.
+            let (row, _) = tokio::join!(
                 biased;
-            client.query_typed_one(&settings, &[]),
-            client.query_typed(&gone_client, &[])
-        );
-        let row = row.map_err(fault::statement)?;
+                client.query_typed_one(&settings, &[]),
+                client.query_typed(gone_client, &[])
+            );
+            row.map_err(fault::statement)
+        };
+        let row = reached.ask(set_up).await?;
         if row.try_get(2).map_err(fault::statement)? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -98,12 +89,13 @@ impl Session {
         }
         let pid = row.try_get(1).map_err(fault::statement)?;
         let began = row.try_get(3).map_err(fault::statement)?;
+        let Reached { client, protocol, socket, target } = reached;
         if !pooled && !pooler::is_direct(&client, pid).await {
             return Err(behind_a_pooler());
         }
         let session = Arc::new(Session {
             client,
-            driver,
+            connection: Connection::new(protocol, socket, runtimes),
             target,
             pid,
             began,
@@ -112,13 +104,18 @@ impl Session {
             waiting: AtomicBool::new(false),
             statements: Default::default(),
             doomed: Cancel::new(),
-            silent,
-            ended,
+            silent: Cancel::new(),
+            ended: Cancel::new(),
             home: Handle::current(),
             _room: room,
         });
-        let _ = tell.send(Arc::downgrade(&session));
-        closing.keep();
+        tokio::spawn(drive(
+            Arc::clone(&session.connection),
+            Arc::downgrade(&session),
+            keepalive,
+            session.silent.clone(),
+            session.ended.clone(),
+        ));
         Ok(session)
     }
 
@@ -130,16 +127,16 @@ impl Session {
     /// Ends it now, whatever it is doing; the server frees what it holds.
     pub(super) fn kill(&self) {
         self.doom();
-        self.driver.close();
+        self.connection.close();
     }
 
     /// Ends it when those who hold other locks on it have been told: none of these is another's before that.
     pub(super) fn give_up(&self) {
         self.doom();
-        let driver = Arc::clone(&self.driver);
+        let connection = Arc::clone(&self.connection);
         self.home.spawn(async move {
             tokio::time::sleep(TELLING).await;
-            driver.close();
+            connection.close();
         });
     }
 
@@ -154,7 +151,7 @@ impl Session {
 
     /// Sees to it that its end is noticed although a call on it may be stuck on a runtime that is blocked.
     pub(super) fn take_home(&self) {
-        self.driver.take_home();
+        self.connection.take_home();
     }
 
     /// Resolves when it has ended: whether because the server no longer answered on it.
@@ -177,7 +174,7 @@ impl Session {
         F: Future<Output = std::result::Result<T, fault::Fault>>,
     {
         let call = self.calls.begin();
-        let answer = self.driver.call(question(&self.client)).await;
+        let answer = self.connection.call(question(&self.client)).await;
         call.answered();
         answer.map_err(fault::statement)
     }
@@ -194,11 +191,11 @@ impl Session {
 
     /// Whether the server is at work for another session, asked on this one; `None` if it no longer has that session.
     async fn sees_at_work(&self, other: &Session) -> Result<Option<bool>> {
-        let sql = body(include_str!("sql/is_there.sql"));
+        let sql = const { query("is_there") };
         let (pid, began) = (other.pid, other.began);
         let asked = async |client: &Client| {
             let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&began, Type::INT8)];
-            client.query_typed_opt(&sql, &params).await?.map(|row| row.try_get(0)).transpose()
+            client.query_typed_opt(sql, &params).await?.map(|row| row.try_get(0)).transpose()
         };
         self.ask(asked).await
     }
@@ -298,11 +295,11 @@ impl Session {
         key: AdvisoryKey,
         ask: Ask,
     ) -> std::result::Result<&'a Statement, fault::Fault> {
-        let slot = &self.statements[sql.slot(key, ask)];
+        let slot = &self.statements[Sql::slot(key, ask)];
         if let Some(statement) = slot.get() {
             return Ok(statement);
         }
-        let statement = client.prepare_typed(sql.text(key, ask), sql.types(key)).await?;
+        let statement = client.prepare_typed(sql.text(key, ask), types(key)).await?;
         Ok(slot.get_or_init(|| statement))
     }
 
@@ -331,12 +328,21 @@ fn parameters(key: &AdvisoryKey) -> Vec<&(dyn ToSql + Sync)> {
     }
 }
 
+/// The types of these parameters.
+fn types(key: AdvisoryKey) -> &'static [Type] {
+    match key {
+        AdvisoryKey::Bigint(_) => &[Type::INT8],
+        AdvisoryKey::Pair(..) => &[Type::INT4, Type::INT4],
+    }
+}
+
 /// Sees to the connection's I/O until it breaks, is told to end, or no longer answers.
 async fn drive(
-    driver: Arc<Driver>,
-    session: tokio::sync::oneshot::Receiver<Weak<Session>>,
+    connection: Arc<Connection>,
+    session: Weak<Session>,
     every: Duration,
     silent: Cancel,
+    ended: Cancel,
 ) {
     let silence = async {
         let (session, end) = keep_alive(session, every).await;
@@ -348,10 +354,11 @@ async fn drive(
         tokio::time::sleep(TELLING).await;
     };
     tokio::select! {
-        () = driver.run() => {}
+        // Dropped, it closes the socket, and calls learn that the session is over.
+        () = connection.run() => {}
         () = silence => {}
     }
-    // The driver is dropped here: the socket is closed, and who asks is told that it is over.
+    ended.cancel();
 }
 
 /// Why a session gives no more signs of life.
@@ -360,15 +367,11 @@ enum End {
     /// The server does not answer.
     Silent,
     /// The session was ended.
-    Told,
+    Closed,
 }
 
 /// Asks the server for a sign of life, for as long as it gives one in time; the session that it no longer does on.
-async fn keep_alive(
-    session: tokio::sync::oneshot::Receiver<Weak<Session>>,
-    every: Duration,
-) -> (Arc<Session>, End) {
-    let Ok(session) = session.await else { return std::future::pending().await };
+async fn keep_alive(session: Weak<Session>, every: Duration) -> (Arc<Session>, End) {
     loop {
         tokio::time::sleep(every).await;
         let Some(session) = session.upgrade() else { return std::future::pending().await };
@@ -392,7 +395,7 @@ async fn keep_alive(
 /// silent.
 async fn sign_of_life(session: &Arc<Session>, limit: Duration) -> Option<End> {
     let sent = session.calls.last();
-    let mut sign = std::pin::pin!(session.driver.call(session.client.batch_execute("")));
+    let mut sign = std::pin::pin!(session.connection.call(session.client.batch_execute("")));
     let mut pause = limit / 5;
     loop {
         let asked_elsewhere = async {
@@ -403,11 +406,11 @@ async fn sign_of_life(session: &Arc<Session>, limit: Duration) -> Option<End> {
             biased;
             answer = &mut sign => {
                 session.calls.settle(sent);
-                return answer.is_err().then_some(End::Told);
+                return answer.is_err().then_some(End::Closed);
             }
             served = tokio::time::timeout(pause + limit / 5 * 4, asked_elsewhere) => match served {
                 Ok(true) => pause = limit,
-                Ok(false) => return Some(End::Told),
+                Ok(false) => return Some(End::Closed),
                 Err(_) => return Some(End::Silent),
             },
         }

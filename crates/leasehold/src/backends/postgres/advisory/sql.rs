@@ -1,9 +1,9 @@
 //! The statements, made once for a store: for each space of keys, each mode, with fences or without.
 
-use tokio_postgres::types::Type;
-
 use crate::backend::Mode;
+use crate::backends::queries;
 
+use super::super::quoted;
 use super::key::AdvisoryKey;
 
 /// The tables of the fences: the one that is safe, and the one that is quick.
@@ -15,18 +15,6 @@ pub(super) const STATEMENT_TIMEOUT: &str = "4500ms";
 /// How far ahead of the clock fences are reserved, 256 000 of them a second: one commit of a key in so many seconds
 /// waits for the disk. After a crash, fences are ahead of the clock by as much.
 const AHEAD: u64 = 10 * 256_000;
-
-/// The statements of one space of keys.
-#[derive(Debug)]
-struct Space {
-    types: &'static [Type],
-    /// Each for Exclusive, then for Shared.
-    attempt: [String; 2],
-    /// The row of an attempt, for one that has waited.
-    waited: String,
-    unlock: [String; 2],
-    downgrade: String,
-}
 
 /// What a session is asked again and again, by a prepared statement.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +33,8 @@ pub(super) enum Ask {
 /// All statements of a store.
 #[derive(Debug)]
 pub(super) struct Sql {
-    bigint: Space,
-    pair: Space,
+    /// Those that are prepared, by [`slot`](Sql::slot).
+    prepared: Vec<String>,
     /// The schema, quoted.
     pub(super) schema: String,
     pub(super) fenced: bool,
@@ -55,46 +43,27 @@ pub(super) struct Sql {
 impl Sql {
     pub(super) fn new(schema: &str, fenced: bool) -> Self {
         let schema = quoted(schema);
-        Sql {
-            bigint: Space::new(1, "$1", "$1", &[Type::INT8], &schema, fenced),
-            pair: Space::new(
-                2,
-                "$1, $2",
-                "(($1::bigint << 32) | ($2::bigint & 4294967295))",
-                &[Type::INT4, Type::INT4],
-                &schema,
-                fenced,
-            ),
-            schema,
-            fenced,
-        }
-    }
-
-    fn space(&self, key: AdvisoryKey) -> &Space {
-        match key {
-            AdvisoryKey::Bigint(_) => &self.bigint,
-            AdvisoryKey::Pair(..) => &self.pair,
-        }
-    }
-
-    /// The types of a key's parameters.
-    pub(super) fn types(&self, key: AdvisoryKey) -> &'static [Type] {
-        self.space(key).types
+        let pair = "(($1::bigint << 32) | ($2::bigint & 4294967295))";
+        let (bigint, pair) =
+            (prepared(1, "$1", "$1", &schema, fenced), prepared(2, "$1, $2", pair, &schema, fenced));
+        let prepared = bigint.into_iter().chain(pair).collect();
+        Sql { prepared, schema, fenced }
     }
 
     /// Prepared statements that a session can have.
     pub(super) const PREPARED: usize = 12;
 
-    /// Where a session keeps a prepared statement.
-    pub(super) fn slot(&self, key: AdvisoryKey, ask: Ask) -> usize {
+    /// Where a prepared statement is kept.
+    pub(super) fn slot(key: AdvisoryKey, ask: Ask) -> usize {
+        let shared = |mode| usize::from(mode == Mode::Shared);
         let first = match key {
             AdvisoryKey::Bigint(_) => 0,
             AdvisoryKey::Pair(..) => Sql::PREPARED / 2,
         };
         first
             + match ask {
-                Ask::Attempt(mode) => index(mode),
-                Ask::Unlock(mode) => 2 + index(mode),
+                Ask::Attempt(mode) => shared(mode),
+                Ask::Unlock(mode) => 2 + shared(mode),
                 Ask::Downgrade => 4,
                 Ask::Waited => 5,
             }
@@ -102,13 +71,7 @@ impl Sql {
 
     /// The text of a statement that is prepared.
     pub(super) fn text(&self, key: AdvisoryKey, ask: Ask) -> &str {
-        let space = self.space(key);
-        match ask {
-            Ask::Attempt(mode) => &space.attempt[index(mode)],
-            Ask::Unlock(mode) => &space.unlock[index(mode)],
-            Ask::Downgrade => &space.downgrade,
-            Ask::Waited => &space.waited,
-        }
+        &self.prepared[Sql::slot(key, ask)]
     }
 
     /// Waits in the server's queue. The session's statements have no limit before, and theirs after it.
@@ -119,7 +82,7 @@ impl Sql {
             AdvisoryKey::Pair(high, low) => format!("'{high}'::int, '{low}'::int"),
         };
         let call = |function: &str| format!("{function}{shared}({parameters})");
-        body(include_str!("sql/wait.sql"))
+        body(include_str!("wait.sql"))
             .replace("%LOCK%", &call("pg_advisory_lock"))
             .replace("%TRY%", &call("pg_try_advisory_lock"))
             .replace("%UNLOCK%", &call("pg_advisory_unlock"))
@@ -128,63 +91,51 @@ impl Sql {
     }
 }
 
-impl Space {
-    fn new(
-        space: i16,
-        parameters: &str,
-        key: &str,
-        types: &'static [Type],
-        schema: &str,
-        fenced: bool,
-    ) -> Self {
-        let call = |function: &str| format!("{function}({parameters})");
-        let fenced_by = |lock: &str| {
-            body(include_str!("sql/fenced.sql"))
-                .replace("%LOCK%", lock)
-                .replace("%SPACE%", &space.to_string())
-                .replace("%KEY%", key)
-                .replace("%CLOCK%", include_str!("sql/clock.sql").trim())
-                .replace("%AHEAD%", &AHEAD.to_string())
-                .replace("%SCHEMA%", schema)
-        };
-        let attempt = |function: &str| {
-            if fenced {
-                fenced_by(&call(function))
-            } else {
-                format!("SELECT {}, pg_backend_pid()", call(function))
-            }
-        };
-        let waited = "coalesce(current_setting('leasehold.granted', true) = 'yes', false)";
-        let select = |function: &str| format!("SELECT {}", call(function));
-        Space {
-            types,
-            attempt: [attempt("pg_try_advisory_lock"), attempt("pg_try_advisory_lock_shared")],
-            waited: if fenced { fenced_by(waited) } else { format!("SELECT {waited}, pg_backend_pid()") },
-            unlock: [select("pg_advisory_unlock"), select("pg_advisory_unlock_shared")],
-            downgrade: select("pg_advisory_lock_shared"),
-        }
-    }
-}
-
-fn index(mode: Mode) -> usize {
-    usize::from(mode == Mode::Shared)
+/// The statements for one space of keys, in the order of their slots. `key`: its parameters as one number.
+fn prepared(
+    space: i16,
+    parameters: &str,
+    key: &str,
+    schema: &str,
+    fenced: bool,
+) -> [String; Sql::PREPARED / 2] {
+    let call = |function: &str| format!("{function}({parameters})");
+    let select = |function: &str| format!("SELECT {}", call(function));
+    let granted = |lock: &str| match fenced {
+        true => const { query("fenced") }
+            .replace("%LOCK%", lock)
+            .replace("%SPACE%", &space.to_string())
+            .replace("%KEY%", key)
+            .replace("%CLOCK%", const { query("clock") })
+            .replace("%AHEAD%", &AHEAD.to_string())
+            .replace("%SCHEMA%", schema),
+        false => format!("SELECT {lock}, pg_backend_pid()"),
+    };
+    [
+        granted(&call("pg_try_advisory_lock")),
+        granted(&call("pg_try_advisory_lock_shared")),
+        select("pg_advisory_unlock"),
+        select("pg_advisory_unlock_shared"),
+        select("pg_advisory_lock_shared"),
+        granted("coalesce(current_setting('leasehold.granted', true) = 'yes', false)"),
+    ]
 }
 
 /// The look for a lock that the session has.
 pub(super) fn held(key: AdvisoryKey) -> String {
     let packed = key.packed();
-    body(include_str!("sql/held.sql"))
+    const { query("held") }
         .replace("%HIGH%", &((packed >> 32) as u32).to_string())
         .replace("%LOW%", &(packed as u32).to_string())
         .replace("%SPACE%", &key.space().to_string())
 }
 
-/// A statement without its comments, which need not travel.
-pub(super) fn body(sql: &str) -> String {
-    sql.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
+/// The statement of this name in `queries.sql`.
+pub(super) const fn query(name: &str) -> &'static str {
+    queries::named(include_str!("queries.sql"), name)
 }
 
-/// An identifier as SQL has it.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
+/// A script without its comments, which need not travel.
+pub(super) fn body(sql: &str) -> String {
+    sql.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
 }

@@ -1,24 +1,25 @@
 //! The verbs that do not wait. Each runs to its end, also if nobody waits for it any more.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
 use crate::backends::held::Held;
 use crate::clock::{Clock, Moment};
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
-use crate::reporter;
 
 use super::super::fault;
 use super::book::{Book, Known, Lease};
 use super::key::AdvisoryKey;
 use super::pool::{Loan, Pool};
-use super::sql::{Sql, TABLES, body};
+use super::sql::{Sql, TABLES, query};
 
 /// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
 /// server's queue, and would lose its place there.
@@ -26,6 +27,9 @@ const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
 /// A sweep looks at so many counters at a time, for so long: less than a request has.
 const SWEEP: (i64, Duration) = (2_000, Duration::from_secs(3));
+
+/// Where a sweep begins, also by default: spaces are 1 and 2.
+const BEFORE_ALL_KEYS: (i16, i64) = (0, 0);
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -36,16 +40,11 @@ pub(super) struct Store {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) pool: Arc<Pool>,
     pub(super) book: Mutex<Book>,
-    /// Of each of [`TABLES`].
-    pub(super) swept: [Seen; TABLES.len()],
+    /// The key that sweeps have come to, in each of [`TABLES`].
+    pub(super) swept: [Mutex<(i16, i64)>; TABLES.len()],
 }
 
 impl Store {
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        // Nothing panics while it is locked; should it ever, what is there is still right.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -62,7 +61,7 @@ impl Store {
         }
         let key = self.key(&claim.name)?;
         let not = loop {
-            let known = self.book().begin(&claim, key, self.now())?;
+            let known = self.book.lock().begin(&claim, key, self.now())?;
             match known {
                 Known::Answer(attempt) => return Ok(attempt),
                 Known::Held => return Ok(busy()),
@@ -103,7 +102,7 @@ impl Store {
         let grant = held.grant.clone();
         let (name, metadata) = (claim.name.clone(), claim.metadata.clone());
         let lease = Lease { name, key, loan, held, metadata, changing: false };
-        let kept = self.book().keep(claim.id, lease, self.now());
+        let kept = self.book.lock().keep(claim.id, lease, self.now());
         kept.map(|()| grant).map_err(|lease| lease.loan)
     }
 
@@ -111,7 +110,7 @@ impl Store {
     async fn settled(&self, id: &LeaseId) -> MutexGuard<'_, Book> {
         loop {
             let (over, session) = {
-                let book = self.book();
+                let book = self.book.lock();
                 match book.changing(id) {
                     Some(change) => change,
                     None => return book,
@@ -169,7 +168,7 @@ impl Store {
                 done = session.downgrade(&self.sql, key) => done.inspect_err(|_| session.give_up())?,
             }
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
             return Ok(Renewed::Gone(Gone::NotFound));
         };
@@ -185,9 +184,9 @@ impl Store {
             return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
         }
         let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
-        let sql = include_str!("sql/raise.sql")
+        let sql = const { query("raise") }
             .replace("%SCHEMA%", &self.sql.schema)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let loan = self.pool.shared(&[]).await?;
         let (space, packed) = (key.space(), key.packed());
         let day = i64::try_from(Fence::DAY).unwrap_or(i64::MAX);
@@ -201,7 +200,7 @@ impl Store {
         let (released, lease) = self.settled(&release.id).await.release(&release, self.now());
         let Some(lease) = lease else {
             // One who no longer waits is out of the server's queue when this is answered.
-            let leaving = self.book().leaving(&release.id);
+            let leaving = self.book.lock().leaving(&release.id);
             if let Some(left) = leaving {
                 left.await;
             }
@@ -226,7 +225,7 @@ impl Store {
         if self.sql.fenced {
             let Some(loan) = self.pool.own().await? else {
                 return Err(Error::new(
-                    ErrorKind::Busy,
+                    ErrorKind::Overloaded,
                     "this client has no connection to PostgreSQL left to sweep on; raise the URL's option `connections`",
                 ));
             };
@@ -236,7 +235,7 @@ impl Store {
                 swept.counters = self.forget(&loan, table, seen, began).await?;
             }
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.drop_all_lost(self.now());
         (swept.held, swept.waiting) = (book.leases().count() as u64, book.waiting.len() as u64);
         Ok(swept)
@@ -244,15 +243,15 @@ impl Store {
 
     /// Forgets old counters of one table, from the last key that was seen on; how many. If there is no time for all of
     /// them, the next sweep goes on from there.
-    async fn forget(&self, loan: &Loan, table: &str, seen: &Seen, began: Moment) -> Result<u64> {
+    async fn forget(&self, loan: &Loan, table: &str, seen: &Mutex<(i16, i64)>, began: Moment) -> Result<u64> {
         let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
-        let sql = body(include_str!("sql/forget.sql"))
+        let sql = const { query("forget") }
             .replace("%SCHEMA%", &self.sql.schema)
             .replace("%TABLE%", table)
-            .replace("%CLOCK%", include_str!("sql/clock.sql").trim());
+            .replace("%CLOCK%", const { query("clock") });
         let mut forgotten = 0;
         loop {
-            let (space, key) = seen.last();
+            let (space, key) = *seen.lock();
             let params: [(&(dyn ToSql + Sync), Type); 4] =
                 [(&after, Type::INT8), (&space, Type::INT2), (&key, Type::INT8), (&SWEEP.0, Type::INT8)];
             let row = loan.session().ask(|client| client.query_typed_opt(&sql, &params)).await?;
@@ -260,37 +259,14 @@ impl Store {
                 Ok((row.try_get(0)?, row.try_get(1)?, (row.try_get(2)?, row.try_get(3)?)))
             });
             let (looked_at, gone, last) =
-                part.transpose().map_err(fault::statement)?.unwrap_or((0, 0, Seen::NONE));
+                part.transpose().map_err(fault::statement)?.unwrap_or((0, 0, BEFORE_ALL_KEYS));
             forgotten += u64::try_from(gone).unwrap_or_default();
             let is_over = looked_at < SWEEP.0;
-            seen.note(if is_over { Seen::NONE } else { last });
+            *seen.lock() = if is_over { BEFORE_ALL_KEYS } else { last };
             if is_over || self.now().since(began) >= SWEEP.1 {
                 return Ok(forgotten);
             }
         }
-    }
-}
-
-/// How far sweeps have come in a table.
-#[derive(Debug)]
-pub(super) struct Seen(Mutex<(i16, i64)>);
-
-impl Seen {
-    /// Before all keys.
-    const NONE: (i16, i64) = (0, i64::MIN);
-
-    fn last(&self) -> (i16, i64) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, last: (i16, i64)) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
-    }
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Seen(Mutex::new(Seen::NONE))
     }
 }
 
@@ -304,7 +280,7 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.store.book().end(self.key, self.changes.as_ref());
+        self.store.book.lock().end(self.key, self.changes.as_ref());
     }
 }
 

@@ -43,8 +43,8 @@ impl Store {
         let key = self.key(&claim.name)?;
         let waiting = self.note(claim, key);
         let (answer, mut answered) = oneshot::channel();
-        let standing = Standing::begin(self, claim);
-        self.pool.home.spawn(Arc::clone(self).stand(standing, key, claim.clone(), answer));
+        let in_queue = InQueue::begin(self, claim);
+        self.pool.home.spawn(Arc::clone(self).stand(in_queue, key, claim.clone(), answer));
         let handed = (&mut answered).await;
         drop(waiting);
         // No await from here on: what was handed over is kept in the same breath.
@@ -69,7 +69,7 @@ impl Store {
     /// Stands in the queue until it is granted, fails, or nobody waits for it any more.
     async fn stand(
         self: Arc<Self>,
-        _standing: Standing,
+        _in_queue: InQueue,
         key: AdvisoryKey,
         claim: Claim,
         mut answer: oneshot::Sender<Result<Option<HandOver>>>,
@@ -91,7 +91,7 @@ impl Store {
             }
         };
         let session = Arc::clone(loan.session());
-        if let Some(waiter) = self.book().waiting.get_mut(&claim.id) {
+        if let Some(waiter) = self.book.lock().waiting.get_mut(&claim.id) {
             waiter.pid = Some(session.pid());
         }
         // From here on, whatever happens to this task, the session does not go back with a lock on it.
@@ -139,7 +139,7 @@ impl Store {
         mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
     ) -> bool {
         for _ in 0..CANCEL.1 {
-            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Cancelling`.
+            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Closes::Server`.
             let _ = tokio::time::timeout(CANCEL.0, session.cancel(&self.pool.address)).await;
             if let Ok(granted) = tokio::time::timeout(CANCEL.0, &mut asked).await {
                 return matches!(granted, Ok(Some(_)));
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Notes who waits, until it no longer does.
-    fn note<'a>(&'a self, claim: &'a Claim, key: AdvisoryKey) -> Noted<'a> {
+    fn note<'a>(&'a self, claim: &'a Claim, key: AdvisoryKey) -> ListedWaiter<'a> {
         let waiter = Waiter {
             name: claim.name.clone(),
             key,
@@ -158,37 +158,37 @@ impl Store {
             since: self.now(),
             pid: None,
         };
-        self.book().waiting.insert(claim.id, waiter);
-        Noted { store: self, claim }
+        self.book.lock().waiting.insert(claim.id, waiter);
+        ListedWaiter { store: self, claim }
     }
 }
 
-struct Noted<'a> {
+struct ListedWaiter<'a> {
     store: &'a Store,
     claim: &'a Claim,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for ListedWaiter<'_> {
     fn drop(&mut self) {
-        self.store.book().waiting.remove(&self.claim.id);
+        self.store.book.lock().waiting.remove(&self.claim.id);
     }
 }
 
 /// A session that is in the server's queue, or on its way in or out.
-struct Standing {
+struct InQueue {
     store: Arc<Store>,
     id: LeaseId,
 }
 
-impl Standing {
+impl InQueue {
     fn begin(store: &Arc<Store>, claim: &Claim) -> Self {
-        store.book().stand(claim.id);
-        Standing { store: Arc::clone(store), id: claim.id }
+        store.book.lock().stand(claim.id);
+        InQueue { store: Arc::clone(store), id: claim.id }
     }
 }
 
-impl Drop for Standing {
+impl Drop for InQueue {
     fn drop(&mut self) {
-        self.store.book().left(&self.id);
+        self.store.book.lock().left(&self.id);
     }
 }

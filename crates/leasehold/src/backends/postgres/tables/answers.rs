@@ -185,7 +185,7 @@ pub(super) fn renewed(row: &Row) -> Result<Renewed> {
 /// Somebody has the row of a name locked.
 pub(super) fn locked() -> Error {
     Error::new(
-        ErrorKind::Busy,
+        ErrorKind::Overloaded,
         "somebody keeps the row of this lock locked: look in pg_stat_activity for a session that is idle in a transaction",
     )
 }

@@ -1,21 +1,24 @@
 //! Opening the store: what a URL may say, what the server is asked first, and what stands in between.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::super::pooler::{self, Pooler};
 use super::pool::{self, Lender, Lent, Link, Pool, Source};
+use super::verbs::query;
 use super::{Inner, Postgres, answers, schema, subscribe};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
+use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// The schema unless another is named.
 const SCHEMA: &str = "leasehold";
@@ -132,12 +135,13 @@ impl PostgresBuilder {
             return Err(Error::invalid("pool_size must be at least 1"));
         }
         let (mut bell, mut first) = (None, None);
+        let runtimes = Arc::new(PerRuntime::beside(&Handle::current()));
         if let Some(address) = &self.address {
-            let link = Link::open(address).await?;
+            let link = Link::open(address, &runtimes).await?;
             let ready = async {
                 let found = self.check(link.client()).await?;
                 if found.direct {
-                    link.set_up().await?;
+                    pool::set_up(link.client()).await?;
                 }
                 Ok(found)
             };
@@ -166,10 +170,10 @@ impl PostgresBuilder {
             schema::check(&client, &self.schema).await?;
         }
         let pool = match (self.lender, self.address) {
-            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size),
+            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size, runtimes),
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
-                let pool = Pool::new(source, &self.schema, self.pool_size);
+                let pool = Pool::new(source, &self.schema, self.pool_size, runtimes);
                 first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }
@@ -189,7 +193,7 @@ impl PostgresBuilder {
 
     /// Asks the server what has to be known, in one round trip.
     async fn check(&self, client: &Client) -> Result<Found> {
-        let asked = client.query_typed(include_str!("sql/check.sql"), &[(&self.schema, Type::TEXT)]).await;
+        let asked = client.query_typed(const { query("check") }, &[(&self.schema, Type::TEXT)]).await;
         let rows = asked.map_err(fault::statement)?;
         let Some(row) = rows.first() else {
             return Err(Error::new(ErrorKind::Internal, "the server did not say what it is"));

@@ -5,8 +5,9 @@
 //! wait for the row of one name only a few are in flight, while the rest wait here, without a connection.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// What a call does, which decides how many like it may be in flight.
@@ -116,7 +117,7 @@ impl Turn {
     /// Waits until fewer than `most` of the group are in flight.
     async fn wait(groups: &Arc<Groups>, group: Group, most: usize) -> Result<Self, AcquireError> {
         let semaphore = {
-            let mut all = groups.lock();
+            let mut all = groups.0.lock();
             let entry = all.entry(group.clone()).or_insert_with(|| (Arc::new(Semaphore::new(most)), 0));
             entry.1 += 1;
             Arc::clone(&entry.0)
@@ -128,15 +129,11 @@ impl Turn {
     }
 }
 
-impl Groups {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Group, (Arc<Semaphore>, usize)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Groups {}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut all = self.groups.lock();
+        let mut all = self.groups.0.lock();
         if let Some((_, calls)) = all.get_mut(&self.group) {
             *calls -= 1;
             if *calls == 0 {
@@ -179,10 +176,10 @@ mod tests {
         let lanes = Lanes::new(8);
         let enter = |call| lanes.enter(call).now_or_never().map(Result::unwrap);
         let held: Vec<_> = (0..5).filter_map(|_| enter(Call::Attempt("x"))).collect();
-        assert_eq!((held.len(), lanes.groups.lock().len()), (3, 1));
+        assert_eq!((held.len(), lanes.groups.0.lock().len()), (3, 1));
         assert!(enter(Call::Attempt("y")).is_some());
         drop(held);
-        assert_eq!(lanes.groups.lock().len(), 0);
+        assert_eq!(lanes.groups.0.lock().len(), 0);
         assert!(enter(Call::Attempt("x")).is_some());
     }
 

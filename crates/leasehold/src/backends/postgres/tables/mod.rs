@@ -12,12 +12,13 @@ mod text;
 mod verbs;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -34,9 +35,9 @@ use crate::backend::{
     Wake,
 };
 use crate::backends::wakes::Wakes;
+use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
-use crate::finding::Finding;
 use crate::name::Name;
 use crate::state;
 
@@ -322,10 +323,6 @@ impl Postgres {
         }
         Ok(rows)
     }
-
-    fn pass(&self) -> MutexGuard<'_, Pass> {
-        self.inner.pass.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for Postgres {
@@ -340,7 +337,7 @@ fn patience(lease: &Renewal) -> Duration {
 }
 
 fn is_busy(answer: &Result<Renewed>) -> bool {
-    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy)
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded)
 }
 
 /// Microseconds, rounded up.
@@ -462,10 +459,10 @@ impl Backend for Postgres {
         // that was never read forgets nothing.
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
         // Of two sweeps at once each goes its way, and the next one goes on from where either was last.
-        let mut pass = self.pass().clone();
+        let mut pass = self.inner.pass.lock().clone();
         loop {
             // If no answer comes, the next try asks for less.
-            self.pass().most = (pass.most / 2).max(1);
+            self.inner.pass.lock().most = (pass.most / 2).max(1);
             let forgettable = fence(Fence::at(self.clock().saturating_sub(retention)));
             let params: [Param<'_>; 3] =
                 [(&pass.after, Type::TEXT), (&pass.most, Type::INT4), (&forgettable, Type::INT8)];
@@ -483,7 +480,7 @@ impl Backend for Postgres {
                 Some(last) => pass.after = last,
                 None => pass = Pass { complete: Some(pass.found), most: pass.most, ..Pass::default() },
             }
-            self.pass().clone_from(&pass);
+            self.inner.pass.lock().clone_from(&pass);
             if is_complete || began.elapsed() >= WALK_FOR {
                 break;
             }

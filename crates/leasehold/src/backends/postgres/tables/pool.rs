@@ -5,20 +5,22 @@
 //! one next.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::TryStreamExt as _;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::lanes::{Call, Lanes, Permit};
 use super::verbs::{Param, Statements, Verb};
-use crate::backends::postgres::driver::{Closing, Driver};
+use crate::backends::postgres::connect::Reached;
+use crate::backends::postgres::connection::Connection;
 use crate::backends::postgres::findings::Settings;
-use crate::backends::postgres::reach::Reached;
 use crate::backends::postgres::{Address, fault};
+use crate::backends::runtimes::{PerRuntime, run_on};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a call is made again that the server has rolled back because of others: it has done nothing. Verbs
@@ -63,8 +65,10 @@ pub(super) struct Pool {
     lanes: Lanes,
     /// With when they were last used, which was longest ago for the first.
     idle: Mutex<Vec<(Instant, Session)>>,
-    /// Where connections live, whoever needs one first, and whoever does their I/O for a call.
-    runtime: Handle,
+    /// Where connections live, whichever runtime needs one first.
+    home: Handle,
+    /// Those that do the I/O of their calls.
+    runtimes: Arc<PerRuntime>,
 }
 
 enum Session {
@@ -75,7 +79,7 @@ enum Session {
 /// A connection of ours, which lives at the store's home.
 pub(super) struct Link {
     client: Client,
-    driver: Arc<Driver>,
+    connection: Arc<Connection>,
 }
 
 impl Session {
@@ -93,50 +97,45 @@ impl Session {
     /// Asks something of it.
     async fn ask<F: Future>(&self, question: F) -> F::Output {
         match self {
-            Session::Own { link, .. } => link.driver.call(question).await,
+            Session::Own { link, .. } => link.connection.call(question).await,
             Session::Lent(_) => question.await,
         }
     }
 }
 
 impl Link {
-    /// A new one, whose I/O is done by a task of this runtime, or by the call under way, until it is dropped.
-    pub(super) async fn open(address: &Address) -> Result<Self> {
-        address.connect().await.map(Link::new)
+    /// A new one, whose home is this runtime, until it is dropped.
+    pub(super) async fn open(address: &Address, runtimes: &Arc<PerRuntime>) -> Result<Self> {
+        Ok(Link::new(address.connect().await?, runtimes))
     }
 
-    fn new(reached: Reached) -> Self {
-        let Reached { client, connection, line, .. } = reached;
-        let driver = Driver::new(connection, line);
-        tokio::spawn(Arc::clone(&driver).run());
-        Link { client, driver }
+    fn new(reached: Reached, runtimes: &Arc<PerRuntime>) -> Self {
+        let Reached { client, protocol, socket, .. } = reached;
+        let connection = Connection::new(protocol, socket, runtimes);
+        tokio::spawn(Arc::clone(&connection).run());
+        Link { client, connection }
     }
 
-    /// A new one that is ready for calls.
-    async fn own(address: Box<Address>, direct: bool) -> Result<Self> {
-        address
-            .open(|reached| async move {
-                let link = Link::new(reached);
-                if direct {
-                    // Given up without an answer, it does not stay behind.
-                    let closing = Closing::new(&link.driver);
-                    link.set_up().await?;
-                    closing.keep();
-                }
-                Ok(link)
-            })
-            .await
+    /// A new one that is ready for calls; `direct`: its session is ours alone.
+    async fn ready(address: Box<Address>, direct: bool, runtimes: Arc<PerRuntime>) -> Result<Self> {
+        let set_up = async |mut reached: Reached| {
+            if direct {
+                reached.ask(set_up).await?;
+            }
+            Ok(reached)
+        };
+        Ok(Link::new(address.open(set_up).await?, &runtimes))
     }
 
     /// For what is asked when the store is opened, at its home.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
+}
 
-    /// Sets up a session that nobody else uses.
-    pub(super) async fn set_up(&self) -> Result<()> {
-        self.client.batch_execute(SETTINGS).await.map_err(fault::statement)
-    }
+/// Sets up a session that nobody else uses.
+pub(super) async fn set_up(client: &Client) -> Result<()> {
+    client.batch_execute(SETTINGS).await.map_err(fault::statement)
 }
 
 /// A connection in use. Dropped before its answer has come, it is kept until it has, and then used again.
@@ -148,19 +147,16 @@ struct InUse {
 
 impl Pool {
     /// A pool, which must be made on the runtime where its connections are to live.
-    pub(super) fn new(source: Source, schema: &str, size: usize) -> Self {
+    pub(super) fn new(source: Source, schema: &str, size: usize, runtimes: Arc<PerRuntime>) -> Self {
         let ours = matches!(source, Source::Own { direct: true, .. });
         Pool {
             source,
             statements: Statements::new(schema, ours),
             lanes: Lanes::new(size),
             idle: Mutex::default(),
-            runtime: Handle::current(),
+            home: Handle::current(),
+            runtimes,
         }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<(Instant, Session)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls a verb.
@@ -194,7 +190,7 @@ impl Pool {
         let text = self.statements.text(verb);
         // The answer counts when the server is ready for more: only then it has committed.
         let answer = match session {
-            Session::Own { link: Link { client, driver }, prepared } if self.prepares() => {
+            Session::Own { link: Link { client, connection }, prepared } if self.prepares() => {
                 let slot = &mut prepared[verb as usize];
                 let question = async {
                     if slot.is_none() {
@@ -212,7 +208,7 @@ impl Pool {
                         None => Ok(Vec::new()),
                     }
                 };
-                driver.call(question).await
+                connection.call(question).await
             }
             session => session.ask(session.client().query_typed(text, params)).await,
         };
@@ -227,7 +223,7 @@ impl Pool {
     /// Closes the connections that nobody uses. They may lead to a server that was the primary when they were made; new
     /// ones look for the present one.
     fn forget_idle(&self) {
-        let _closed = std::mem::take(&mut *self.idle());
+        let _closed = std::mem::take(&mut *self.idle.lock());
     }
 
     /// Named statements belong to a session, which must then be ours alone.
@@ -238,20 +234,19 @@ impl Pool {
     /// A connection that works, as far as is known.
     async fn take(self: &Arc<Self>, call: Call<'_>) -> Result<InUse> {
         let permit = self.lanes.enter(call).await.map_err(|_| closed())?;
-        let mut session = self.idle().pop();
+        let mut session = self.idle.lock().pop();
         while session.as_ref().is_some_and(|(_, session)| session.client().is_closed()) {
-            session = self.idle().pop();
+            session = self.idle.lock().pop();
         }
         let pool = Arc::clone(self);
         let in_use = |session| InUse { pool, session: Some((session, permit)), unanswered: false };
         match (session, &self.source) {
             (Some((_, session)), _) => Ok(in_use(session)),
             (None, Source::Lent(lend)) => lend().await.map(Session::Lent).map(in_use),
-            // Whoever gives up a call while it connects leaves the connection to the next one, and no place for another.
+            // A caller that gives up a call while it connects leaves the connection to the next one, and no place for another.
             (None, Source::Own { address, direct }) => {
-                let made = Link::own(address.clone(), *direct);
-                let made = self.runtime.spawn(async { made.await.map(Session::own).map(in_use) });
-                made.await.map_err(|_| closed())?
+                let made = Link::ready(address.clone(), *direct, Arc::clone(&self.runtimes));
+                run_on(&self.home, async { made.await.map(Session::own).map(in_use) }).await
             }
         }
     }
@@ -274,7 +269,7 @@ impl Pool {
     fn give_back(&self, session: Session) {
         // What was lent goes back at once.
         if matches!(session, Session::Own { .. }) && !session.client().is_closed() {
-            let mut idle = self.idle();
+            let mut idle = self.idle.lock();
             let now = Instant::now();
             idle.push((now, session));
             // One at a time: whoever needs few connections gets rid of the others.
@@ -294,7 +289,7 @@ impl Drop for InUse {
         }
         permit.give_up();
         let pool = Arc::downgrade(&self.pool);
-        self.pool.runtime.spawn(async move {
+        self.pool.home.spawn(async move {
             // Answered when what was asked before it has been.
             let answered =
                 tokio::time::timeout(DRAIN, session.ask(session.client().check_connection())).await;

@@ -5,11 +5,11 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::text::quote;
-use crate::backends::postgres::fault;
+use super::verbs::query;
+use crate::backends::postgres::{fault, quoted};
 use crate::bugs;
+use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reporter;
 
 /// The version that this build works with: of the tables, and of how the functions are called.
 const VERSION: i32 = 3;
@@ -19,6 +19,9 @@ const VERSION: i32 = 3;
 const REVISION: i32 = 3;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
+
+/// Comes after the functions where they replace older ones.
+const SET_REVISION: &str = include_str!("schema/9_revision.sql");
 
 /// The functions, in order.
 const FUNCTIONS: [&str; 7] = [
@@ -36,7 +39,7 @@ const MAX_IDENTIFIER: usize = 63;
 
 /// SQL that was written for the schema `leasehold`, for another one.
 pub(super) fn within(schema: &str, sql: &str) -> String {
-    sql.replace("leasehold.", &format!("{}.", quote(schema)))
+    sql.replace("leasehold.", &format!("{}.", quoted(schema)))
 }
 
 /// What makes everything, in one transaction.
@@ -51,7 +54,7 @@ fn functions(schema: &str) -> String {
 }
 
 fn create_schema(schema: &str) -> String {
-    format!("CREATE SCHEMA IF NOT EXISTS {};", quote(schema))
+    format!("CREATE SCHEMA IF NOT EXISTS {};", quoted(schema))
 }
 
 /// Refuses a name that PostgreSQL would cut or not understand.
@@ -80,7 +83,7 @@ pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bo
 
 /// Refuses tables of another version; the revision of the functions otherwise.
 pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
-    let ask = within(schema, include_str!("sql/about.sql"));
+    let ask = within(schema, const { query("about") });
     let rows = client.query_typed(&ask, &[]).await.map_err(fault::statement)?;
     let row = rows.first();
     match row.and_then(|row| row.try_get(0).ok()) {
@@ -125,7 +128,7 @@ async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
     begin(client, schema).await.map_err(fault::statement)?;
     // Somebody may have been quicker.
     let ask = "SELECT to_regclass($1) IS NOT NULL";
-    let about = format!("{}.about", quote(schema));
+    let about = format!("{}.about", quoted(schema));
     let asked = client.query_typed(ask, &[(&about, Type::TEXT)]).await.map_err(fault::statement)?;
     let mut script = script(schema);
     if asked.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
@@ -144,8 +147,8 @@ async fn upgrade(client: &Client, schema: &str) -> Result<()> {
     if check(client, schema).await? >= REVISION {
         return client.batch_execute("COMMIT").await.map_err(fault::statement);
     }
-    let upgrade = within(schema, include_str!("sql/upgrade.sql"));
-    match client.batch_execute(&format!("{}\n{upgrade}; COMMIT", functions(schema))).await {
+    let functions = format!("{}\n{}", functions(schema), within(schema, SET_REVISION));
+    match client.batch_execute(&format!("{functions}; COMMIT")).await {
         Ok(()) => Ok(()),
         Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             reporter::log(|| {
@@ -175,7 +178,7 @@ mod tests {
         assert!(script.contains("CREATE TABLE \"it's \"\"mine\"\"\".names"));
     }
 
-    #[cfg(feature = "bugs")]
+    #[cfg(feature = "__bugs")]
     #[test]
     fn every_defect_of_the_functions_can_still_be_planted() {
         crate::bugs::can_be_planted("postgres", &[("postgres", FUNCTIONS.join("\n"))]);
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn the_files_say_which_version_they_are_of() {
         assert!(TABLES.contains(&format!("(version, revision) VALUES ({VERSION}, {REVISION})")));
-        assert!(include_str!("sql/upgrade.sql").contains(&format!("SET revision = {REVISION}")));
+        assert!(SET_REVISION.contains(&format!("SET revision = {REVISION}")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use tokio_postgres::{AsyncMessage, Client};
 
-use crate::backends::postgres::reach::Reached;
+use crate::backends::postgres::connect::Reached;
 use crate::backends::postgres::{Address, fault};
 use crate::backends::wakes::Subscribe;
 use crate::error::{Error, ErrorKind, Result};
@@ -23,8 +23,8 @@ impl Subscribe for Address {
     type Connection = Client;
 
     async fn subscribe(&self, channel: &str) -> Result<(Client, BoxStream<'static, String>)> {
-        let Reached { client, mut connection, .. } = self.connect().await?;
-        let mut messages = stream::poll_fn(move |cx| connection.poll_message(cx));
+        let Reached { client, mut protocol, .. } = self.connect().await?;
+        let mut messages = stream::poll_fn(move |cx| protocol.poll_message(cx));
         let listen = format!("LISTEN \"{channel}\"");
         tokio::select! {
             answer = client.batch_execute(&listen) => answer.map_err(fault::statement)?,

@@ -56,11 +56,6 @@ pub(super) fn end_of(prefix: &str) -> Option<String> {
     None
 }
 
-/// An identifier, quoted.
-pub(super) fn quote(identifier: &str) -> String {
-    format!("\"{}\"", identifier.replace('"', "\"\""))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,9 +3,15 @@
 use tokio_postgres::types::{ToSql, Type};
 
 use super::schema;
+use crate::backends::queries;
 
 /// A parameter with its type, as an unnamed statement needs it.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The statement of this name in `queries.sql`.
+pub(super) const fn query(name: &str) -> &'static str {
+    queries::named(include_str!("queries.sql"), name)
+}
 
 /// What is asked of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +47,7 @@ impl Verb {
             true => format!("SELECT {call}"),
             false => format!("SELECT CASE WHEN leasehold.check_session() THEN {call} END"),
         };
-        let look = |wanted: &str| format!("{wanted}{}", include_str!("sql/look.sql"));
+        let look = |wanted: &str| format!("{wanted}\n{}", const { query("look") });
         match self {
             Verb::Acquire => {
                 value("leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)")
@@ -51,9 +57,9 @@ impl Verb {
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
             Verb::RevokeOnly => "SELECT * FROM leasehold.revoke_only($1, $2, $3)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2, $3)".into(),
-            Verb::LookName => look(include_str!("sql/look_name.sql")),
-            Verb::LookId => look(include_str!("sql/look_id.sql")),
-            Verb::LookPrefix => look(include_str!("sql/look_prefix.sql")),
+            Verb::LookName => look(const { query("look_name") }),
+            Verb::LookId => look(const { query("look_id") }),
+            Verb::LookPrefix => look(const { query("look_prefix") }),
         }
     }
 }

@@ -1,0 +1,122 @@
+//! How long the lease may be counted on: by its own deadline and, once it was revoked, by what the store says.
+//!
+//! A revoked lease is lost, for it will not be renewed, but nobody else gets it before it has expired: that is
+//! time for the command to end in good order. Unless it was freed at once (`revoke --now`), which a renewal
+//! cannot tell, so the store is asked. Until it has answered the command has only been asked to end.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, pending};
+use leasehold::clock::Moment;
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
+
+use super::alarm::now;
+
+/// How long the store may take to say whether a revoked lease still stands.
+const ANSWER: Duration = Duration::from_secs(1);
+
+pub(crate) struct Validity<'a> {
+    guard: &'a Guard,
+    locks: &'a Locks,
+    /// As it was when the lease was last seen to be held. It only moves forward, so an old one is early.
+    deadline: Option<Moment>,
+    verdict: Verdict<'a>,
+    at_risk: bool,
+}
+
+/// Whether a revoked lease keeps others out until it expires.
+enum Verdict<'a> {
+    Unasked,
+    Asked(BoxFuture<'a, bool>),
+    Known(bool),
+}
+
+/// A change that is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The lease is not renewed as it should be.
+    AtRisk(Duration),
+    /// It is again.
+    Renewed,
+}
+
+impl<'a> Validity<'a> {
+    pub(crate) fn new(guard: &'a Guard, locks: &'a Locks) -> Self {
+        Validity { guard, locks, deadline: None, verdict: Verdict::Unasked, at_risk: false }
+    }
+
+    /// Whether its renewals are refused, and others are kept out all the same as far as is known.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked))
+            && !matches!(self.verdict, Verdict::Known(false))
+    }
+
+    /// When the lease ends; `None` if it does not expire.
+    pub(crate) fn valid_for(&mut self) -> Option<Duration> {
+        // Before the other, so that what is computed is early rather than late.
+        let now = now();
+        let valid = self.guard.valid_for();
+        match valid {
+            Some(Duration::ZERO) if self.is_revoked() => {
+                Some(self.deadline.map_or(Duration::ZERO, |deadline| deadline.since(now)))
+            }
+            Some(Duration::ZERO) | None => valid,
+            Some(valid) => {
+                self.deadline = Some(now + valid);
+                Some(valid)
+            }
+        }
+    }
+
+    /// Asks the store about a lease that was revoked. Resolves when something is known that was not.
+    /// Cancel safe.
+    pub(crate) async fn learned(&mut self) {
+        if let Verdict::Unasked = self.verdict
+            && self.is_revoked()
+        {
+            self.verdict = Verdict::Asked(stands(self.guard, self.locks).boxed());
+        }
+        match &mut self.verdict {
+            Verdict::Asked(answer) => {
+                let stands = answer.await;
+                self.verdict = Verdict::Known(stands);
+            }
+            _ => pending().await,
+        }
+    }
+
+    /// What has become of renewals, given the ttl, and when to look again. Renewed at a third of its ttl, a
+    /// lease has more than three fifths left unless something is wrong.
+    pub(crate) fn renewals(&mut self, ttl: Duration) -> (Option<Change>, Moment) {
+        let now = now();
+        let due = self.deadline.map_or(now, |deadline| deadline - ttl * 3 / 5);
+        let again = now + ttl / 20;
+        match (self.guard.state(), self.at_risk) {
+            (GuardState::AtRisk, false) if now >= due => {
+                self.at_risk = true;
+                (Some(Change::AtRisk(self.guard.valid_for().unwrap_or_default())), again)
+            }
+            (GuardState::Held, true) => {
+                self.at_risk = false;
+                (Some(Change::Renewed), due.max(again))
+            }
+            (_, true) => (None, again),
+            (_, false) => (None, due.max(again)),
+        }
+    }
+}
+
+/// Whether the store still has this very lease, marked as revoked. If it cannot say so, it may be another's.
+async fn stands(guard: &Guard, locks: &Locks) -> bool {
+    // By its id, since it may be one of very many.
+    let look = async {
+        if locks.info().find_by_id {
+            locks.find(guard.lease_id()).await
+        } else {
+            locks.inspect(guard.name().as_str()).await.map(Some)
+        }
+    };
+    let Ok(Ok(Some(info))) = tokio::time::timeout(ANSWER, look).await else { return false };
+    info.holders.iter().any(|holder| holder.revoked && holder.grant.fence == guard.fence())
+}

@@ -1,0 +1,71 @@
+//! `/v1/findings`: how the server's store is set up. Only the server can see that; its clients ask it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response, StatusCode};
+use leasehold::doctor::{self, Finding};
+use leasehold::{Error, ErrorKind, wire};
+use tokio::sync::Mutex;
+
+use crate::app::App;
+use crate::middleware::Caller;
+use crate::problem::{Refusal, json};
+use crate::token::Verb;
+
+/// How long one look at the store may take: all nodes of a quorum are connected to.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How long an answer is given again. Each look makes connections, and nobody sets up a store more often.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Looks at how a store is set up.
+pub struct Examiner {
+    url: String,
+    /// The last answer; held while somebody looks, so that one look serves all who ask meanwhile.
+    last: Mutex<Option<(Instant, Vec<Finding>)>>,
+}
+
+impl Examiner {
+    /// Looks at the store of this URL, as [`doctor::examine`] does.
+    pub fn new(url: impl Into<String>) -> Self {
+        Examiner { url: url.into(), last: Mutex::default() }
+    }
+
+    async fn look(&self) -> leasehold::Result<Vec<Finding>> {
+        let mut last = self.last.lock().await;
+        if let Some((_, findings)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return Ok(findings.clone());
+        }
+        let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+        let findings = tokio::time::timeout(LOOK, doctor::examine(&self.url)).await.map_err(late)??;
+        *last = Some((Instant::now(), findings.clone()));
+        Ok(findings)
+    }
+}
+
+impl fmt::Debug for Examiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("Examiner").finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let caller = Caller::of(&mut request);
+    let answer = async {
+        caller.may(Verb::Read, "")?;
+        let Some(examiner) = &app.settings.examiner else {
+            return Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                "NOT_KNOWN",
+                "this server does not look at its store",
+            ));
+        };
+        Ok(json(StatusCode::OK, &wire::Findings { findings: examiner.look().await? }))
+    };
+    answer.await.unwrap_or_else(Refusal::response)
+}

@@ -1,0 +1,77 @@
+//! What the server can do, whether it lives, and whether its store answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use leasehold::backend::{Query, TimeAuthority};
+use leasehold::wire::{self, floor_ms};
+use tokio::sync::Mutex;
+
+use super::respond;
+use crate::app::App;
+use crate::problem::{Refusal, json};
+
+pub(crate) async fn capabilities(State(app): State<Arc<App>>) -> Response<Body> {
+    let info = &app.info;
+    let body = wire::Capabilities {
+        server: "leasehold".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        store: info.scheme.into(),
+        time: if info.time == TimeAuthority::Client { "client" } else { "store" }.into(),
+        fenced: info.fenced,
+        fifo: info.fifo,
+        shared: info.shared,
+        max_permits: info.max_permits,
+        downgrade: info.downgrade,
+        find_by_id: info.find_by_id,
+        revoke: info.revoke,
+        detects_loss: info.detects_loss,
+        min_validity_percent: info.min_validity_percent,
+        max_ttl_ms: floor_ms(app.max_ttl()),
+        max_wait_ms: wire::MAX_WAIT_MS,
+    };
+    json(StatusCode::OK, &body)
+}
+
+/// The process lives.
+pub(crate) async fn healthz() -> Response<Body> {
+    json(StatusCode::OK, &serde_json::json!({ "status": "ok" }))
+}
+
+/// Whether the store answered when it was last asked. Anybody may ask the server, and the store is asked once a second.
+///
+/// Held while somebody asks, so that one look serves all who come meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Refusal>)>>);
+
+/// How long an answer about readiness is given again.
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Readiness {
+    async fn look(&self, app: &App) -> Result<(), Refusal> {
+        let mut last = self.0.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return answer.clone();
+        }
+        let answer = async {
+            let name = app.name("leasehold readiness")?;
+            app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
+            Ok(())
+        };
+        let answer = answer.await;
+        *last = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
+
+/// The store answers, and the server takes work.
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.draining.is_cancelled() {
+        return Refusal::draining().response();
+    }
+    let ready = app.readiness.look(&app).await;
+    respond(ready.map(|()| json(StatusCode::OK, &serde_json::json!({ "status": "ready" }))))
+}

@@ -1,0 +1,126 @@
+//! What answers each route, and the table of routes: a new route gets its handler in a file here, a line in [`routes`],
+//! and its description in `openapi`.
+//!
+//! A handler reads its request with [`extract`](crate::extract), asks the store through [`App`], and says in an
+//! `Operation` what it did, for log, metrics and history. Before changing anything here: the tests of `leasehold-server`.
+
+pub(crate) mod acquire;
+pub(crate) mod findings;
+pub(crate) mod health;
+pub(crate) mod openapi;
+pub(crate) mod release;
+pub(crate) mod renew;
+pub(crate) mod revoke;
+pub(crate) mod show;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, Request, Response, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::routing::{get, post};
+
+use crate::app::App;
+use crate::middleware::{self, Operation};
+use crate::problem::Refusal;
+use crate::{dashboard, metrics};
+
+type Answer = Result<Response<Body>, Refusal>;
+
+fn respond(answer: Answer) -> Response<Body> {
+    answer.unwrap_or_else(Refusal::response)
+}
+
+fn finish(mut operation: Operation, answer: Answer) -> Response<Body> {
+    let response = answer.unwrap_or_else(|refusal| {
+        operation.refused(&refusal);
+        refusal.response()
+    });
+    operation.onto(response)
+}
+
+/// The routes of a server, behind its middleware, to be answered by a server of your own; with `/metrics` and the
+/// dashboard, unless they have an address of their own.
+pub fn app(app: Arc<App>) -> Router {
+    let figures = !app.settings.figures_elsewhere;
+    let pass = async |State(app): State<Arc<App>>, request: Request<Body>, next: Next| {
+        middleware::pass(&app, request, |request| next.run(request)).await
+    };
+    routes(Arc::clone(&app), figures).layer(from_fn_with_state(app, pass))
+}
+
+/// The routes without the middleware.
+pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
+    let mut routes = reading()
+        .route("/v1/locks/{name}/acquire", post(acquire::acquire))
+        .route("/v1/locks/{name}/renew", post(renew::renew))
+        .route("/v1/locks/{name}/release", post(release::release))
+        .route("/v1/locks/{name}/revoke", post(revoke::revoke))
+        .route("/v1/renew", post(renew::renew_many))
+        .route("/v1/sweep", post(revoke::sweep))
+        .route("/v1/leases/lookup", post(show::lookup))
+        .route("/v1/findings", get(findings::route))
+        .route("/openapi.json", get(openapi::route));
+    if figures {
+        routes = routes.merge(self::figures());
+    }
+    routes.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// The routes of the address that metrics and the dashboard have for themselves: these, what the dashboard reads, and
+/// revoking where who does it is known. Locks are not taken, renewed or released there: it may have been opened to
+/// those who only look.
+pub(crate) fn figure_routes(app: Arc<App>, revoking: bool) -> Router {
+    let revoke = if revoking { post(revoke::revoke) } else { post(not_from_here) };
+    let routes = reading().merge(figures()).route("/v1/locks/{name}/revoke", revoke);
+    routes.fallback(not_here).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// Health, and what the dashboard reads.
+fn reading() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/locks/{name}/history", get(show::history))
+        .route("/v1/locks/{name}", get(show::lock))
+        .route("/v1/locks", get(show::list))
+        .route("/v1/capabilities", get(health::capabilities))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+}
+
+/// What can have an address of its own.
+fn figures() -> Router<Arc<App>> {
+    Router::new().route("/metrics", get(metrics::route)).route("/", get(dashboard::route))
+}
+
+async fn not_here(State(_): State<Arc<App>>) -> Response<Body> {
+    let detail = "this address has metrics, health and the dashboard only; the rest is at the server's own";
+    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
+}
+
+async fn not_from_here(State(_): State<Arc<App>>) -> Response<Body> {
+    Refusal::forbidden(
+        "others can reach this address, and without tokens nothing is revoked from it; revoke at the server's own, \
+         or start it with --tokens FILE",
+    )
+    .response()
+}
+
+async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {
+    let parts: Vec<&str> = uri.path().split('/').collect();
+    if matches!(parts[..], ["", "v1", "locks", ""] | ["", "v1", "locks", "", _]) {
+        return Refusal::bad("the lock name must not be empty").response();
+    }
+    let detail = if matches!(parts[..], ["", "v1", "locks", _, _, ..]) {
+        "there is no such route; a slash in a lock name must be written as %2F; see /openapi.json"
+    } else {
+        "there is no such route; see /openapi.json"
+    };
+    Refusal::new(StatusCode::NOT_FOUND, "NO_ROUTE", detail).response()
+}
+
+async fn wrong_method(method: Method, _: Request<Body>) -> Response<Body> {
+    let detail = format!("{method} is not a method of this route; see /openapi.json");
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "WRONG_METHOD", detail).response()
+}

@@ -1,0 +1,322 @@
+//! What every request passes: its id, whether it may come from where it comes, who sent it, and the line in the log.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use leasehold::backend::{Claim, Release, Released, Renewal};
+use leasehold::{Fence, LeaseId, MAX_OWNER_BYTES, Name, digest_name};
+
+use crate::app::App;
+use crate::digits::{self, Digits};
+use crate::history::{Event, History, What};
+use crate::problem::Refusal;
+use crate::token::{Renewing, Share, Token, Verb};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Characters of a request id at most: it is echoed and logged.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Who sent a request: a token, or anybody where there are none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller(Option<Arc<Token>>);
+
+impl Caller {
+    pub(crate) fn of(request: &mut Request<Body>) -> Self {
+        request.extensions_mut().remove().unwrap_or_default()
+    }
+
+    /// Whether the token allows it; without tokens everybody may everything.
+    pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
+        self.0.as_ref().map_or(Ok(()), |token| token.may(verb, name))
+    }
+
+    /// The prefix to list, narrowed to what the token may read.
+    pub(crate) fn readable(&self, prefix: String) -> Result<String, Refusal> {
+        match &self.0 {
+            Some(token) => token.readable(prefix).ok_or_else(Refusal::out_of_scope),
+            None => Ok(prefix),
+        }
+    }
+
+    /// Room for what a claim may get, where there is a token.
+    pub(crate) fn share(&self, claim: &Claim, waits: bool) -> Result<Option<Share>, Refusal> {
+        self.0.as_ref().map(|token| Share::of(token, claim, waits)).transpose()
+    }
+
+    /// Renewals that are about to be sent.
+    pub(crate) fn renewing<'a>(&'a self, leases: &'a [Renewal]) -> Renewing<'a> {
+        Renewing::of(self.0.as_deref(), leases)
+    }
+
+    /// The store answered a release that was sent at this time.
+    pub(crate) fn released(&self, release: &Release, sent: Instant, answer: &Released) {
+        if let Some(token) = &self.0 {
+            token.released(release, sent, answer);
+        }
+    }
+}
+
+/// What an operation was and how it ended: for the log and the metrics.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Operation {
+    pub(crate) op: &'static str,
+    name: Option<Name>,
+    owner: Option<String>,
+    lease: Option<LeaseId>,
+    fence: Option<Fence>,
+    waited: Option<Duration>,
+    pub(crate) result: &'static str,
+    why: Option<String>,
+}
+
+impl Operation {
+    pub(crate) fn new(op: &'static str) -> Self {
+        Operation { op, result: "success", ..Operation::default() }
+    }
+
+    pub(crate) fn name(&mut self, name: &Name) {
+        self.name = Some(name.clone());
+    }
+
+    pub(crate) fn owner(&mut self, owner: &str) {
+        self.owner = Some(owner.to_owned());
+    }
+
+    pub(crate) fn lease(&mut self, id: LeaseId) {
+        self.lease = Some(id);
+    }
+
+    /// What a client says of the lease it means. No lease has a longer owner, and nobody needs to read one.
+    pub(crate) fn said(&mut self, owner: Option<&str>, fence: Option<u64>) {
+        self.owner = owner.filter(|owner| owner.len() <= MAX_OWNER_BYTES).map(str::to_owned);
+        self.fence = fence.map(Fence::new);
+    }
+
+    pub(crate) fn granted(&mut self, fence: Fence, waited: Duration) {
+        (self.fence, self.waited) = (Some(fence), Some(waited));
+    }
+
+    pub(crate) fn result(&mut self, result: &'static str, why: &str) {
+        (self.result, self.why) = (result, Some(why.to_owned()));
+    }
+
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        let busy = refusal.code == leasehold::wire::code(leasehold::ErrorKind::Overloaded);
+        self.result(if busy { "busy" } else { "fail" }, &refusal.detail);
+    }
+
+    /// What changed a lock, or failed to because a lease was gone, belongs into its history.
+    fn remember(&self, history: &History, status: StatusCode) {
+        let Some(name) = &self.name else { return };
+        let what = match (self.op, self.result, status) {
+            ("acquire", "success", _) => What::Granted,
+            ("release", "success", _) => What::Released,
+            ("revoke", "success", _) => What::Revoked,
+            ("renew", "fail", StatusCode::GONE) => What::RenewalRefused,
+            ("release", "fail", StatusCode::OK) => What::ReleaseRefused,
+            _ => return,
+        };
+        let mut event = Event::new(what, self.lease).because(self.why.as_deref());
+        // Of any other lease only what was known before is true for sure.
+        if what == What::Granted {
+            event = event.granted(self.owner.as_deref(), self.fence, self.waited);
+        } else if what == What::Revoked {
+            // A revocation that met one lease met the one with this fence.
+            event = event.granted(None, self.fence, None);
+        }
+        history.note(name, event);
+    }
+
+    /// Owner and fence of a lease that was not granted just now, where it was granted here.
+    fn granted_here(&self, history: &History) -> Option<(Option<Arc<str>>, Option<Fence>)> {
+        let is_known = self.op == "acquire" || (self.owner.is_some() && self.fence.is_some());
+        if is_known { None } else { history.grant(self.name.as_ref()?, self.lease?) }
+    }
+
+    pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// What the operations in one request were, each with the status of its answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Operations(Vec<(Operation, StatusCode)>);
+
+impl Operations {
+    pub(crate) fn add(&mut self, operation: Operation, status: StatusCode) {
+        self.0.push((operation, status));
+    }
+
+    pub(crate) fn onto(self, mut response: Response<Body>) -> Response<Body> {
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The gate itself, before whatever answers.
+pub(crate) async fn pass<F>(
+    app: &App,
+    mut request: Request<Body>,
+    next: impl FnOnce(Request<Body>) -> F,
+) -> Response<Body>
+where
+    F: Future<Output = Response<Body>>,
+{
+    let began = Instant::now();
+    let id = request_id(app, request.headers());
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let mut response = match admit(app, &request) {
+        Ok(caller) => {
+            // Who has no token is nobody in particular, and need not be named.
+            if caller.0.is_some() {
+                request.extensions_mut().insert(caller);
+            }
+            next(request).await
+        }
+        Err(refusal) => {
+            let mut operation = Operation::new("refused");
+            operation.refused(&refusal);
+            operation.onto(refusal.response())
+        }
+    };
+    let took = began.elapsed();
+    let conclude = |operation: &Operation, status: StatusCode| {
+        app.metrics.operation(operation, took);
+        operation.remember(&app.history, status);
+        tell(app, operation, &id, status, took);
+    };
+    if let Some(operation) = response.extensions_mut().remove::<Operation>() {
+        conclude(&operation, response.status());
+    } else if let Some(Operations(all)) = response.extensions_mut().remove() {
+        all.iter().for_each(|(operation, status)| conclude(operation, *status));
+    } else if changes {
+        tell(
+            app,
+            &Operation { op: "none", result: "fail", ..Operation::default() },
+            &id,
+            response.status(),
+            took,
+        );
+    }
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn tell(app: &App, operation: &Operation, request_id: &HeaderValue, status: StatusCode, took: Duration) {
+    app.settings.log.line(|line| {
+        let names = app.settings.log_names;
+        let granted = operation.granted_here(&app.history);
+        let owner = operation.owner.as_deref().or(granted.as_ref().and_then(|(owner, _)| owner.as_deref()));
+        let fence = operation.fence.or(granted.as_ref().and_then(|(_, fence)| *fence));
+        line.text("level", if status.is_server_error() { "warn" } else { "info" });
+        line.text("op", operation.op);
+        if let Some(name) = &operation.name {
+            if names {
+                line.text("lock", name.as_str());
+            }
+            line.text("lock_hash", &name.hash());
+        }
+        if let Some(owner) = owner {
+            if names {
+                line.text("owner", owner);
+            }
+            line.text("owner_hash", &digest_name(owner));
+        }
+        line.text("result", operation.result);
+        line.number("status", status.as_u16());
+        if let Some(id) = operation.lease {
+            line.text("lease_hash", id.digest().expose());
+        }
+        if let Some(fence) = fence {
+            line.number("fence", fence.get());
+        }
+        if let Some(waited) = operation.waited {
+            line.number("waited_ms", leasehold::wire::floor_ms(waited));
+        }
+        line.milliseconds("latency_ms", took);
+        if let Some(why) = &operation.why {
+            line.text("error", why);
+        }
+        line.text("request_id", request_id.to_str().unwrap_or_default());
+    });
+}
+
+/// The numbers of requests that bring none of their own: those of one process have the same beginning.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    begin: String,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> Self {
+        RequestIds { begin: LeaseId::random().expose()[..11].to_owned(), next: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> HeaderValue {
+        let mut id = Vec::with_capacity(self.begin.len() + 1 + digits::MOST);
+        id.extend_from_slice(self.begin.as_bytes());
+        id.push(b'-');
+        id.extend_from_slice(Digits::of(self.next.fetch_add(1, Ordering::Relaxed)).as_bytes());
+        // Letters and digits are always good in a header.
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+fn request_id(app: &App, headers: &HeaderMap) -> HeaderValue {
+    let good = |id: &&HeaderValue| {
+        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(REQUEST_ID).filter(good).cloned().unwrap_or_else(|| app.request_ids.next())
+}
+
+/// Whether a request may come in, and who sends it.
+fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
+    let headers = request.headers();
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let host = text(header::HOST).or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    let Some(host) = host else { return Err(Refusal::bad("a Host header is required")) };
+    // A page of somewhere else whose name was made to point here: without tokens, only the name gives it away.
+    if app.settings.tokens.is_none() && !is_ours(app, host) {
+        return Err(Refusal::forbidden(
+            "this server is not known by that host name; if it should be, start it with --host NAME",
+        ));
+    }
+    if let Some(origin) = text(header::ORIGIN) {
+        let same = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host));
+        if !same {
+            return Err(Refusal::forbidden("requests from web pages of other origins are refused"));
+        }
+    }
+    let path = request.uri().path();
+    // For probes, and the page that asks for the token.
+    if matches!(path, "/healthz" | "/readyz" | "/" | "/openapi.json") {
+        return Ok(Caller(None));
+    }
+    let Some(tokens) = &app.settings.tokens else { return Ok(Caller(None)) };
+    let bearer = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    });
+    let token = bearer.and_then(|bearer| tokens.find(bearer)).ok_or_else(Refusal::no_token)?;
+    token.spend_request()?;
+    Ok(Caller(Some(token)))
+}
+
+fn is_ours(app: &App, host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok()
+        || app.settings.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+}

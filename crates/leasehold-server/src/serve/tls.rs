@@ -1,0 +1,64 @@
+//! Certificates, read again when told to.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use leasehold::Result;
+use leasehold::tls::{self, Identity};
+use parking_lot::RwLock;
+use rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
+
+/// The certificate of a server, and whose client certificates it demands.
+#[derive(Debug)]
+pub struct Tls {
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads a chain of certificates and its key, in PEM. With `client_ca` only clients with a certificate of
+    /// that authority get in.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the files cannot be read or do not fit together.
+    pub fn read(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Result<Self> {
+        let current = RwLock::new(Arc::new(config(&cert, &key, client_ca.as_deref())?));
+        Ok(Tls { cert, key, client_ca, current })
+    }
+
+    /// Reads the files again. Connections that are there stay.
+    ///
+    /// # Errors
+    /// As [`read`](Tls::read); the old certificate stays in use then.
+    pub fn reload(&self) -> Result<()> {
+        let new = Arc::new(config(&self.cert, &self.key, self.client_ca.as_deref())?);
+        *self.current.write() = new;
+        Ok(())
+    }
+
+    /// The file of its certificate.
+    pub(crate) fn path(&self) -> &Path {
+        &self.cert
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        Arc::clone(&self.current.read()).into()
+    }
+}
+
+fn config(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerConfig> {
+    let clients =
+        client_ca.map(|path| tls::authorities(path, &format!("client CA in {path:?}"))).transpose()?;
+    let identity = Identity {
+        cert,
+        cert_is: &format!("certificate in {cert:?}"),
+        key,
+        key_is: &format!("key in {key:?}"),
+    };
+    let mut config = tls::server(&identity, clients)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}

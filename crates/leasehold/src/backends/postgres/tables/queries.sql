@@ -1,0 +1,83 @@
+-- The statements of the store in tables, besides calls of its functions (`schema/`). They say `leasehold` where the
+-- schema of the store belongs, which is put in when the store is opened.
+
+-- Opening the store
+
+-- name: check
+-- What a server is asked once, when the store is opened. $1 the schema
+SELECT
+    current_setting('server_version_num')::int,
+    current_setting('server_encoding'),
+    current_setting('transaction_isolation'),
+    pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+    pg_backend_pid(),
+    EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1),
+    EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS s ON s.oid = c.relnamespace
+        WHERE s.nspname = $1 AND c.relname = 'about')
+
+-- name: about
+-- What is installed.
+SELECT version, revision FROM leasehold.about
+
+-- Inspecting: which names are wanted, and behind it what there is to see of them
+
+-- name: look_name
+-- $1 the name
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), wanted AS (
+    SELECT $1::text COLLATE "C" AS name, false AS reached, '' AS asked
+)
+
+-- name: look_id
+-- $1 the lease id
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), wanted AS (
+    SELECT l.name, false AS reached, $1 AS asked
+    FROM leasehold.leases AS l, clock WHERE l.id = $1 AND l.expires > clock.now
+    UNION SELECT t.name, false, $1 FROM leasehold.tickets AS t, clock WHERE t.id = $1 AND t.lapses > clock.now
+    ORDER BY name LIMIT 1
+)
+
+-- name: look_prefix
+-- Names in use: $1 from this on, $2 below this if given, $3 after this, $4 how many, $5 how many names to look at.
+-- If there may be more, the last name that was looked at comes last, as `reached`.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), walked AS MATERIALIZED (
+    SELECT n.name, n.holders > 0 OR n.waiters > 0 AS used FROM leasehold.names AS n
+    WHERE n.name >= $1 AND ($2::text IS NULL OR n.name < $2) AND n.name > $3
+    ORDER BY n.name LIMIT $5
+), wanted AS (
+    (
+        SELECT w.name, false AS reached, '' AS asked FROM walked AS w, clock
+        WHERE w.used
+            AND (EXISTS (SELECT 1 FROM leasehold.leases AS l WHERE l.name = w.name AND l.expires > clock.now)
+                OR EXISTS (SELECT 1 FROM leasehold.tickets AS t WHERE t.name = w.name AND t.lapses > clock.now))
+        ORDER BY w.name LIMIT $4
+    )
+    UNION ALL SELECT max(name), true, '' FROM walked HAVING count(*) = $5
+)
+
+-- name: look
+-- What there is to see of the wanted names, in one look: the first hundred holders in the order of their grants, one of
+-- them the lease that was asked for, then the first hundred who wait, each with how many there are.
+SELECT
+    clock.now, wanted.name, coalesce(n.version, 0), coalesce(n.fence, 0),
+    x.waits, x.id, x.owner, x.metadata, x.mode, x.permits, x.fence, x.renewals, x.since, x.ends, x.revoked, x.length,
+    wanted.reached
+FROM wanted CROSS JOIN clock
+LEFT JOIN leasehold.names AS n ON n.name = wanted.name
+LEFT JOIN LATERAL (
+    (
+        SELECT false AS waits, l.granted AS place, l.id, l.owner, l.metadata, l.mode, l.permits, l.fence, l.renewals,
+            l.granted_at AS since, l.expires AS ends, l.revoked, c.length
+        FROM leasehold.leases AS l CROSS JOIN (
+            SELECT count(*) AS length FROM leasehold.leases AS c WHERE c.name = wanted.name AND c.expires > clock.now
+        ) AS c
+        WHERE l.name = wanted.name AND l.expires > clock.now
+        ORDER BY l.id = wanted.asked DESC, l.granted LIMIT 100
+    )
+    UNION ALL (
+        SELECT true, t.arrival, t.id, t.owner, NULL, t.mode, t.permits, 0, 0, t.joined, t.lapses, false,
+            count(*) OVER ()
+        FROM leasehold.tickets AS t WHERE t.name = wanted.name AND t.lapses > clock.now
+        ORDER BY t.arrival LIMIT 100
+    )
+) AS x ON NOT wanted.reached
+ORDER BY wanted.name, wanted.reached, x.waits, x.place

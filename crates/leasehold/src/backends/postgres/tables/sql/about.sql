@@ -1,2 +1,0 @@
--- What is installed.
-SELECT version, revision FROM leasehold.about

@@ -1,2 +1,0 @@
--- And nobody keeps their places.
-DELETE FROM keepers;

@@ -1,2 +1,0 @@
--- Nobody who waited is still there.
-DELETE FROM tickets;

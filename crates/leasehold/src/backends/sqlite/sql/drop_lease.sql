@@ -1,1 +1,0 @@
-DELETE FROM leases WHERE name = ?1 AND id = ?2;

@@ -1,1 +1,0 @@
-DELETE FROM spent WHERE name = ?1 AND id = ?2;

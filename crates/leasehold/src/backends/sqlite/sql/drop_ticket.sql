@@ -1,1 +1,0 @@
-DELETE FROM tickets WHERE name = ?1 AND id = ?2;

@@ -1,1 +1,0 @@
-SELECT boot_id FROM host;

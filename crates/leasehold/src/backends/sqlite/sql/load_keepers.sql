@@ -1,1 +1,0 @@
-SELECT keeper, until_us FROM keepers;

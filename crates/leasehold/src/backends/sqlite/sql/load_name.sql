@@ -1,1 +1,0 @@
-SELECT fence, version, changes FROM names WHERE name = ?1;

@@ -1,1 +1,0 @@
-SELECT id, until_us, why FROM spent WHERE name = ?1;

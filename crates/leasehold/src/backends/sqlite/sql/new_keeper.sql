@@ -1,2 +1,0 @@
--- ?1 until when
-INSERT INTO keepers (until_us) VALUES (?1) RETURNING keeper;

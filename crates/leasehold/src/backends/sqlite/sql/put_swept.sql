@@ -1,1 +1,0 @@
-UPDATE host SET swept_at_ms = ?1;

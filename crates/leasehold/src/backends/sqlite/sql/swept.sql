@@ -1,1 +1,0 @@
-SELECT swept_at_ms FROM host;

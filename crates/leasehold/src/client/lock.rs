@@ -1,0 +1,134 @@
+//! What every face is made of: a client, a name, options.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Mode;
+use crate::client::acquire::{self, Acquired, Outcome, Request};
+use crate::client::guard::Guard;
+use crate::client::home::Client;
+use crate::client::locks::Locks;
+use crate::engine::wait::Limit;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
+use crate::name::Name;
+use crate::options::{Options, Poll};
+use crate::span;
+
+/// What every face is made of: a client, a name, options.
+#[derive(Clone)]
+pub(crate) struct Lock {
+    locks: Locks,
+    /// Faces are made without a result; a bad name shows at the first acquire.
+    name: std::result::Result<Name, Arc<str>>,
+    /// As it was given, for `name()`.
+    given: Arc<str>,
+}
+
+impl Lock {
+    pub(super) fn new(locks: &Locks, given: &str) -> Self {
+        let name = locks.name(given).map_err(|error| error.message().into());
+        let given = name.as_ref().map_or_else(|_| given.into(), |name| name.as_str().into());
+        Lock { locks: locks.clone(), name, given }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.given
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.locks.client
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.locks.options
+    }
+
+    pub(crate) fn options_mut(&mut self) -> &mut Options {
+        Arc::make_mut(&mut self.locks.options)
+    }
+
+    /// Checks everything, then runs the wait loop.
+    async fn acquire<T>(
+        &self,
+        mode: Mode,
+        limit: Limit,
+        guarded: bool,
+        accept: impl FnOnce(Acquired) -> T,
+    ) -> Result<Outcome<T>> {
+        let client = &self.locks.client;
+        let name = self.name.clone().map_err(|message| Error::invalid(message.to_string()))?;
+        self.locks.options.check(&client.info, mode, guarded)?;
+        client.start()?;
+        let request = Request { client, name, mode, options: &self.locks.options, limit, guarded };
+        acquire::acquire(request, accept).await
+    }
+
+    fn guard(&self, acquired: Acquired) -> Guard {
+        Guard::new(Arc::clone(&self.locks.client), Arc::clone(&self.locks.options), acquired)
+    }
+
+    /// Waits up to `max_wait`, for ever if there is none.
+    pub(crate) async fn wait(&self, mode: Mode) -> Result<Guard> {
+        let limit = Limit::from_max_wait(self.options().max_wait);
+        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
+            Outcome::Acquired(guard) => Ok(guard),
+            Outcome::Busy { waited } => Err(self.timed_out(waited)),
+        }
+    }
+
+    /// One attempt.
+    pub(crate) async fn once(&self, mode: Mode) -> Result<Option<Guard>> {
+        self.within(mode, Duration::ZERO).await
+    }
+
+    /// Waits up to `timeout`.
+    pub(crate) async fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
+        let limit = Limit::from_max_wait(Some(timeout));
+        match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
+            Outcome::Acquired(guard) => Ok(Some(guard)),
+            Outcome::Busy { .. } => Ok(None),
+        }
+    }
+
+    /// A plain lease, or how long was waited in vain.
+    pub(crate) async fn lease(&self, mode: Mode, limit: Limit) -> Result<Result<Lease, Duration>> {
+        let accept = |acquired: Acquired| Lease::granted(acquired.claim, &acquired.grant);
+        match self.acquire(mode, limit, false, accept).await? {
+            Outcome::Acquired(lease) => Ok(Ok(lease)),
+            Outcome::Busy { waited } => Ok(Err(waited)),
+        }
+    }
+
+    /// The lock as the `with_…` helpers use it: where it has to poll, and nobody said how long,
+    /// with an end in sight.
+    pub(crate) fn bounded(&self) -> Lock {
+        let mut lock = self.clone();
+        let Options { max_wait, max_attempts, poll, .. } = *lock.options();
+        if !lock.locks.client.info.push && max_wait.is_none() && max_attempts.is_none() && poll.is_none() {
+            let options = lock.options_mut();
+            options.max_wait = Some(Duration::from_secs(5));
+            options.max_attempts = Some(11);
+            options.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
+        }
+        lock
+    }
+
+    pub(crate) fn timed_out(&self, waited: Duration) -> Error {
+        // Nobody wants to read nanoseconds; they are in the error.
+        let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        let message = format!("not acquired within {}", span::show(whole));
+        let error = Error::new(ErrorKind::Timeout, message).with_waited(waited);
+        match &self.name {
+            Ok(name) => error.with_name(name.clone()),
+            Err(_) => error,
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("name", &self.given).field("locks", &self.locks).finish()
+    }
+}

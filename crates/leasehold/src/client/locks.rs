@@ -1,0 +1,449 @@
+//! The client: one store, the defaults of its locks, and the background work they share.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::{Backend, Claim, Info, Mode, Release, Released, Renewal, Renewed, Revoked, Swept};
+use crate::cancel::Cancel;
+use crate::client::acquire::Acquired;
+use crate::client::guard::Guard;
+use crate::client::home::{Client, Home, Thread};
+use crate::client::leasing::Leasing;
+use crate::client::lock::Lock;
+use crate::client::mutex::Mutex;
+use crate::client::rwlock::RwLock;
+use crate::client::semaphore::Semaphore;
+#[cfg(feature = "__simulation")]
+use crate::clock::Timer;
+use crate::clock::{Clock, SystemClock};
+use crate::engine::renew::{self, ReleaseJob, Renewer};
+use crate::engine::{held, telemetry};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease::Lease;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
+use crate::options::{MIN_TTL, Options, ReleaseSource, check_ttl, option_setters};
+
+/// The namespace of names unless another is set.
+pub const DEFAULT_NAMESPACE: &str = "leasehold";
+
+/// A client of one store: makes mutexes, reader-writer locks and semaphores by name.
+///
+/// Cheap to clone; clones are the same client. It has one background thread, started with the store's
+/// connections or with the first acquire, that renews what is held and sends the releases of dropped guards. The
+/// thread ends when the last clone and the last guard are gone. Log lines and callbacks of that work are told by a
+/// second thread, started when there is something to tell, so that a log that blocks delays no renewal. Call
+/// [`close`](Locks::close) before the process ends, so that the releases of guards dropped just before are still sent.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Locks::connect("memory:").await?;
+/// let guard = locks.mutex("nightly-report").lock().await?;
+/// println!("fence {}", guard.fence());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    pub(crate) client: Arc<Client>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) options: Arc<Options>,
+}
+
+/// Sets up a [`Locks`].
+#[derive(Debug)]
+pub struct LocksBuilder {
+    backend: Arc<dyn Backend>,
+    namespace: Option<Arc<str>>,
+    options: Options,
+    /// The system's unless set.
+    clock: Option<Arc<dyn Clock>>,
+    runtime: Option<Handle>,
+    /// Started before the client, because the store's connections live on it.
+    thread: Option<Thread>,
+}
+
+impl LocksBuilder {
+    /// Sets the namespace of all names. `leasehold` unless set; for stores whose names are shared
+    /// with other systems, none.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Puts a layer around the store, for example
+    /// [`Telemetry`](crate::layers::telemetry::Telemetry). The last one is outermost.
+    #[must_use]
+    pub fn layer(mut self, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        self.backend = wrap(self.backend);
+        self
+    }
+
+    /// Sets the clock by which deadlines are judged: for tests. The background thread looks at it at least once a
+    /// second while there is something to renew; in paused time set [`runtime`](LocksBuilder::runtime) too.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Runs the background work on this runtime instead of a thread of its own: for tests in paused
+    /// time. A runtime that is blocked then loses what is held, and so does a log or a callback that blocks it.
+    /// When it is shut down, every guard is `Lost`, acquires are `Aborted`, and releases of guards dropped later
+    /// are not sent.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    option_setters!();
+
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
+    /// process is stopped and killed.
+    #[cfg(feature = "__simulation")]
+    #[doc(hidden)]
+    pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
+        self.runtime = Some(Handle::current());
+        let locks = self.build();
+        if let Home::Runtime(_, started, _) = &locks.client.home {
+            started.get_or_init(|| ());
+        }
+        let work = Arc::clone(&locks.client.renewer).run(Timer::Naps);
+        (locks, work)
+    }
+
+    /// The client. Nothing is sent; bad options show at the first acquire.
+    pub fn build(self) -> Locks {
+        telemetry::describe();
+        let by_system = self.clock.is_none();
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let info = self.backend.info();
+        let namespace =
+            self.namespace.unwrap_or_else(|| if info.namespaced { DEFAULT_NAMESPACE } else { "" }.into());
+        let closed = Cancel::new();
+        let renewer = Renewer::new(Arc::clone(&self.backend), Arc::clone(&clock), by_system, closed.clone());
+        let renewer = Arc::new(renewer);
+        let home = match (self.runtime, self.thread) {
+            (Some(handle), thread) => Home::Runtime(handle, OnceLock::new(), thread),
+            (None, Some(thread)) => {
+                Home::Thread(thread.work_for(&renewer).into(), parking_lot::Mutex::default())
+            }
+            (None, None) => Home::Thread(OnceLock::new(), parking_lot::Mutex::default()),
+        };
+        let client =
+            Client { backend: self.backend, info, clock, renewer, closed, home, process: std::process::id() };
+        Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
+    }
+}
+
+impl Locks {
+    /// A client of a backend, with the default options.
+    pub fn new(backend: impl Backend) -> Self {
+        Locks::builder(Arc::new(backend)).build()
+    }
+
+    /// A client of a backend, to be set up.
+    pub fn builder(backend: Arc<dyn Backend>) -> LocksBuilder {
+        LocksBuilder {
+            backend,
+            namespace: None,
+            options: Options::default(),
+            clock: None,
+            runtime: None,
+            thread: None,
+        }
+    }
+
+    /// As [`builder`](Locks::builder), for a store that this future opens. It runs on the client's own
+    /// thread, and so do the tasks it spawns: connections made there serve renewals and releases also while
+    /// the caller's runtime is blocked or gone. [`connect`](Locks::connect) does this by itself.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use leasehold::{Backend, Locks, backends::memory::Memory};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let store = async { Ok(Arc::new(Memory::new()) as Arc<dyn Backend>) };
+    /// let locks = Locks::open(store).await?.namespace("billing").build();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Dropped, the future is dropped too, and the thread ends.
+    ///
+    /// # Errors
+    /// Those of the future; `Unavailable` if no thread can be had.
+    pub async fn open(
+        store: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
+    ) -> Result<LocksBuilder> {
+        let thread = Thread::start()?;
+        let opened = thread.runtime.spawn(store).await;
+        let backend = opened.map_err(|error| {
+            Error::new(ErrorKind::Internal, "opening the store panicked").with_source(error)
+        })??;
+        Ok(LocksBuilder { thread: Some(thread), ..Locks::builder(backend) })
+    }
+
+    /// The same client with other defaults. Locks made before keep theirs.
+    #[must_use]
+    pub fn with_options(&self, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::clone(&self.options);
+        change(&mut options);
+        Locks { options: Arc::new(options), ..self.clone() }
+    }
+
+    /// The same client with names in another namespace.
+    #[must_use]
+    pub fn with_namespace(&self, namespace: impl Into<Arc<str>>) -> Self {
+        Locks { namespace: namespace.into(), ..self.clone() }
+    }
+
+    /// What the store is and can do.
+    pub fn info(&self) -> Info {
+        self.client.info
+    }
+
+    /// The clock by which deadlines are judged.
+    #[doc(hidden)]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.client.clock
+    }
+
+    /// The store itself.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.client.backend
+    }
+
+    /// The defaults of this client's locks.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// A name in this client's namespace.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, as [`Name::within`].
+    pub fn name(&self, name: impl AsRef<str>) -> Result<Name> {
+        Name::within(&self.namespace, name.as_ref())
+    }
+
+    /// A mutex: one holder at a time. It is the write side of the [`rwlock`](Locks::rwlock) of that name.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex { lock: Lock::new(self, name.as_ref()) }
+    }
+
+    /// A reader-writer lock: many readers, or one writer.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock { lock: Lock::new(self, name.as_ref()) }
+    }
+
+    /// A semaphore: at most `max_count` holders at a time. All users of the name must say the same number.
+    pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
+        Semaphore { lock: Lock::new(self, name.as_ref()), max_count }
+    }
+
+    /// Leases as plain data, for callers that renew by themselves. Exclusive unless told otherwise.
+    pub fn leasing(&self, name: impl AsRef<str>) -> Leasing {
+        Leasing { lock: Lock::new(self, name.as_ref()), mode: Mode::Exclusive }
+    }
+
+    /// Renews a plain lease for its ttl.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have renewed; renewing again is harmless.
+    ///
+    /// # Errors
+    /// Faults of the store. That the lease is gone is an answer.
+    pub async fn renew(&self, lease: &Lease) -> Result<Renewed> {
+        check_ttl(lease.ttl, MIN_TTL, self.client.info.max_ttl)?;
+        self.renew_one(lease.renewal()).await
+    }
+
+    /// Renews a lease of which only the id is known, on stores that can find it.
+    ///
+    /// # Cancel safety
+    /// As [`renew`](Locks::renew).
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    pub async fn renew_by_id(&self, id: LeaseId, ttl: Duration) -> Result<Renewed> {
+        check_ttl(ttl, MIN_TTL, self.client.info.max_ttl)?;
+        match self.find(id).await? {
+            // Name and id are compared again in the same step as the renewal; ids are never reused.
+            Some(found) => self.renew_one(Renewal::new(found.name, id, ttl)).await,
+            None => Ok(Renewed::Gone(crate::Gone::NotFound)),
+        }
+    }
+
+    pub(crate) async fn renew_one(&self, renewal: Renewal) -> Result<Renewed> {
+        renew::renew_one(&*self.client.backend, &renewal, self.options.request_timeout).await
+    }
+
+    /// Releases a plain lease.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have released; releasing again is harmless.
+    ///
+    /// # Errors
+    /// Faults of the store. That the lease is gone is an answer.
+    pub async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.release_one(lease.release()).await
+    }
+
+    /// Releases a lease of which only the id is known, on stores that can find it.
+    ///
+    /// # Cancel safety
+    /// As [`release`](Locks::release).
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    pub async fn release_by_id(&self, id: LeaseId) -> Result<Released> {
+        match self.find(id).await? {
+            Some(found) => self.release_one(Release::new(found.name, id)).await,
+            None => Ok(Released::Gone(crate::Gone::NotFound)),
+        }
+    }
+
+    async fn release_one(&self, release: Release) -> Result<Released> {
+        let Client { backend, clock, .. } = &*self.client;
+        let job = ReleaseJob::new(release, &self.options, ReleaseSource::Drop);
+        let answer = job.send(&**backend, &**clock).await;
+        telemetry::released(&job.release.name, &answer, None);
+        answer
+    }
+
+    /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`].
+    ///
+    /// It is renewed first, and the guard's deadline comes from that answer only.
+    ///
+    /// # Cancel safety
+    /// Dropped, the lease stays as it was or is renewed once; it is not released.
+    ///
+    /// # Errors
+    /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); `InvalidArgument` for options
+    /// that no acquire would accept; faults of the store.
+    pub async fn adopt(&self, lease: Lease) -> Result<Guard> {
+        if self.client.closed.is_cancelled() {
+            return Err(self.client.closed_error());
+        }
+        let mut options = Options::clone(&self.options);
+        options.ttl = lease.ttl;
+        options.owner = Arc::clone(&lease.owner);
+        options.renew_every = options.renew_every.filter(|every| *every <= lease.ttl / 2);
+        options.check(&self.client.info, lease.mode, true)?;
+        self.client.start()?;
+        let mut renewal = lease.renewal();
+        renewal.ttl = options.max_hold.map_or(lease.ttl, |hold| lease.ttl.min(hold));
+        let sent = self.client.clock.now();
+        match self.renew_one(renewal).await? {
+            Renewed::Held(grant)
+                if held::deadline(sent, &grant, lease.ttl)
+                    .is_some_and(|end| self.client.clock.now() >= end) =>
+            {
+                // No guard: dropping it would release a lease that may still be of use to somebody.
+                Err(Error::new(
+                    ErrorKind::NetworkTimeout,
+                    "the store renewed the lease, but answered too late",
+                ))
+            }
+            Renewed::Held(grant) => {
+                let mut claim = Claim::new(lease.name, lease.mode, lease.ttl, lease.owner);
+                claim.id = lease.id;
+                let acquired = Acquired { claim, grant, sent, waited: Duration::ZERO, attempts: 1 };
+                Ok(Guard::new(Arc::clone(&self.client), Arc::new(options), acquired))
+            }
+            Renewed::Gone(gone) => {
+                Err(Error::new(ErrorKind::Lost, format!("the lease cannot be adopted: {}", gone.as_str()))
+                    .with_name(lease.name)
+                    .with_lease_id(lease.id))
+            }
+        }
+    }
+
+    /// Refuses all renewals of a name's leases, so that it passes on when they expire; with `now`
+    /// frees it at once and relies on fences to stop the old holders.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have happened.
+    ///
+    /// # Errors
+    /// Faults of the store; `Unsupported` where leases cannot be revoked.
+    pub async fn revoke(&self, name: impl AsRef<str>, now: bool) -> Result<Revoked> {
+        let name = self.name(name)?;
+        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, None)).await?
+    }
+
+    /// As [`revoke`](Locks::revoke), but of one lease only: the one that has this fence, as
+    /// [`inspect`](Locks::inspect) shows it. If it is gone by now, nothing is changed, whoever holds the name, and no
+    /// lease is counted.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may or may not have happened.
+    ///
+    /// # Errors
+    /// As [`revoke`](Locks::revoke).
+    pub async fn revoke_only(&self, name: impl AsRef<str>, fence: Fence, now: bool) -> Result<Revoked> {
+        let name = self.name(name)?;
+        self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, Some(fence))).await?
+    }
+
+    /// Drops what has expired. Never needed for correctness. Where there are very many names, one call drops a part, and
+    /// the next goes on from there.
+    ///
+    /// # Cancel safety
+    /// Dropped, it may be half done, which harms nothing.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    pub async fn sweep(&self) -> Result<Swept> {
+        self.client.backend.sweep().await
+    }
+
+    /// Ends the client: waiting and new acquires are `Aborted`, and when this resolves every release
+    /// of a dropped guard, and of what an aborted acquire may have got, has been sent or has failed. Held guards
+    /// stay renewed until they are released.
+    ///
+    /// An aborted acquire ends when it is next polled. One that is not polled, because its future was put aside or its
+    /// runtime is blocked, is waited for up to 5 s.
+    ///
+    /// # Cancel safety
+    /// Dropped, the client is closed all the same.
+    pub async fn close(&self) {
+        self.client.closed.cancel();
+        if let Some(runtime) = self.client.started() {
+            self.client.renewer.settled(runtime).await;
+        }
+    }
+
+    pub(crate) async fn within<T>(&self, time: Duration, call: impl Future<Output = T>) -> Result<T> {
+        tokio::time::timeout(time, call)
+            .await
+            .map_err(|_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time"))
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("scheme", &self.client.info.scheme)
+            .field("namespace", &self.namespace)
+            .field("options", &self.options)
+            .finish()
+    }
+}

@@ -1,0 +1,475 @@
+//! The only renewal loop: one per client, which also sends the releases nobody awaits.
+//!
+//! It runs on a thread of the library's own, so that a caller that blocks its runtime keeps its
+//! locks; logs and callbacks, which may block too, are told by another. What is due is taken from one
+//! ordered queue, in batches; batches run side by side, so one that hangs never delays another lease.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::backend::{Backend, Claim, Release, Released, Renewal, Renewed};
+use crate::cancel::Cancel;
+use crate::clock::{Clock, Moment, Timer};
+use crate::engine::give_back::{self, Times};
+use crate::engine::held::{Cell, Sent, Task};
+use crate::engine::limits::ABORT_PATIENCE;
+use crate::engine::reporter::{self, contained};
+use crate::engine::telemetry;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{OnReleaseError, Options, ReleaseFailure, ReleaseSource};
+
+/// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
+/// answer is not long in coming.
+const BATCH: usize = 512;
+
+type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Debug)]
+pub(crate) struct Renewer {
+    backend: Arc<dyn Backend>,
+    tells_loss: bool,
+    clock: Arc<dyn Clock>,
+    /// The clock is the system's, which a timer of the system can go by.
+    by_system: bool,
+    queue: Mutex<Queue>,
+    bell: Notify,
+    numbers: AtomicU64,
+    /// Releases that are to be sent or under way, or whose failure is being told.
+    releases: Arc<Outstanding>,
+    /// Acquires that have begun and may still have something to give back.
+    acquires: Arc<Outstanding>,
+    /// The client's: no more acquires.
+    closed: Cancel,
+}
+
+/// What `close` waits for.
+#[derive(Debug, Default)]
+struct Outstanding {
+    count: AtomicU64,
+    /// Rings when there is none.
+    idle: Notify,
+}
+
+impl Outstanding {
+    fn is_none(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Resolves when there is none.
+    async fn over(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.is_none() {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// One of them, until it is dropped.
+pub(crate) struct Token(Arc<Outstanding>);
+
+impl Token {
+    fn new(outstanding: &Arc<Outstanding>) -> Self {
+        outstanding.count.fetch_add(1, Ordering::SeqCst);
+        Token(Arc::clone(outstanding))
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Queue {
+    due: BTreeMap<(Moment, u64), Arc<Cell>>,
+    /// The loop sleeps until then; something due earlier has to ring.
+    armed: Moment,
+    releases: Vec<ReleaseJob>,
+    /// Leases of which the store is to tell when they are over.
+    watches: Vec<(Arc<Cell>, Claim)>,
+    /// The client is gone: finish what is left, then end.
+    ended: bool,
+    /// The loop has ended, however that came about: nothing is taken from here any more.
+    over: bool,
+}
+
+/// Marks the client as dead when the loop ends: by itself, by a panic, or with the runtime it ran on.
+struct Life(Arc<Renewer>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.die();
+    }
+}
+
+/// Cells that were taken out of the queue. What is left of them goes back if the clock panics, so that a client that
+/// dies knows all its leases.
+struct Taken<'a> {
+    renewer: &'a Renewer,
+    cells: VecDeque<Arc<Cell>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.cells.iter().for_each(|cell| self.renewer.schedule(cell));
+    }
+}
+
+/// A release that nobody awaits.
+pub(crate) struct ReleaseJob {
+    pub(crate) release: Release,
+    pub(crate) request_timeout: Duration,
+    pub(crate) release_timeout: Duration,
+    pub(crate) source: ReleaseSource,
+    pub(crate) on_error: Option<OnReleaseError>,
+    /// Whether it was held until now, as far as is known.
+    pub(crate) held: bool,
+    /// How long a guard had held it; `None` if there was none.
+    pub(crate) held_for: Option<Duration>,
+    /// What `close` waits for, if it is sent in the background.
+    pub(crate) token: Option<Token>,
+}
+
+impl std::fmt::Debug for ReleaseJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReleaseJob").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl ReleaseJob {
+    pub(crate) fn new(release: Release, options: &Options, source: ReleaseSource) -> Self {
+        ReleaseJob {
+            release,
+            request_timeout: options.request_timeout,
+            release_timeout: options.release_timeout,
+            source,
+            on_error: options.on_release_error.clone(),
+            held: true,
+            held_for: None,
+            token: None,
+        }
+    }
+
+    /// Sends it, and again while the store does not answer.
+    pub(crate) async fn send(&self, backend: &dyn Backend, clock: &dyn Clock) -> Result<Released> {
+        let times = Times { call: self.request_timeout, total: self.release_timeout };
+        give_back::release(&self.release, self.held, times, clock, || backend.release(&self.release)).await
+    }
+}
+
+impl Renewer {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        by_system: bool,
+        closed: Cancel,
+    ) -> Self {
+        Renewer {
+            tells_loss: backend.info().tells_loss,
+            backend,
+            clock,
+            by_system,
+            queue: Mutex::new(Queue {
+                due: BTreeMap::new(),
+                armed: Moment::NEVER,
+                releases: Vec::new(),
+                watches: Vec::new(),
+                ended: false,
+                over: false,
+            }),
+            bell: Notify::new(),
+            numbers: AtomicU64::new(0),
+            releases: Arc::default(),
+            acquires: Arc::default(),
+            closed,
+        }
+    }
+
+    /// A number for a new cell.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Puts a cell where it belongs in the queue: when it is new, and whenever its times changed.
+    pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
+        let mut queue = self.queue.lock();
+        if queue.over {
+            drop(queue);
+            return cell.abandon();
+        }
+        let (had, due) = cell.schedule();
+        if had == due {
+            return;
+        }
+        queue.due.remove(&(had, cell.number));
+        if due != Moment::NEVER {
+            queue.due.insert((due, cell.number), Arc::clone(cell));
+        }
+        let ring = due < queue.armed;
+        drop(queue);
+        if ring {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Takes a cell out of the queue.
+    pub(crate) fn forget(&self, cell: &Cell) {
+        let mut queue = self.queue.lock();
+        queue.due.remove(&(cell.unschedule(), cell.number));
+    }
+
+    /// Sends a release in the background.
+    pub(crate) fn send_release(&self, mut job: ReleaseJob) {
+        job.token = Some(Token::new(&self.releases));
+        let mut queue = self.queue.lock();
+        if queue.over {
+            drop(queue);
+            return unsent(job);
+        }
+        queue.releases.push(job);
+        drop(queue);
+        self.bell.notify_one();
+    }
+
+    /// An acquire begins; it ends when the token is dropped, after what it gives back.
+    pub(crate) fn acquiring(&self) -> Token {
+        Token::new(&self.acquires)
+    }
+
+    /// Resolves when no acquire is under way and then no release is outstanding. Acquires that do not end are waited for
+    /// only so long; `runtime` measures that.
+    pub(crate) async fn settled(&self, runtime: &Handle) {
+        if !self.acquires.is_none() {
+            let mut patience = JoinSet::new();
+            patience.spawn_on(async { tokio::time::sleep(ABORT_PATIENCE).await }, runtime);
+            tokio::select! {
+                () = self.acquires.over() => {}
+                _ = patience.join_next() => {}
+            }
+        }
+        self.releases.over().await;
+    }
+
+    /// Whether the loop has ended before the client.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.queue.lock().over
+    }
+
+    /// Nothing is renewed or released in the background from here on: nobody must believe that it is.
+    pub(crate) fn die(&self) {
+        let mut queue = self.queue.lock();
+        queue.over = true;
+        let (due, releases) = (std::mem::take(&mut queue.due), std::mem::take(&mut queue.releases));
+        queue.watches.clear();
+        let early = !queue.ended;
+        drop(queue);
+        if early {
+            telemetry::died();
+        }
+        for cell in due.into_values() {
+            cell.abandon();
+        }
+        // Whoever hears of it finds no guard that still believes.
+        self.closed.cancel();
+        releases.into_iter().for_each(unsent);
+    }
+
+    /// Lets the loop end when nothing is left to do.
+    pub(crate) fn end(&self) {
+        self.queue.lock().ended = true;
+        self.bell.notify_one();
+    }
+
+    /// The best timer for its clock, on a runtime of our own.
+    pub(crate) fn timer(&self) -> Timer {
+        if self.by_system { Timer::system() } else { Timer::Naps }
+    }
+
+    /// The loop. If it is dropped, also before it has begun, the client is dead.
+    pub(crate) fn run(self: Arc<Self>, timer: Timer) -> impl Future<Output = ()> + Send + use<> {
+        let life = Life(Arc::clone(&self));
+        async move {
+            let _life = life;
+            self.work(timer).await;
+        }
+    }
+
+    async fn work(self: Arc<Self>, mut timer: Timer) {
+        let mut work = FuturesUnordered::<Job>::new();
+        // Apart from the work: they end when their leases do, and nobody waits for that.
+        let mut watches = FuturesUnordered::<Job>::new();
+        while let Some(next) = self.start_due(&mut work) {
+            for (cell, claim) in std::mem::take(&mut self.queue.lock().watches) {
+                watches.push(Box::pin(Arc::clone(&self).watch(cell, claim)));
+            }
+            tokio::select! {
+                biased;
+                Some(()) = work.next(), if !work.is_empty() => {}
+                Some(()) = watches.next(), if !watches.is_empty() => {}
+                () = self.bell.notified() => {}
+                () = timer.sleep_until(next, &*self.clock) => {}
+            }
+        }
+    }
+
+    /// Starts everything that is due, and says when to look again; `None` when all is over.
+    fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
+        loop {
+            let mut queue = self.queue.lock();
+            let now = self.clock.now();
+            let releases = std::mem::take(&mut queue.releases);
+            let mut cells = VecDeque::new();
+            // Not too many at a time: those who acquire and release wait for this lock.
+            while cells.len() < BATCH {
+                let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
+                let cell = entry.remove();
+                cell.unschedule();
+                cells.push_back(cell);
+            }
+            if releases.is_empty() && cells.is_empty() {
+                if queue.ended && work.is_empty() && queue.due.is_empty() {
+                    return None;
+                }
+                queue.armed = queue.due.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+                return Some(queue.armed);
+            }
+            drop(queue);
+            for job in releases {
+                work.push(Box::pin(Arc::clone(self).send(job)));
+            }
+            let mut batch = Vec::new();
+            let mut taken = Taken { renewer: self, cells };
+            while let Some(cell) = taken.cells.front().cloned() {
+                match cell.task(&*self.clock) {
+                    Task::Renew(renewal, sent) => batch.push((Arc::clone(&cell), *renewal, sent)),
+                    Task::Release => {
+                        let release = Release::new(cell.name.clone(), cell.id);
+                        self.send_release(ReleaseJob::new(release, &Options::default(), ReleaseSource::Drop));
+                    }
+                    Task::Nothing => {}
+                }
+                self.schedule(&cell);
+                taken.cells.pop_front();
+            }
+            if !batch.is_empty() {
+                work.push(Box::pin(Arc::clone(self).renew(batch)));
+            }
+        }
+    }
+
+    /// Renews one batch and tells each cell its answer.
+    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Cell>, Renewal, Sent)>) {
+        let mut cells = Vec::with_capacity(batch.len());
+        let mut renewals = Vec::with_capacity(batch.len());
+        for (cell, renewal, sent) in batch {
+            cells.push((cell, sent));
+            renewals.push(renewal);
+        }
+        // Each lease gives up on its own when its own time is over; the call is kept for the last.
+        let timeout = cells.iter().map(|(cell, _)| cell.renewal_timeout()).max().unwrap_or_default();
+        // Also the making of the future may panic.
+        let call = AssertUnwindSafe(async { self.backend.renew(&renewals).await }).catch_unwind();
+        let mut answers = match tokio::time::timeout(timeout, call).await {
+            Ok(Ok(answers)) => answers.into_iter(),
+            Ok(Err(_)) => Vec::new().into_iter(),
+            // The cells have noticed by themselves.
+            Err(_) => return cells.iter().for_each(|_| telemetry::renewed(None)),
+        };
+        for (cell, sent) in cells {
+            let answer = answers.next();
+            telemetry::renewed(answer.as_ref());
+            match answer {
+                Some(Ok(Renewed::Held(grant))) => {
+                    cell.confirm(sent, &grant, &*self.clock);
+                    // Only now: most leases are over before they are asked about.
+                    if self.tells_loss
+                        && let Some(claim) = cell.begin_watch()
+                    {
+                        self.queue.lock().watches.push((Arc::clone(&cell), claim));
+                    }
+                }
+                Some(Ok(Renewed::Gone(gone))) => cell.refuse(gone, &*self.clock),
+                Some(Err(error)) => cell.fail(sent, &error, &*self.clock),
+                None => cell.fail(sent, &"the backend panicked or gave too few answers", &*self.clock),
+            }
+            self.schedule(&cell);
+        }
+    }
+
+    /// Waits until the store tells that a lease may be over, and lets the loop ask.
+    async fn watch(self: Arc<Self>, cell: Arc<Cell>, claim: Claim) {
+        let call = AssertUnwindSafe(async { self.backend.wait(&claim).await }).catch_unwind();
+        // Whatever it says: a store that cannot tell is asked as often as any other.
+        let _ = call.await;
+        cell.told(&*self.clock);
+        self.schedule(&cell);
+    }
+
+    /// Sends one release and reports a failure.
+    async fn send(self: Arc<Self>, job: ReleaseJob) {
+        let call = job.send(&*self.backend, &*self.clock);
+        let answer = AssertUnwindSafe(call)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the backend panicked")));
+        if job.held_for.is_some() {
+            telemetry::released(&job.release.name, &answer, job.held_for);
+        }
+        if let Err(error) = answer {
+            // With its token: `close` returns when it was told.
+            reporter::call_back(move || report(&error, &job));
+        }
+    }
+}
+
+/// Tells of a release that failed: the callback, or the log, which holds no names.
+pub(crate) fn report(error: &Error, job: &ReleaseJob) {
+    telemetry::release_failed(&job.release.name, job.source, error);
+    if let Some(callback) = &job.on_error {
+        let failure =
+            ReleaseFailure { name: &job.release.name, lease_id: job.release.id, source: job.source };
+        // A callback that panics must not end the renewals of everybody else.
+        contained(|| callback(error, &failure));
+    }
+}
+
+/// Tells of a release that nobody is left to send.
+fn unsent(job: ReleaseJob) {
+    let error = Error::new(ErrorKind::Aborted, "the client's background work has ended before it was sent");
+    reporter::call_back(move || report(&error, &job));
+}
+
+/// Renews one lease, once.
+pub(crate) async fn renew_one(
+    backend: &dyn Backend,
+    renewal: &Renewal,
+    request_timeout: Duration,
+) -> Result<Renewed> {
+    let call = backend.renew(std::slice::from_ref(renewal));
+    let answer = match tokio::time::timeout(request_timeout, call).await {
+        Ok(mut answers) => answers
+            .pop()
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "the backend gave no answer"))),
+        Err(_) => Err(Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")),
+    };
+    telemetry::renewed(Some(&answer));
+    answer
+}

@@ -1,0 +1,431 @@
+//! One table of stores: which URL schemes each has, the feature that brings it, and how to open and examine it.
+//!
+//! [`Locks::connect`], the error for an unknown scheme, `leasehold stores`, `doctor`, quorum and torture all read it.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::backend::{Backend, Info};
+#[cfg(all(feature = "file", unix))]
+use crate::backends::file::{self, Directory};
+#[cfg(feature = "http")]
+use crate::backends::http::{self, Http};
+use crate::backends::memory::Memory;
+#[cfg(feature = "postgres")]
+use crate::backends::postgres::{Advisory, Postgres};
+#[cfg(feature = "redis")]
+use crate::backends::redis::{self, Redis};
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+use crate::backends::sqlite::{self, Sqlite};
+use crate::client::locks::{Locks, LocksBuilder};
+use crate::doctor::Finding;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layers::quorum;
+
+/// A kind of store that this build can open; see [`stores`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The schemes of its URLs: first the one by which its `info` calls it, then other spellings.
+    pub schemes: &'static [&'static str],
+    /// What its URL looks like, for people.
+    pub url: &'static str,
+    /// What it is and can do.
+    pub info: Info,
+}
+
+/// Every kind of store that this build can open.
+///
+/// ```
+/// let memory = &leasehold::stores()[0];
+/// assert_eq!(memory.schemes, ["memory"]);
+/// assert!(memory.info.fifo);
+/// ```
+pub fn stores() -> Vec<StoreInfo> {
+    let built = STORES.iter().filter_map(|row| {
+        Some(StoreInfo { schemes: row.schemes, url: row.url, info: (row.driver?.info)(row.schemes[0]) })
+    });
+    built.collect()
+}
+
+/// One row of the table.
+struct StoreRow {
+    schemes: &'static [&'static str],
+    url: &'static str,
+    /// The feature that brings it; `None` if it is always there.
+    feature: Option<&'static str>,
+    /// Absent if this build does not have it.
+    driver: Option<Driver>,
+}
+
+/// How a store is described, opened and examined. The functions get the whole URL.
+#[derive(Clone, Copy)]
+struct Driver {
+    /// Gets the first scheme of the row.
+    info: fn(&'static str) -> Info,
+    open: fn(String) -> BoxFuture<'static, Result<Opened>>,
+    examine: fn(String) -> BoxFuture<'static, Result<Vec<Finding>>>,
+}
+
+/// An open store, and which one it is, where two URLs can be seen to name the same.
+pub(crate) struct Opened {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) identity: Option<String>,
+}
+
+impl Opened {
+    fn new(backend: impl Backend) -> Self {
+        Opened { backend: Arc::new(backend), identity: None }
+    }
+}
+
+/// `Some` driver if this build has it.
+macro_rules! driver {
+    ($built:meta, $driver:expr) => {{
+        #[cfg($built)]
+        {
+            Some($driver)
+        }
+        #[cfg(not($built))]
+        {
+            None
+        }
+    }};
+}
+
+const STORES: &[StoreRow] = &[
+    StoreRow {
+        schemes: &["memory"],
+        url: "memory:",
+        feature: None,
+        driver: Some(Driver {
+            info: |_| Memory::new().info(),
+            open: |url| Box::pin(async move { memory(rest(&url)) }),
+            examine: |url| {
+                Box::pin(async move {
+                    memory(rest(&url))?;
+                    let reach = "locks hold between the clients of one store in one process, and no further";
+                    Ok(vec![Finding::note(reach)])
+                })
+            },
+        }),
+    },
+    StoreRow {
+        schemes: &["sqlite"],
+        url: "sqlite:path",
+        feature: Some("sqlite"),
+        driver: driver!(
+            all(feature = "sqlite", target_os = "linux"),
+            Driver {
+                info: |_| sqlite::INFO,
+                open: |url| Box::pin(async move { Ok(Opened::new(Sqlite::connect(rest(&url)).await?)) }),
+                examine: |url| {
+                    Box::pin(async move {
+                        drop(Sqlite::connect(rest(&url)).await?);
+                        Ok(sqlite::findings::findings(Sqlite::path_of_url(rest(&url))?.as_ref()))
+                    })
+                },
+            }
+        ),
+    },
+    StoreRow {
+        schemes: &["file"],
+        url: "file:dir",
+        feature: Some("file"),
+        driver: driver!(
+            all(feature = "file", unix),
+            Driver {
+                info: |_| Directory::abilities(),
+                open: |url| Box::pin(async move { Ok(Opened::new(Directory::connect(rest(&url)).await?)) }),
+                examine: |url| {
+                    Box::pin(async move {
+                        Ok(file::findings::findings(Directory::connect(rest(&url)).await?.path()))
+                    })
+                },
+            }
+        ),
+    },
+    StoreRow { schemes: &["redis"], url: "redis://host:port/db", feature: Some("redis"), driver: REDIS },
+    StoreRow { schemes: &["rediss"], url: "rediss://host:port/db", feature: Some("redis"), driver: REDIS },
+    StoreRow {
+        schemes: &["redis-sentinel"],
+        url: "redis-sentinel://host:port,…/service",
+        feature: Some("redis"),
+        driver: REDIS,
+    },
+    StoreRow {
+        schemes: &["redis-cluster"],
+        url: "redis-cluster://host:port,…",
+        feature: Some("redis"),
+        driver: REDIS,
+    },
+    StoreRow {
+        schemes: &["quorum"],
+        url: "quorum:url,url,url",
+        feature: None,
+        driver: Some(Driver {
+            info: |_| quorum::abilities(),
+            open: |url| Box::pin(async move { Ok(Opened::new(quorum::open(rest(&url)).await?)) }),
+            examine: |url| {
+                Box::pin(async move {
+                    drop(quorum::open(rest(&url)).await?);
+                    Ok(quorum::findings(rest(&url)).await)
+                })
+            },
+        }),
+    },
+    StoreRow {
+        schemes: &["postgres", "postgresql"],
+        url: "postgres://user@host/db",
+        feature: Some("postgres"),
+        driver: driver!(
+            feature = "postgres",
+            Driver {
+                info: |_| Postgres::abilities(),
+                open: |url| Box::pin(async move { Ok(Opened::new(Postgres::connect(&url).await?)) }),
+                examine: |url| Box::pin(async move { Postgres::connect(&url).await?.findings().await }),
+            }
+        ),
+    },
+    StoreRow {
+        schemes: &["postgres+advisory", "postgresql+advisory"],
+        url: "postgres+advisory://user@host/db",
+        feature: Some("postgres"),
+        driver: driver!(
+            feature = "postgres",
+            Driver {
+                info: |_| Advisory::abilities(),
+                open: |url| Box::pin(async move { Ok(Opened::new(Advisory::connect(&url).await?)) }),
+                examine: |url| Box::pin(async move { Advisory::connect(&url).await?.findings().await }),
+            }
+        ),
+    },
+    StoreRow {
+        schemes: &["http", "https"],
+        url: "http://host:port, https://…",
+        feature: Some("http"),
+        driver: driver!(
+            feature = "http",
+            Driver {
+                info: |_| http::INFO,
+                open: |url| Box::pin(async move { Ok(Opened::new(Http::connect(&url).await?)) }),
+                examine: |url| Box::pin(async move { Http::connect(&url).await?.findings().await }),
+            }
+        ),
+    },
+];
+
+const REDIS: Option<Driver> = driver!(
+    feature = "redis",
+    Driver {
+        info: |scheme| redis::info(scheme, scheme == "redis-cluster"),
+        open: |url| {
+            Box::pin(async move {
+                let redis = Redis::connect(&url).await?;
+                let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
+                Ok(Opened { identity, ..Opened::new(redis) })
+            })
+        },
+        examine: |url| Box::pin(async move { Redis::connect(&url).await?.findings().await }),
+    }
+);
+
+fn memory(rest: &str) -> Result<Opened> {
+    if rest.is_empty() {
+        return Ok(Opened::new(Memory::new()));
+    }
+    Err(Error::invalid(
+        "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
+    ))
+}
+
+/// What follows the scheme and its colon.
+fn rest(url: &str) -> &str {
+    url.split_once(':').map_or("", |(_, rest)| rest)
+}
+
+impl StoreRow {
+    /// The row of this scheme, in capitals or not.
+    fn of(scheme: &str) -> Option<&'static StoreRow> {
+        let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
+        STORES.iter().find(|store| store.schemes.iter().any(is))
+    }
+}
+
+/// The row and the driver of a URL's scheme.
+fn find(scheme: &str) -> Result<(&'static StoreRow, Driver)> {
+    let store = StoreRow::of(scheme);
+    let Some(store) = store else { return Err(unknown(scheme, |store| store.driver.is_some())) };
+    let driver = store.driver.ok_or_else(|| missing(scheme, store.feature.unwrap_or_default()))?;
+    Ok((store, driver))
+}
+
+fn driver_of(url: &str) -> Result<Driver> {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
+    // Only what looks like a scheme may appear in an error: the rest of the URL may hold a password.
+    let scheme = scheme.filter(|scheme| {
+        !scheme.is_empty()
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+    });
+    let Some(scheme) = scheme else {
+        return Err(Error::invalid(
+            "a store URL begins with a scheme and a colon, for example sqlite:locks.db",
+        ));
+    };
+    Ok(find(scheme)?.1)
+}
+
+/// What the store of a scheme is and can do.
+pub(crate) fn info_of(scheme: &str) -> Result<Info> {
+    let (store, driver) = find(scheme)?;
+    Ok((driver.info)(store.schemes[0]))
+}
+
+/// Opens the store of a URL.
+pub(crate) fn open(url: String) -> BoxFuture<'static, Result<Opened>> {
+    match driver_of(&url) {
+        Ok(driver) => (driver.open)(url),
+        Err(error) => Box::pin(async { Err(error) }),
+    }
+}
+
+/// Examines the store of a URL.
+pub(crate) fn examine(url: String) -> BoxFuture<'static, Result<Vec<Finding>>> {
+    match driver_of(&url) {
+        Ok(driver) => (driver.examine)(url),
+        Err(error) => Box::pin(async { Err(error) }),
+    }
+}
+
+/// The error for a store that this build lacks.
+fn missing(scheme: &str, feature: &str) -> Error {
+    let on = if feature == "sqlite" { " (on Linux)" } else { "" };
+    let add = cargo_add(feature);
+    Error::new(ErrorKind::Unsupported, format!("{scheme}: is not in this build; `{add}` adds it{on}"))
+}
+
+/// The error for a scheme that no build knows.
+fn unknown(scheme: &str, is_built: impl Fn(&StoreRow) -> bool) -> Error {
+    let mut message = format!("unknown store scheme {scheme:?}; this build knows {}", list(&is_built));
+    let mut features: Vec<&str> = Vec::new();
+    for feature in STORES.iter().filter(|store| !is_built(store)).filter_map(|store| store.feature) {
+        if !features.contains(&feature) {
+            features.push(feature);
+            let adds = list(|store| store.feature == Some(feature));
+            message.push_str(&format!("; `{}` adds {adds}", cargo_add(feature)));
+        }
+    }
+    Error::invalid(message)
+}
+
+fn cargo_add(feature: &str) -> String {
+    format!("cargo add leasehold --features {feature}")
+}
+
+fn list(wanted: impl Fn(&StoreRow) -> bool) -> String {
+    let schemes = STORES.iter().filter(|store| wanted(store)).flat_map(|store| store.schemes);
+    schemes.map(|scheme| format!("{scheme}:")).collect::<Vec<_>>().join(", ")
+}
+
+impl Locks {
+    /// A client of the store that a URL names.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `memory:` | this process's memory; each connect is a new, empty store |
+    /// | `sqlite:path` | a SQLite file, made if it is not there, shared between the processes of this host; the path as it stands, or `sqlite:///` and an absolute path (feature `sqlite`) |
+    /// | `quorum:url,url,url` | a [quorum](crate::layers::quorum::Quorum) of at least three stores, each a URL with `://`; those that cannot be reached join when they can |
+    /// | `file:dir` | files in a directory, which is made if only itself is missing, shared between the processes of this host; the path as it stands, or `file:///` and an absolute path (feature `file`) |
+    /// | `redis://[user:password@]host[:port][/db]` | a Redis server, 6.2 or later; `rediss://` with TLS (feature `redis`) |
+    /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
+    /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
+    /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
+    /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is left.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a URL that cannot be one; `Unsupported` for a store that this build does
+    /// not have, with the line that adds it; faults of the store. The URL itself, which may hold a password, is in no error.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Ok(Locks::connect_builder(url).await?.build())
+    }
+
+    /// As [`connect`](Locks::connect), to be set up further.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Locks::connect).
+    ///
+    /// # Errors
+    /// As [`connect`](Locks::connect).
+    pub async fn connect_builder(url: &str) -> Result<LocksBuilder> {
+        let opened = open(url.to_owned());
+        Locks::open(async { Ok(opened.await?.backend) }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_scheme_opens_or_names_its_missing_feature() {
+        for store in STORES {
+            for scheme in store.schemes.iter().flat_map(|name| [name.to_string(), name.to_ascii_uppercase()])
+            {
+                // No such store exists, and no other computer is asked for it.
+                let error = Locks::connect(&format!("{scheme}:///dev/null/x")).await.unwrap_err();
+                assert!(!error.message().contains("unknown"), "{scheme}: {error}");
+                let missing = error.message().contains("is not in this build");
+                assert_eq!(missing, store.driver.is_none(), "{scheme}: {error}");
+                if missing {
+                    assert_eq!(error.kind(), ErrorKind::Unsupported);
+                    assert!(error.message().contains(&cargo_add(store.feature.unwrap())), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn missing_feature_error_prints_the_line_that_adds_it() {
+        let error = missing("rediss", "redis");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let expected = "rediss: is not in this build; `cargo add leasehold --features redis` adds it";
+        assert_eq!(error.message(), expected);
+        let expected =
+            "sqlite: is not in this build; `cargo add leasehold --features sqlite` adds it (on Linux)";
+        assert_eq!(missing("sqlite", "sqlite").message(), expected);
+    }
+
+    #[test]
+    fn unknown_scheme_error_lists_schemes_and_missing_features() {
+        let error = unknown("gopher", |store| store.feature.is_none_or(|feature| feature == "file"));
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            error.message(),
+            "unknown store scheme \"gopher\"; this build knows memory:, file:, quorum:; \
+             `cargo add leasehold --features sqlite` adds sqlite:; \
+             `cargo add leasehold --features redis` adds redis:, rediss:, redis-sentinel:, redis-cluster:; \
+             `cargo add leasehold --features postgres` adds postgres:, postgresql:, postgres+advisory:, \
+             postgresql+advisory:; `cargo add leasehold --features http` adds http:, https:"
+        );
+        let error = find("gopher").map(|_| ()).unwrap_err();
+        for store in stores() {
+            assert!(
+                store.schemes.iter().all(|scheme| error.message().contains(&format!(" {scheme}:"))),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn first_scheme_of_a_store_is_that_of_its_info() {
+        for store in stores() {
+            assert_eq!(store.info.scheme, store.schemes[0]);
+            assert!(store.url.starts_with(store.schemes[0]), "{}", store.url);
+        }
+    }
+}

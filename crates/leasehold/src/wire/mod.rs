@@ -1,0 +1,191 @@
+//! What goes over HTTP between a leasehold server and its clients: bodies, codes, and how names become paths.
+//!
+//! Requests refuse fields they do not know, so that a misspelt option is an error; answers ignore them, so
+//! that an older client understands a newer server. All times are whole milliseconds.
+
+mod answers;
+mod requests;
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::backend::{Gone, Mode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_id::LeaseId;
+
+pub use answers::{
+    Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Problem, Released,
+    Renewed, Revoked, Swept, Waiter,
+};
+pub use requests::{Acquire, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
+
+/// The longest that a server lets a request wait, in milliseconds: below the minute after which many
+/// proxies give up on a silent answer.
+pub const MAX_WAIT_MS: u64 = 50_000;
+
+/// Leases in one batch of renewals at most.
+pub const MAX_BATCH: usize = 512;
+
+/// What may stand in a path segment as it is. A dot is not among it: `.` and `..` have a meaning of their own.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
+
+/// A name as one segment of a path.
+pub fn segment(name: &str) -> String {
+    utf8_percent_encode(name, SEGMENT).to_string()
+}
+
+/// How a lease shares its name; `permit` goes with a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum ModeName {
+    /// Alone.
+    Exclusive,
+    /// Together with others that are shared.
+    Shared,
+    /// One of so many permits.
+    Permit,
+}
+
+/// The mode in the two fields that the wire has for it.
+pub fn mode_fields(mode: Mode) -> (ModeName, Option<u32>) {
+    match mode {
+        Mode::Exclusive => (ModeName::Exclusive, None),
+        Mode::Shared => (ModeName::Shared, None),
+        Mode::Permit { limit } => (ModeName::Permit, Some(limit)),
+    }
+}
+
+/// The mode of those two fields.
+///
+/// # Errors
+/// `InvalidArgument` for a permit without a limit, or a limit without a permit.
+pub fn mode_of(mode: ModeName, limit: Option<u32>) -> Result<Mode> {
+    match (mode, limit) {
+        (ModeName::Exclusive, None) => Ok(Mode::Exclusive),
+        (ModeName::Shared, None) => Ok(Mode::Shared),
+        (ModeName::Permit, Some(limit)) if limit > 0 => Ok(Mode::Permit { limit }),
+        (ModeName::Permit, _) => Err(Error::invalid("mode permit needs a limit of at least 1")),
+        (_, Some(_)) => Err(Error::invalid("limit goes with mode permit only")),
+    }
+}
+
+/// The code of a revocation that was to meet one lease, which is gone: nothing has changed.
+pub const HOLDER_CHANGED: &str = "HOLDER_CHANGED";
+
+/// The code of an error in an answer.
+pub fn code(kind: ErrorKind) -> &'static str {
+    CODES.iter().find(|(known, _)| *known == kind).map_or("INTERNAL", |(_, code)| code)
+}
+
+/// The kind of error that a code stands for.
+pub fn kind(code: &str) -> Option<ErrorKind> {
+    CODES.iter().find(|(_, known)| *known == code).map(|(kind, _)| *kind)
+}
+
+const CODES: &[(ErrorKind, &str)] = &[
+    (ErrorKind::InvalidArgument, "INVALID_ARGUMENT"),
+    (ErrorKind::Unavailable, "UNAVAILABLE"),
+    (ErrorKind::Overloaded, "BUSY_RETRY"),
+    (ErrorKind::NetworkTimeout, "NETWORK_TIMEOUT"),
+    (ErrorKind::AuthFailed, "AUTH_FAILED"),
+    (ErrorKind::RateLimited, "RATE_LIMITED"),
+    (ErrorKind::Timeout, "TIMEOUT"),
+    (ErrorKind::Aborted, "ABORTED"),
+    (ErrorKind::Lost, "LOST"),
+    (ErrorKind::Mismatch, "MISMATCH"),
+    (ErrorKind::Deadlock, "DEADLOCK"),
+    (ErrorKind::Unsupported, "UNSUPPORTED"),
+    (ErrorKind::Internal, "INTERNAL"),
+];
+
+/// Why a lease is no more, as [`Gone::as_str`] prints it.
+pub fn gone(text: &str) -> Option<Gone> {
+    [Gone::Expired, Gone::NotFound, Gone::Superseded, Gone::Revoked]
+        .into_iter()
+        .find(|gone| gone.as_str() == text)
+}
+
+/// Whole milliseconds, rounded down: what a holder may count on.
+pub fn floor_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, rounded up: what is asked for.
+pub fn ceil_ms(time: Duration) -> u64 {
+    floor_ms(time).saturating_add(u64::from(!time.subsec_nanos().is_multiple_of(1_000_000)))
+}
+
+/// A lease id in a body.
+///
+/// # Errors
+/// `InvalidArgument` if it is missing or malformed.
+pub fn lease_id(text: &str) -> Result<LeaseId> {
+    if text.is_empty() {
+        return Err(Error::invalid("lease_id required"));
+    }
+    LeaseId::parse(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_holds_no_slash_and_no_dot() {
+        assert_eq!(segment("a/../b c"), "a%2F%2E%2E%2Fb%20c");
+        assert_eq!(segment("é%"), "%C3%A9%25");
+    }
+
+    #[test]
+    fn times_for_holders_are_rounded_down_and_what_is_asked_for_up() {
+        let time = Duration::from_micros(1_500);
+        assert_eq!((floor_ms(time), ceil_ms(time)), (1, 2));
+        assert_eq!(ceil_ms(Duration::from_millis(7)), 7);
+    }
+
+    #[test]
+    fn every_kind_has_a_code_of_its_own() {
+        for (expected, text) in CODES {
+            assert_eq!(kind(text), Some(*expected));
+            assert_eq!(code(*expected), *text);
+        }
+    }
+
+    /// What is read, written and read again says the same.
+    fn same<T: serde::Serialize + serde::de::DeserializeOwned>(input: &[u8]) {
+        let Ok(one) = serde_json::from_slice::<T>(input) else { return };
+        let text = serde_json::to_string(&one).expect("it is written");
+        let two: T = serde_json::from_str(&text).expect("what was written is read");
+        assert_eq!(serde_json::to_string(&two).expect("it is written"), text);
+    }
+
+    #[test]
+    fn fuzz_wire_requests() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_requests.txt"), |input| {
+            same::<Acquire>(input);
+            same::<Renew>(input);
+            same::<RenewMany>(input);
+            same::<Release>(input);
+            same::<Revoke>(input);
+            same::<Lookup>(input);
+        });
+    }
+
+    #[test]
+    fn fuzz_wire_answers() {
+        testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_answers.txt"), |input| {
+            same::<Acquired>(input);
+            same::<Busy>(input);
+            same::<Renewed>(input);
+            same::<LeaseGone>(input);
+            same::<Released>(input);
+            same::<Listed>(input);
+            same::<Found>(input);
+            same::<Capabilities>(input);
+            same::<Findings>(input);
+        });
+    }
+}

@@ -1,6 +1,7 @@
-//! Locks measured side by side, in one run: what `make bench-redis`, `make bench-postgres` and `make bench-server` share.
+//! Measures locks side by side, in one run: shared by `make bench-redis`, `make bench-postgres` and `make
+//! bench-server`.
 //!
-//! Everything that is compared takes turns ([`testkit::turns`]): the machine is never quite the same twice.
+//! Everything that is compared takes turns ([`testkit::turns`]), because the machine is never quite the same twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,11 +27,11 @@ pub trait Lock: Send + Sync {
 /// A lock that is held.
 #[async_trait]
 pub trait Held: Send {
-    /// Lets go of it, and waits for the answer.
+    /// Releases it, and waits for the answer.
     async fn release(self: Box<Self>);
 }
 
-/// [`uncontended`] pairs a second of several, in turns: round by round.
+/// [`uncontended`] pairs a second of several contenders, in turns, by round.
 pub async fn pairs_in_turns<const N: usize>(
     contenders: [&Arc<dyn Contender>; N],
     tasks: usize,
@@ -40,17 +41,17 @@ pub async fn pairs_in_turns<const N: usize>(
     in_turns_async(rounds, async |which: usize| uncontended(contenders[which], tasks, time).await).await
 }
 
-/// One thing that was measured, over all rounds.
+/// One measured thing, over all rounds.
 pub fn column<const N: usize>(rounds: &[[f64; N]], which: usize) -> Spread {
     Spread::of(rounds.iter().map(|round| round[which]))
 }
 
-/// One to another, over all rounds.
+/// The ratio of one to another, over all rounds.
 pub fn ratio<const N: usize>(rounds: &[[f64; N]], one: usize, other: usize) -> Spread {
     Spread::of(rounds.iter().map(|round| round[one] / round[other]))
 }
 
-/// Acquires and releases by so many tasks, each on a name of its own: pairs a second.
+/// Acquires and releases by this many tasks, each on its own name. Returns pairs a second.
 pub async fn uncontended(contender: &Arc<dyn Contender>, tasks: usize, time: Duration) -> f64 {
     let mut running = Vec::new();
     let count = Arc::new(AtomicU64::new(0));
@@ -60,7 +61,7 @@ pub async fn uncontended(contender: &Arc<dyn Contender>, tasks: usize, time: Dur
         let lock = contender.lock(&format!("own-{task}")).await;
         let (count, ready, stop) = (count.clone(), ready.clone(), stop.clone());
         running.push(tokio::spawn(async move {
-            lock.acquire().await.release().await; // whatever the first time costs
+            lock.acquire().await.release().await; // pay one-time costs first
             ready.wait().await;
             while !stop.load(Ordering::Relaxed) {
                 lock.acquire().await.release().await;
@@ -79,32 +80,33 @@ pub async fn uncontended(contender: &Arc<dyn Contender>, tasks: usize, time: Dur
     rate
 }
 
-/// What many tasks on one name came to. Times in milliseconds. Figures of several rounds are taken by [`of_rounds`].
+/// The result of many tasks on one name. Times in milliseconds. [`of_rounds`] combines several rounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Contention {
     /// Grants to another task than the one before, a second.
     pub hand_overs: f64,
-    /// Of all grants, those to the same task again, in percent.
+    /// The share of grants to the same task again, in percent.
     pub same_again: f64,
     /// From the call of release to the return of the next holder's acquire.
     pub hand_over: f64,
     pub wait_p50: f64,
     pub wait_p99: f64,
     pub wait_max: f64,
-    /// Grants of the busiest task to those of the idlest.
+    /// The ratio of grants of the busiest task to those of the idlest.
     pub spread: f64,
-    /// What the probe took meanwhile.
+    /// How long the probe took meanwhile.
     pub probe: f64,
 }
 
-/// A figure of what one contender showed in several rounds.
+/// A figure of one contender over several rounds.
 pub fn of_rounds(rounds: &[Contention], figure: impl Fn(&Contention) -> f64) -> Spread {
     Spread::of(rounds.iter().map(figure))
 }
 
 const NOBODY: usize = usize::MAX;
 
-/// Lets so many tasks acquire and release one name, without holding it; a probe, a bare round trip, runs beside them.
+/// Lets this many tasks acquire and release one name, without holding it; a probe, a bare round trip, runs beside
+/// them.
 pub async fn contended<P, F>(
     contender: &Arc<dyn Contender>,
     tasks: usize,
@@ -187,13 +189,13 @@ where
     }
 }
 
-/// The time this process has had on all cores together.
+/// The processor time of this process on all cores together.
 pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The table of what has to be reached.
+/// The table of targets and results.
 #[derive(Debug)]
 pub struct Table {
     reached: bool,

@@ -1,4 +1,4 @@
-//! How to get into a server: a token and certificates, from options, environment and files.
+//! Access to a server: a token and certificates, from options, environment and files.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,27 +16,27 @@ const CACERT: &str = "LEASEHOLD_CACERT";
 const CERT: &str = "LEASEHOLD_CERT";
 const KEY: &str = "LEASEHOLD_KEY";
 
-/// What a command is told for getting into a server. A token is no option: it would show in `ps`.
+/// Options for access to a server. There is no option for the token: it would show in `ps`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AccessArgs {
-    /// For a server (https:): trust the authority in this file, in PEM, and no other. Unless given:
-    /// LEASEHOLD_CACERT. A token is taken from LEASEHOLD_TOKEN, or the file that LEASEHOLD_TOKEN_FILE names.
+    /// Trust only the certificate authority in this PEM file (for https: servers) [default: $LEASEHOLD_CACERT]. The
+    /// token comes from $LEASEHOLD_TOKEN, or from the file in $LEASEHOLD_TOKEN_FILE.
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     cacert: Option<PathBuf>,
-    /// For a server that wants one: our certificate, in PEM. Unless given: LEASEHOLD_CERT.
+    /// Client certificate in PEM, for servers that require one [default: $LEASEHOLD_CERT]
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     cert: Option<PathBuf>,
-    /// The key of our certificate, in PEM. Unless given: LEASEHOLD_KEY.
+    /// Private key of the client certificate, in PEM [default: $LEASEHOLD_KEY]
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     key: Option<PathBuf>,
 }
 
-/// What was found.
+/// The resolved access options.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
-    /// How to get into a server; `None` for other stores.
+    /// Access options of a server; `None` for other stores.
     pub(crate) server: Option<Options>,
-    /// Files, which a command that `run` starts is told of.
+    /// Files to pass on to the command that `run` starts.
     files: Vec<(&'static str, PathBuf)>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Access {
 }
 
 impl AccessArgs {
-    /// What applies to this store.
+    /// Finds the access options for this store.
     pub(crate) fn resolve(&self, url: &Url) -> Result<Access, Failure> {
         let given = [("--cacert", &self.cacert), ("--cert", &self.cert), ("--key", &self.key)];
         let given = given.iter().find(|(_, file)| file.is_some());
@@ -58,7 +58,7 @@ impl AccessArgs {
                     url.scheme()
                 )));
             }
-            // Whoever has a token wants a server: a lock on this machine alone would keep nobody else out.
+            // A set token means that the user wants a server: a local lock would not keep other machines out.
             let set = [TOKEN, TOKEN_FILE].into_iter().find(|name| variable(name).is_some());
             if let (Some(name), true) = (set, url.is_default) {
                 return Err(Failure::Usage(format!(
@@ -88,8 +88,8 @@ impl AccessArgs {
                     options.identity = Some((cert, key));
                 }
                 (None, None) => {}
-                (Some(_), None) => return Err(Failure::Usage("--cert goes with --key".into())),
-                (None, Some(_)) => return Err(Failure::Usage("--key goes with --cert".into())),
+                (Some(_), None) => return Err(Failure::Usage("`--cert` also needs `--key`".into())),
+                (None, Some(_)) => return Err(Failure::Usage("`--key` also needs `--cert`".into())),
             }
         } else if options.token.is_some() && !options.is_loopback() {
             say(&format!("leasehold: the token goes to {} without encryption; use https:", url.shown()));
@@ -100,8 +100,8 @@ impl AccessArgs {
 }
 
 impl Access {
-    /// What a command that `run` starts gets to know: files, by absolute paths. A token that is in the
-    /// environment stays there, one that is in a file stays in it.
+    /// Variables for a command that `run` starts: absolute paths of files. A token in the environment stays there, and
+    /// a token in a file stays in it.
     pub(crate) fn for_child(&self) -> impl Iterator<Item = (&'static str, Option<OsString>)> + '_ {
         self.files.iter().map(|(name, path)| (*name, Some(path.clone().into())))
     }
@@ -113,7 +113,7 @@ fn variable(name: &str) -> Option<OsString> {
 
 fn token(files: &mut Vec<(&'static str, PathBuf)>) -> Result<Option<String>, Failure> {
     let (text, whence) = if let Some(text) = variable(TOKEN) {
-        // What it holds is never repeated.
+        // Never print the contents.
         let text = text.into_string().map_err(|_| Failure::Usage(format!("{TOKEN} is not UTF-8")))?;
         (text, TOKEN.to_owned())
     } else if let Some(path) = variable(TOKEN_FILE) {
@@ -133,7 +133,7 @@ fn token(files: &mut Vec<(&'static str, PathBuf)>) -> Result<Option<String>, Fai
     Ok(Some(text.to_owned()))
 }
 
-/// A file that an option or a variable names, and that can be read.
+/// A readable file, named by an option or a variable.
 fn file(
     option: &Option<PathBuf>,
     name: &'static str,
@@ -142,7 +142,7 @@ fn file(
 ) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = option.clone().or_else(|| variable(name).map(PathBuf::from)) else { return Ok(None) };
     let path = absolute(&path, what)?;
-    // Read again by whoever uses it, who does not say which of the files it was.
+    // Read here first, because later errors do not say which file failed.
     std::fs::read(&path).map_err(|error| unreadable(what, &path, &error))?;
     files.push((name, path.clone()));
     Ok(Some(path))
@@ -156,10 +156,11 @@ fn unreadable(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::Usage(format!("cannot read {what} from {path:?}: {error}"))
 }
 
-/// Told and not refused, as with the file of a URL: in a container everybody may be one user.
+/// Warns about a token file that others can read, as for a URL file. Does not refuse it: in a container all users may
+/// be one.
 fn tell_if_open(path: &Path, what: &str) {
     let open = std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0);
     if open {
-        say(&format!("leasehold: others can read {what} in {path:?}: chmod 600 it"));
+        say(&format!("leasehold: others can read {what} in {path:?}; run chmod 600 on it"));
     }
 }

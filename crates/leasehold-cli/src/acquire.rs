@@ -1,4 +1,4 @@
-//! `leasehold acquire`: a lease as plain data, which nothing renews but `leasehold renew`.
+//! `leasehold acquire`: prints a lease as plain data. Only `leasehold renew` renews it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,10 +21,10 @@ Examples:
   leasehold acquire deploy -n > lease.json              The same with a file
   leasehold release --lease lease.json
 
-Nothing renews the lease but `leasehold renew`: after its ttl it is another's.
-`leasehold run` does all of this by itself. Needs a store with a ttl.
+Only `leasehold renew` renews the lease: after its ttl another client can take the
+lock. `leasehold run` does all of this by itself. Needs a store with a ttl.
 
-Exit status: 0 taken, 75 held or not had in time, 64 the store has no ttl.";
+Exit status: 0 taken, 75 held or the wait timed out, 64 the store has no ttl.";
 
 /// Take a lock and print its lease, for scripts.
 #[derive(Debug, clap::Args)]
@@ -37,16 +37,16 @@ pub(crate) struct Acquire {
     /// Do not wait: if the lock is held, exit 75.
     #[arg(short, long = "nonblock", conflicts_with = "wait")]
     no_wait: bool,
-    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    /// Wait at most this many seconds; fractions and units (500ms, 10m) are allowed.
     #[arg(short, long, value_name = "SECS", value_parser = duration::parse)]
     wait: Option<Duration>,
     /// How long the lease lasts unless renewed [default: 30s]
     #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// Who holds the lock, for others to see [default: host:pid of the caller]
+    /// Label that others see as the holder [default: host:pid of the caller]
     #[arg(long)]
     owner: Option<String>,
-    /// Whatever shall be seen with the lease.
+    /// Text to store and show with the lease.
     #[arg(long, value_name = "TEXT")]
     metadata: Option<String>,
     /// Print shell variables for `eval`.
@@ -60,8 +60,8 @@ pub(crate) struct Acquire {
 }
 
 pub(crate) fn run(args: Acquire) -> Result<ExitCode, Failure> {
-    // Before there is another thread. They stay blocked while the lease is printed: it is told of, or it is
-    // not there.
+    // Before any other thread starts. Signals stay blocked while the lease is printed, so that it is either printed or
+    // given back.
     let blocked = Blocked::new()?;
     crate::runtime()?.block_on(async { acquire(args, blocked.read()?).await })
 }
@@ -75,7 +75,7 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
     let lease = tokio::select! {
         biased;
         arrived = interrupt::leaving(&signals) => {
-            // The dropped attempt has left the queue, or given back what it got, when this is over.
+            // After this the dropped attempt has left the queue, or given back its lease.
             interrupt::part(&opened.locks).await;
             return Ok(interrupt::end(arrived));
         }
@@ -88,7 +88,7 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
     };
     let printed = if args.export { export(&lease) } else { print(&lease, args.output)? };
     if let Err(failure) = answer(&printed) {
-        // Nobody knows of it, so nobody could release it.
+        // The lease was never printed, so nobody else could release it.
         let _ = opened.locks.release(&lease).await;
         return Err(failure);
     }
@@ -108,7 +108,7 @@ async fn lease(args: &Acquire, locks: &Locks) -> Result<Option<Lease>, leasehold
     }
 }
 
-/// This process ends at once; who called it is the one to ask.
+/// This process ends at once, so the owner names its caller.
 fn owner(own: &str) -> String {
     let host = own.rsplit_once(':').map_or(own, |(host, _)| host);
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -138,7 +138,7 @@ fn export(lease: &Lease) -> String {
     variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value))).collect()
 }
 
-/// For a shell, whatever is in it.
+/// Quotes any text for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The definition of commands and options.
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -9,12 +9,12 @@ use crate::{acquire, completions, doctor, lease, list, revoke, wait};
 const EXAMPLES: &str = "\
 Examples:
   leasehold run backup -- ./backup.sh     Run a command under a lock
-  leasehold run -n backup -- ./backup.sh  Run it only if nobody else does
-  leasehold list                          Who holds what?
-  leasehold show backup                   Why is it locked, and who waits?
-  leasehold serve                         A lock server on 127.0.0.1:7420
-  leasehold doctor                        Is the store fit for it?
-  leasehold stores                        Which stores can this build open?";
+  leasehold run -n backup -- ./backup.sh  Run it only if the lock is free
+  leasehold list                          List the locks in use
+  leasehold show backup                   Show the holder and the queue
+  leasehold serve                         Start a lock server on 127.0.0.1:7420
+  leasehold doctor                        Check that the store is safe to use
+  leasehold stores                        List the stores this build can open";
 
 /// Distributed locks that can be trusted.
 #[derive(Debug, Parser)]
@@ -38,13 +38,13 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Man),
-    /// Load a server or a store, and check what it promises.
+    /// Put load on a server or a store, and check that it keeps its promises.
     Bench(Box<crate::bench::Bench>),
     /// Run the lock server.
     Serve(Box<crate::serve::Serve>),
-    /// Make tokens for the lock server.
+    /// Create access tokens for the lock server.
     Token(crate::token::Token),
-    /// Provoke the worst moments of a store, and judge what happened.
+    /// Test a store under faults, and check that it kept its promises.
     Torture(Box<crate::torture::Torture>),
     /// List the stores this build can open, and what each can do.
     Stores(Stores),
@@ -60,7 +60,7 @@ pub(crate) struct Stores {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 pub(crate) enum Output {
-    // No words of help on these: they would spread every option over several lines.
+    // No help on these values: it would spread every option over several lines.
     #[default]
     Table,
     Json,
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of examples as a shell would pass it, up to a pipe or a comment.
+    /// Splits a line of the examples as a shell would, up to a pipe or a comment.
     fn words(line: &str) -> Vec<String> {
         let line = line.trim().trim_start_matches("eval \"$(").replace(")\"", "  ");
         let line = line.split_once("  ").map_or(line.as_str(), |(call, _)| call);
@@ -90,7 +90,7 @@ mod tests {
         let mut commands = vec![Args::command()];
         let mut examples = 0;
         while let Some(mut command) = commands.pop() {
-            // Nobody reads the help of a hidden one.
+            // Hidden commands have no examples.
             commands.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
             let help = command.render_long_help().to_string();
             let name = command.get_name().to_owned();

@@ -1,5 +1,5 @@
-//! `leasehold bench`: many clients on a few locks, some of which renew for longer than a ttl and some of which stall
-//! past it, and a fenced resource that checks every write.
+//! `leasehold bench`: many clients on a few locks. Some renew for longer than a ttl, some stall past it, and a fenced
+//! resource checks every write.
 
 mod client;
 mod resource;
@@ -24,14 +24,14 @@ use client::{Client, Dice};
 use resource::Resource;
 use summary::{ClientFigures, Summary};
 
-/// How many runs may load a store at a time. Each takes the first set of names that no other has, so that runs that follow
-/// each other use the same names, and leave no more of them behind.
+/// How many runs may load a store at the same time. Each takes the first unused set of names, so that successive runs
+/// use the same names and leave no more behind.
 const RUNS: usize = 64;
 
-/// How long a set of names is kept for a run that was killed: about as long as what it has left in its queues.
+/// How long a set of names stays taken after its run was killed: about as long as the places it left in queues.
 const RUN_TTL: Duration = Duration::from_secs(15);
 
-/// Load a server or a store, and check what it promises.
+/// Put load on a server or a store, and check that it keeps its promises.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,51 +39,51 @@ Examples:
   leasehold bench --url http://127.0.0.1:7420 --clients 64 --locks 8
   leasehold bench --ttl 1 --hold 0.5    Every holder renews while the others wait
 
-It says which store it loads before it begins. Its locks are named bench/0/…, or by the next number
-while another run has those.
+Before it starts, bench prints which store it loads. Its locks are named bench/0/…, or with the
+next number while another run uses those.
 
-It ends with 70 if a promise was broken: two at once, a fence that did not rise, a lease that was
-gone before its time, or a release that ended a lease after it. A lease that is lost because
-everything took too long is counted, and is no such breach.")]
+Exit status: 70 if a promise was broken: two holders at once, a fence that did not rise, a lease
+that was gone before its ttl had passed, or a release that ended an expired lease. A lease lost
+because everything took too long is counted, but breaks no promise.")]
 pub(crate) struct Bench {
     #[command(flatten)]
     access: AccessArgs,
-    /// The server or the store. Unless given: LEASEHOLD_URL, then LEASEHOLD_URL_FILE, then memory:
+    /// The server or store to test [default: $LEASEHOLD_URL, then the file in $LEASEHOLD_URL_FILE, then memory:]
     #[arg(long, value_name = "URL", conflicts_with = "url_file", help_heading = "Store")]
     url: Option<String>,
-    /// A file that holds the URL, so that a password in it does not show in `ps`
+    /// File that contains the URL, to keep a password out of `ps`
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     url_file: Option<PathBuf>,
-    /// How many clients
+    /// Number of clients
     #[arg(long, default_value_t = 16, value_name = "N")]
     clients: usize,
-    /// How many locks they share
+    /// Number of locks they share
     #[arg(long, default_value_t = 4, value_name = "N")]
     locks: usize,
-    /// For how long
+    /// How long to run
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "TIME")]
     duration: Duration,
     /// The ttl of the leases
     #[arg(long, default_value = "2s", value_parser = duration::parse, value_name = "TIME")]
     ttl: Duration,
-    /// How long each holds its lock; it renews after each third of the ttl
+    /// How long each client holds a lock; it renews after each third of the ttl
     #[arg(long, default_value = "10ms", value_parser = duration::parse, value_name = "TIME")]
     hold: Duration,
-    /// How much longer or shorter, as a part of it
+    /// Vary --hold by up to this fraction
     #[arg(long, default_value_t = 0.2, value_name = "PART")]
     jitter: f64,
-    /// The part of the holders that stall past their ttl and write afterwards
+    /// Fraction of holders that stall past their ttl and write afterwards
     #[arg(long, default_value_t = 0.02, value_name = "PART")]
     failure_rate: f64,
-    /// The part of the holders that hold for one and a half ttls, and renew
+    /// Fraction of holders that hold for one and a half ttls, and renew
     #[arg(long, default_value_t = 0.01, value_name = "PART")]
     long_rate: f64,
-    /// How to print the figures
+    /// How to print the results
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
 }
 
-/// Runs the load; violations make it fail.
+/// Runs the load; fails if a promise was broken.
 pub(crate) fn run(args: Bench) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let summary = runtime.block_on(load(&args))?;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Bench) -> Result<Exit, Failure> {
 
 async fn load(args: &Bench) -> Result<Summary, Failure> {
     if args.clients == 0 || args.locks == 0 {
-        return Err(Error::invalid("there must be at least one client and one lock").into());
+        return Err(Error::invalid("`--clients` and `--locks` must be at least 1").into());
     }
     if args.duration.is_zero() {
         return Err(Error::invalid("--duration must be above zero").into());
@@ -113,7 +113,7 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     let resources: Arc<Vec<Resource>> = Arc::new((0..args.locks).map(|_| Resource::default()).collect());
     let names: Arc<Vec<String>> =
         Arc::new((0..args.locks).map(|n| format!("bench/{}/{n}", run.number)).collect());
-    // A ttl that the store does not take is a wrong call, and no error of the store's to be counted.
+    // If the store refuses the ttl, that is a usage error, not an error to count.
     if let Some(lease) = locks.leasing(&names[0]).ttl(args.ttl).try_acquire().await? {
         locks.release(&lease).await?;
     }
@@ -160,7 +160,7 @@ async fn load(args: &Bench) -> Result<Summary, Failure> {
     Ok(Summary::new(url.shown(), seen, &resources, args.clients, took))
 }
 
-/// The store that is to be loaded; one in memory if none is named.
+/// The store to load; a store in memory if none is named.
 fn named(args: &Bench) -> Result<Url, Failure> {
     let store = StoreArgs { url: args.url.clone(), url_file: args.url_file.clone(), ..StoreArgs::default() };
     if let Some(url) = store.named()? {
@@ -171,7 +171,8 @@ fn named(args: &Bench) -> Result<Url, Failure> {
     Ok(memory)
 }
 
-/// Says what is about to be loaded, and why, if it was not said in the call: it may be the one of production.
+/// Prints which store is about to be loaded and, unless the command line named it, where its URL came from: it may be
+/// the production store.
 fn announce(args: &Bench, url: &Url) {
     let variable = [url::URL, url::URL_FILE].into_iter().find(|name| std::env::var_os(name).is_some());
     let why = match variable {
@@ -184,7 +185,7 @@ fn announce(args: &Bench, url: &Url) {
     say(&format!("leasehold: bench loads {store}{why}: clients {clients}, locks {locks}, for {time}"));
 }
 
-/// A set of names that no other run uses, for as long as this lives.
+/// A set of names that no other run uses while this value lives.
 struct Run {
     number: usize,
     guard: Guard,
@@ -199,11 +200,12 @@ impl Run {
                 return Ok(Run { number, guard });
             }
         }
-        let line = format!("{RUNS} others load this store already; wait until one of them has ended");
+        let line =
+            format!("{RUNS} other bench runs already use this store; wait until one of them has ended");
         Err(Failure::Ended(Exit::Busy, line))
     }
 
-    /// Leaves the names to the next. A store that does not answer does so when the ttl has passed.
+    /// Frees the names for the next run. If the store does not answer, they are free after the ttl.
     async fn end(self) {
         let _ = self.guard.release().await;
     }

@@ -1,4 +1,4 @@
-//! `leasehold completions` and `leasehold man`: made from the same definition as the arguments.
+//! `leasehold completions` and `leasehold man`: generated from the argument definitions.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ Examples:
   leasehold completions zsh > ~/.zfunc/_leasehold
   leasehold completions fish > ~/.config/fish/completions/leasehold.fish")]
 pub(crate) struct Completions {
-    /// For which shell.
+    /// The shell.
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Completions {
     after_help = "Examples:\n  leasehold man | man -l -\n  leasehold man --dir /usr/local/share/man/man1"
 )]
 pub(crate) struct Man {
-    /// Write the pages of all commands into this directory, which is made if it is not there.
+    /// Write the pages of all commands into this directory; created if missing.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -42,7 +42,8 @@ pub(crate) fn completions(args: &Completions) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// `torture` without its hidden subcommand, which the generated scripts would offer all the same; others as they are.
+/// Removes the hidden subcommand of `torture`, which the generated scripts would offer; leaves other commands
+/// unchanged.
 fn without_hidden(command: Command) -> Command {
     if command.get_name() != "torture" {
         return command;

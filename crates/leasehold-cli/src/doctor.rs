@@ -1,6 +1,6 @@
-//! `leasehold doctor`: what this store gives, as it is set up, and what it risks.
+//! `leasehold doctor`: what this store guarantees as it is set up, and which risks it has.
 //!
-//! What is true of every store is tried out here; what is special to one, the library knows.
+//! The checks for every store are here; those for one kind of store are in the library.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,27 +17,27 @@ use crate::store::{self, Store};
 use crate::url::StoreArgs;
 use crate::{duration, interrupt, table, view};
 
-/// Round trips that are measured; the middle one is told.
+/// Number of measured round trips; the median is reported.
 const TRIPS: usize = 9;
 
-/// Above this a wall clock is worth a word: fences that lost their counter rest on it.
+/// A greater offset of the wall clock is reported: fences that lost their counter rely on the clock.
 const OFFSET: u64 = 1_000;
 
-/// Above this a round trip is worth a word: it is a good part of a renewal's time.
+/// A slower round trip is reported: it takes a good part of the time for a renewal.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// Within this a store that works has granted a lock, however loaded; one that does not is not asked for longer.
+/// A working store, however loaded, grants a lock within this time. After that the check gives up.
 const GRANTED: Duration = Duration::from_secs(5);
 
-/// How many names it may use: always the first that is free, so that a probe that looks every few seconds leaves one name
-/// behind and not one each time. More than one, because others may look at the same time, or were killed while they did.
+/// How many probe names there are. The first free one is used, so that a check that runs every few seconds leaves one
+/// name behind, not one each time. More than one, because checks may run at the same time, or be killed.
 const PROBES: usize = 8;
 
-/// Look at a store: does it work, what does it promise, what does it risk?
+/// Check a store: whether it works, what it promises, what is risky.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Takes and releases a lock of its own, named leasehold-doctor-0, or the next number
-where others look too, up to 7; touches no other.
+Takes and releases its own lock, named leasehold-doctor-0 (up to -7 while other
+checks run); touches no other lock.
 
 Exit status: 0 no risk to safety, 1 a risk to safety, 69 the store does not work.
 
@@ -51,7 +51,7 @@ pub(crate) struct Doctor {
     /// How to print the findings.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
-    /// The store, as --url.
+    /// The store to check, same as --url.
     #[arg(value_name = "URL", conflicts_with_all = ["url", "url_file"])]
     place: Option<String>,
 }
@@ -61,11 +61,11 @@ pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
         args.store.url = Some(url);
     }
     let mut opened = store::open(&args.store).await?;
-    // That it gives no fences is a finding.
+    // A store without fences is reported as a finding.
     opened.locks = opened.locks.with_options(|options| options.allow_unfenced = true);
     let mut findings = vec![Finding::ok(format!("{} is there", opened.url.shown()))];
     let failure = try_out(&opened, &mut findings).await.err();
-    // How it is set up may be why it does not work.
+    // The setup may explain why the store does not work.
     match (special(&opened).await, &failure) {
         (Ok(known), _) => findings.extend(known),
         (Err(error), None) => return Err(error.into()),
@@ -91,7 +91,7 @@ pub(crate) async fn run(mut args: Doctor) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What is true of every store.
+/// The checks that apply to every store.
 async fn try_out(opened: &Store, findings: &mut Vec<Finding>) -> Result<(), Failure> {
     findings.extend(speed(&opened.locks).await?);
     findings.extend(exclusion(opened).await?);
@@ -99,7 +99,7 @@ async fn try_out(opened: &Store, findings: &mut Vec<Finding>) -> Result<(), Fail
     Ok(())
 }
 
-/// A lock for trying things out: its name, and how long it took to get.
+/// A lock for the checks: its name, and how long it took to get.
 struct Probe {
     name: String,
     guard: Guard,
@@ -107,7 +107,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// Takes the first that nobody else uses, soon, or says what is in the way.
+    /// Takes the first probe lock that is free, or returns what prevents it.
     async fn take(locks: &Locks) -> Result<Self, Failure> {
         for number in 0..PROBES {
             let name = probe_name(number);
@@ -115,7 +115,7 @@ impl Probe {
             match locks.mutex(&name).try_lock().await {
                 Ok(Some(guard)) => return Ok(Probe { name, guard, took: start.elapsed() }),
                 Ok(None) if number + 1 < PROBES => {}
-                // The last one, or a store that is not well: that may be over soon.
+                // The last name, or a store with a passing problem.
                 Ok(None) | Err(_) => {
                     let (start, guard) = (Instant::now(), take(locks, &name).await?);
                     return Ok(Probe { name, guard, took: start.elapsed() });
@@ -126,7 +126,7 @@ impl Probe {
     }
 }
 
-/// This lock, soon, or what is in the way.
+/// Takes this lock, or returns what prevents it.
 async fn take(locks: &Locks, name: &str) -> Result<Guard, Failure> {
     locks.mutex(name).try_lock_for(GRANTED).await?.ok_or_else(not_granted)
 }
@@ -135,7 +135,7 @@ fn not_granted() -> Failure {
     Failure::Ended(Exit::Store, "a lock that nobody but `leasehold doctor` uses was not granted".into())
 }
 
-/// What only this kind of store can tell.
+/// The findings that only this kind of store can give.
 async fn special(opened: &Store) -> Result<Vec<Finding>, leasehold::Error> {
     match &opened.access.server {
         Some(server) => Http::open(server.clone()).await?.findings().await,
@@ -147,7 +147,7 @@ fn probe_name(number: usize) -> String {
     format!("leasehold-doctor-{number}")
 }
 
-/// How long it takes to look and to take and release a lock, and what the store's clock says.
+/// Measures how long a look, and taking and releasing a lock, take; and reads the store's clock.
 async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
     let mut trips = Vec::new();
     for _ in 0..TRIPS {
@@ -186,9 +186,9 @@ async fn speed(locks: &Locks) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// Whether a lock that is held keeps another out, and the next fence is higher.
+/// Checks that a held lock keeps another client out, and that the next fence is higher.
 async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
-    // A second client, as another process would be.
+    // A second client, like another process.
     let other = opened.again().await?.locks.with_options(|options| options.allow_unfenced = true);
     let Probe { name, guard: first, .. } = Probe::take(&opened.locks).await?;
     let second = other.mutex(&name).try_lock().await?;
@@ -197,7 +197,7 @@ async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     let fence = first.fence();
     first.release().await?;
     let next = take(&other, &name).await?;
-    // That there are none is told elsewhere.
+    // A store without fences is reported elsewhere.
     let fenced = opened.locks.info().fenced;
     let rises = !fenced || next.fence() > fence;
     next.release().await?;
@@ -218,7 +218,7 @@ async fn exclusion(opened: &Store) -> Result<Vec<Finding>, Failure> {
     }])
 }
 
-/// What the store says of itself.
+/// The store's abilities, as findings.
 fn promises(locks: &Locks) -> Vec<Finding> {
     let info = locks.info();
     let mut findings = vec![
@@ -266,7 +266,7 @@ fn print(findings: &[Finding], verdict: &str) -> String {
         let (mark, paint) = match finding.level {
             Level::Ok => ("ok  ", "32"),
             Level::Risk => ("RISK", "31"),
-            // A newer library may know more than this program has words for.
+            // A newer library may have values that this program does not know.
             _ => ("note", "33"),
         };
         let mark = if colour { format!("\x1b[{paint}m{mark}\x1b[0m") } else { mark.to_owned() };

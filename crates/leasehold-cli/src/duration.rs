@@ -1,8 +1,8 @@
-//! Durations as people type them: `30`, `1.5`, `500ms`, `10m`, `1h30m` is not one.
+//! Durations as people type them: `30`, `1.5`, `500ms`, `10m`. `1h30m` is not accepted.
 
 use std::time::Duration;
 
-/// A number of seconds, fractions allowed, or a number with one of the units ms, s, m, h, d.
+/// A number of seconds, with fractions, or a number with one of the units ms, s, m, h, d.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! The exit codes, and the one table from what went wrong to what the shell sees.
+//! The exit codes, and the one table from error to exit code.
 //!
 //! The numbers are those of BSD's `sysexits.h` where it has one; 79 is the first it leaves free.
 
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use leasehold::ErrorKind;
 
-/// How the program ends, unless it ran a command, whose code it then passes on.
+/// How the program ends, unless it ran a command and passes on that command's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
@@ -48,19 +48,19 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Exit::Success => "done",
-            Exit::Risk => "doctor has found a risk to safety",
-            Exit::Usage => "the call is wrong, or the store cannot do that",
+            Exit::Risk => "doctor found a risk to safety",
+            Exit::Usage => "wrong usage, or the store does not support this",
             Exit::Store => "the store cannot be reached or does not work",
-            Exit::Internal => "a bug, or something foreign in the store",
+            Exit::Internal => "a bug, or unexpected data in the store",
             Exit::Output => "the answer could not be written",
-            Exit::Busy => "somebody else holds the lock, or the wait timed out",
+            Exit::Busy => "another client holds the lock, or the wait timed out",
             Exit::NotAllowed => "the store refused the credentials or the permission",
             Exit::Lost => "the lease was lost",
-            Exit::Violated => "torture has found a broken promise",
-            Exit::Vacuous => "torture has shown nothing, because too little happened",
+            Exit::Violated => "torture found a broken promise",
+            Exit::Vacuous => "torture proved nothing, because too little happened",
             Exit::Outlived => "the lease was lost, and the command could not be killed in time",
             Exit::CannotRun => "the command to run cannot be run",
-            Exit::NotFound => "the command to run is not there",
+            Exit::NotFound => "the command to run was not found",
         }
     }
 }
@@ -76,20 +76,20 @@ impl From<ErrorKind> for Exit {
         match kind {
             ErrorKind::Timeout => Exit::Busy,
             ErrorKind::Lost => Exit::Lost,
-            // `ErrorKind::Overloaded` is a store that is overloaded, not a lock that is held: whoever tells
-            // 75 from 69 must not take a broken store for contention.
+            // `ErrorKind::Overloaded` means an overloaded store, not a held lock. Scripts tell 75 from 69, and must
+            // not take a broken store for contention.
             ErrorKind::Unavailable
             | ErrorKind::Overloaded
             | ErrorKind::NetworkTimeout
             | ErrorKind::RateLimited => Exit::Store,
             ErrorKind::AuthFailed => Exit::NotAllowed,
-            // Deadlock is here because 75 invites a repeat, which would wait for itself again.
+            // Deadlock is here because 75 invites a retry, which would wait for itself again.
             ErrorKind::InvalidArgument
             | ErrorKind::Mismatch
             | ErrorKind::Deadlock
             | ErrorKind::Unsupported => Exit::Usage,
-            // Nothing here cancels a call and then reports it, so an Aborted that gets this far is a bug;
-            // so is a kind that this table does not know.
+            // No command cancels a call and then reports it, so an `Aborted` that arrives here is a bug; so is an
+            // unknown kind.
             ErrorKind::Aborted | ErrorKind::Internal | _ => Exit::Internal,
         }
     }

@@ -1,4 +1,4 @@
-//! Leaving at once when a signal says that nobody wants us to wait any more, with nothing left in the queue.
+//! Leaves a wait at once when a signal ends it, without leaving a place in the queue.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use nix::sys::signal::Signal;
 
 use crate::run::signals::{self, Arrived, Signals};
 
-/// How long leaving a queue, or giving back a lease that is lost, is tried when we are to go at once.
+/// How long to try to leave a queue, or to give back a lost lease, when the process must end at once.
 pub(crate) const PARTING: Duration = Duration::from_secs(1);
 
-/// Resolves when a signal says that nobody wants us to wait any more.
+/// Resolves when a signal asks this process to end.
 pub(crate) async fn leaving(signals: &Signals) -> Arrived {
     loop {
         let arrived = signals.next().await;
@@ -23,22 +23,21 @@ pub(crate) async fn leaving(signals: &Signals) -> Arrived {
     }
 }
 
-/// Waits until an attempt that was dropped has left the queue, but no longer than somebody who wants us to
-/// go would.
+/// Waits until a dropped attempt has left the queue, but only briefly: the user wants the process to end.
 pub(crate) async fn part(locks: &Locks) {
     let _ = tokio::time::timeout(PARTING, locks.close()).await;
 }
 
-/// Ends as what has arrived wants it.
+/// Ends the process as the signal asks.
 pub(crate) fn end(arrived: Arrived) -> ExitCode {
     if arrived.by_terminal && arrived.signal == Signal::SIGINT {
-        // A shell script ends on Ctrl-C only if what it runs dies of it.
+        // A shell script ends on Ctrl-C only if the command it runs dies of it.
         signals::take(arrived.signal);
     }
     by_signal(arrived.signal as i32)
 }
 
-/// The code of a shell for what ended by a signal.
+/// The shell's exit code for a process that a signal ended.
 pub(crate) fn by_signal(signal: i32) -> ExitCode {
     // A signal's number is below 65.
     ExitCode::from(128u8.saturating_add(u8::try_from(signal).unwrap_or(127)))

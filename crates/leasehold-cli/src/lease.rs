@@ -1,4 +1,5 @@
-//! `leasehold renew` and `leasehold release`: by lease, which is a secret and never an argument.
+//! `leasehold renew` and `leasehold release`: they take the lease from a file or a variable, because its id is secret
+//! and must not be an argument.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -18,13 +19,13 @@ use crate::{duration, store, view};
 /// The variable that holds a lease id.
 const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
 
-/// Which lease.
+/// Options that say which lease.
 #[derive(Debug, clap::Args)]
 struct LeaseArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// A file with the lease as `acquire` printed it, or with a lease id; - for standard input. Unless
-    /// given: LEASEHOLD_LEASE_ID.
+    /// File with the lease as `acquire` printed it, or with a lease id; - for standard input [default: the lease id in
+    /// $LEASEHOLD_LEASE_ID]
     #[arg(long, value_name = "FILE")]
     lease: Option<PathBuf>,
     /// How to print the answer.
@@ -40,7 +41,7 @@ struct LeaseArgs {
 pub(crate) struct Renew {
     #[command(flatten)]
     lease: LeaseArgs,
-    /// How long it shall last from now [default: what it was taken for, or 30s]
+    /// The ttl from now on [default: that of the lease if known, else 30s]
     #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
     ttl: Option<Duration>,
 }
@@ -55,7 +56,7 @@ pub(crate) struct Release {
     lease: LeaseArgs,
 }
 
-/// A lease, or all that is known of it.
+/// A lease, or only its id.
 enum Known {
     Lease(Box<Lease>),
     Id(LeaseId),
@@ -85,13 +86,11 @@ impl LeaseArgs {
         let text = text.trim();
         if text.starts_with('{') {
             let lease = serde_json::from_str(text);
-            return lease
-                .map(Known::Lease)
-                .map_err(|error| Failure::Usage(format!("that is no lease: {error}")));
+            return lease.map(Known::Lease).map_err(|error| Failure::Usage(format!("not a lease: {error}")));
         }
         LeaseId::parse(text).map(Known::Id).map_err(|_| {
             Failure::Usage(
-                "that is no lease: neither what `leasehold acquire` prints nor a lease id of 22 characters"
+                "not a lease: expected the output of `leasehold acquire`, or a lease id of 22 characters"
                     .into(),
             )
         })
@@ -120,7 +119,7 @@ pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
             Ok(Exit::Success.into())
         }
         Renewed::Gone(gone) => refused(args.lease.output, "renewed", gone),
-        _ => Err(Failure::Ended(Exit::Internal, "the store gave an answer that is not known".into())),
+        _ => Err(Failure::Ended(Exit::Internal, "the store gave an unknown answer".into())),
     }
 }
 
@@ -140,7 +139,7 @@ pub(crate) async fn release(args: Release) -> Result<ExitCode, Failure> {
             Ok(Exit::Success.into())
         }
         Released::Gone(gone) => refused(args.lease.output, "released", gone),
-        _ => Err(Failure::Ended(Exit::Internal, "the store gave an answer that is not known".into())),
+        _ => Err(Failure::Ended(Exit::Internal, "the store gave an unknown answer".into())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `leasehold list` and `leasehold show`: who holds what, and who waits.
+//! `leasehold list` and `leasehold show`: holders and waiters.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::url::StoreArgs;
 use crate::{duration, store, table, view};
 
-/// Names asked for at a time.
+/// Names per request.
 const PAGE: usize = 200;
 
 /// List the locks that are held or waited for.
@@ -25,12 +25,12 @@ pub(crate) struct List {
     /// How to print the answer.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
-    /// Only names that begin with this.
+    /// Only names that start with this.
     #[arg(default_value = "")]
     prefix: String,
 }
 
-/// Show why a name is locked: since when, by whom, and who waits.
+/// Show who has a lock, since when, and its queue of waiters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  leasehold show nightly-report")]
 pub(crate) struct Show {
@@ -43,7 +43,7 @@ pub(crate) struct Show {
     name: String,
 }
 
-/// Everything in use that begins like this.
+/// All names in use that start with this prefix.
 pub(crate) async fn all(locks: &Locks, prefix: &str) -> Result<Vec<NameInfo>, leasehold::Error> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
@@ -56,13 +56,13 @@ pub(crate) async fn all(locks: &Locks, prefix: &str) -> Result<Vec<NameInfo>, le
     }
 }
 
-/// Opens a store whose names others than their holders can list.
+/// Opens a store whose names can be listed by others than their holders.
 pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
     let opened = store::open(args).await?;
     let scheme = opened.locks.info().scheme;
     if scheme == "postgres+advisory" {
         return Err(Failure::Usage(format!(
-            "{scheme}: has keys and no names, so that they cannot be listed; ask for one with `leasehold show NAME`"
+            "{scheme}: stores keys instead of names, so it cannot list names; look at one with `leasehold show NAME`"
         )));
     }
     Ok(opened)
@@ -84,14 +84,14 @@ pub(crate) async fn list(args: List) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// How long a lease lasts, and whether it can last any longer.
+/// How long a lease lasts, and whether it can be renewed.
 fn left(holder: &view::Holder) -> String {
     let left = holder.left().map_or("while it lives".into(), duration::show);
     if holder.revoked { left + ", revoked" } else { left }
 }
 
 fn rows(names: &[view::Name]) -> String {
-    // What matters most first: a narrow terminal shows less.
+    // The most important columns first: a narrow terminal shows fewer.
     const HEAD: [&str; 7] = ["NAME", "OWNER", "LEFT", "WAITING", "HELD FOR", "MODE", "FENCE"];
     let mut lines = vec![HEAD.map(String::from)];
     for name in names {

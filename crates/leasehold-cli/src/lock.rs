@@ -1,4 +1,4 @@
-//! Taking a lock in the way the arguments say.
+//! Takes a lock as the arguments say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use crate::report::Failure;
 use crate::store::Store;
 use crate::table;
 
-/// How long a lease lasts unless renewed or told otherwise.
+/// The default ttl of a lease.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// How long the store may take to say who holds what was not had, and how much longer than a limit it may keep us.
+/// How long the store may take to name the holder, and by how much an answer may exceed the wait limit.
 pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 /// How a lock is shared.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct ModeArgs {
-    /// Share it with others that share it.
+    /// Share the lock with other --shared holders.
     #[arg(short, long)]
     shared: bool,
-    /// Hold it alone, which is what happens unless told otherwise.
+    /// Hold the lock alone; this is the default.
     #[arg(short = 'x', long, visible_short_alias = 'e', conflicts_with = "shared")]
     exclusive: bool,
-    /// Let at most N hold it at a time; all users of the name must say the same number.
+    /// Let at most N clients hold the lock at once; all users of the name must give the same N.
     #[arg(long, value_name = "N", conflicts_with_all = ["shared", "exclusive"])]
     limit: Option<u32>,
 }
@@ -40,7 +40,7 @@ impl ModeArgs {
     }
 }
 
-/// A guard, or `None` if it was not had in time. No time: for ever.
+/// A guard, or `None` if the lock was not free in time. Without a time limit, waits for ever.
 pub(crate) async fn acquire(
     locks: &Locks,
     name: &str,
@@ -57,19 +57,19 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Who holds the name, or one of those who do.
+/// The owner of the lock, or one of several owners.
 pub(crate) async fn holder(locks: &Locks, name: &str) -> Result<Option<Arc<str>>> {
     let info = locks.inspect(name).await?;
     Ok(info.holders.first().map(|holder| Arc::clone(&holder.owner)))
 }
 
-/// Who holds what was not had in time, if that can be known: a token may let its owner take locks and not look at them.
-/// That somebody does has been said by the store itself.
+/// The holder of a lock that was not free in time, if known: a token may allow taking locks but not looking at them.
+/// The store itself has said that the lock is held.
 pub(crate) async fn keeper(locks: &Locks, name: &str) -> Option<Arc<str>> {
     tokio::time::timeout(ANSWER, holder(locks, name)).await.ok()?.ok()?
 }
 
-/// That somebody holds it, in words.
+/// The error for a lock that is held.
 pub(crate) fn held(opened: &Store, name: &str, still: &str, owner: Option<&str>) -> Failure {
     let by = owner.map(|owner| format!(" by {}", table::plain(owner))).unwrap_or_default();
     Failure::Ended(Exit::Busy, format!("{name:?} on {} is {still}held{by}", opened.url.shown()))

@@ -1,4 +1,9 @@
-//! The `leasehold` command line: parse, run one command, exit with a code from one table.
+//! The `leasehold` command line: parses, runs one command, and exits with a code from one table.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command line of leasehold builds on Linux only: it follows a command's processes through pidfds and /proc"
+);
 
 mod access;
 mod acquire;
@@ -35,8 +40,8 @@ use crate::exit::Exit;
 use crate::report::Failure;
 
 fn main() -> ExitCode {
-    // `run` starts itself so for every command. By the first argument alone: building the parser of all subcommands would
-    // be a part of what that costs.
+    // `run` starts this program for every command. Check only the first argument: building the parser of all
+    // subcommands would make that start slower.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == run::child::BECOME) {
         return run::child::become_command(arguments);
@@ -70,8 +75,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Where the commands run: on the main thread, which `run` relies on.
+/// The runtime for all commands, on the main thread, as `run` requires.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::system("no runtime can be had", error))
+    runtime.map_err(|error| Failure::system("cannot start the async runtime", error))
 }

@@ -1,4 +1,4 @@
-//! What a person is told when a command fails.
+//! The message a user reads when a command fails.
 
 use std::error::Error as _;
 use std::io::{self, Write};
@@ -8,15 +8,15 @@ use crate::exit::Exit;
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The library said so.
+    /// An error from the library.
     Lock(leasehold::Error),
-    /// The same, about the store that is shown like this.
+    /// An error from the library about the store with this displayed URL.
     Store(String, leasehold::Error),
-    /// The answer could not be written.
+    /// The output could not be written.
     Output(io::Error),
-    /// The call is wrong.
+    /// Wrong usage.
     Usage(String),
-    /// It ended in another way that has a code.
+    /// Another failure, with its exit code.
     Ended(Exit, String),
 }
 
@@ -33,17 +33,17 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// A fault of the system that is no answer of the store.
+    /// A system error that did not come from the store.
     pub(crate) fn system(what: &str, error: impl Into<io::Error>) -> Self {
         Failure::Ended(Exit::Internal, format!("{what}: {}", error.into()))
     }
 
-    /// What happened, in one line, and how to exit; `None` if there is nothing to tell.
+    /// The one-line message and the exit code; no message if there is nothing to say.
     pub(crate) fn describe(&self) -> (Exit, Option<String>) {
         match self {
             Failure::Lock(error) => (error.kind().into(), Some(whole(error))),
             Failure::Store(store, error) => (error.kind().into(), Some(format!("{store}: {}", whole(error)))),
-            // The reader went away having seen enough, as `head` does; that is not a failure.
+            // The reader closed the pipe having seen enough, as `head` does; that is not a failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => (Exit::Success, None),
             Failure::Output(error) => (Exit::Output, Some(format!("cannot write the answer: {error}"))),
             Failure::Usage(line) => (Exit::Usage, Some(line.clone())),
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// Says on one line of stderr what happened, and returns how to exit.
+    /// Prints the message on stderr and returns the exit code.
     pub(crate) fn report(&self) -> Exit {
         let (exit, line) = self.describe();
         if let Some(line) = line {
@@ -61,7 +61,7 @@ impl Failure {
     }
 }
 
-/// An error with all its causes.
+/// An error with all its causes, as text.
 pub(crate) fn whole(error: &leasehold::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
@@ -72,13 +72,12 @@ pub(crate) fn whole(error: &leasehold::Error) -> String {
     line
 }
 
-/// One line on stderr. With stderr gone there is nobody left to tell, and the exit code still says it;
-/// `eprintln!` would panic.
+/// Prints a line on stderr. If stderr is closed, the exit code still tells; `eprintln!` would panic.
 pub(crate) fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Writes the answer of a command. Not `print!`, which panics when the reader has gone away.
+/// Prints a command's output. Not `print!`, which panics when the reader has closed the pipe.
 pub(crate) fn answer(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
@@ -86,7 +85,7 @@ pub(crate) fn answer(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what clap has to say: help and version are answers, everything else is a wrong call.
+/// Prints clap's message: help and version are output, everything else is wrong usage.
 pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
     if error.use_stderr() {
         let _ = error.print();

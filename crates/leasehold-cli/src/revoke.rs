@@ -1,4 +1,4 @@
-//! `leasehold revoke`: taking a lock away.
+//! `leasehold revoke`: takes a lock away from its holder.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
@@ -13,19 +13,19 @@ use crate::report::{Failure, answer};
 use crate::url::StoreArgs;
 use crate::{store, table, view};
 
-/// Take a lock away from whoever holds it.
+/// Take a lock away from its holder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Renewals are refused from here on, so that the lock passes on when its ttl has
-passed; the holder learns of it at its next renewal, and `leasehold run` then
-asks its command to end. With --now it is free at once, while the old holder may
-still be at work: only its fence tells what it protects to refuse it.
+The store refuses renewals from now on, so the lock is free when its ttl has
+passed. The holder notices at its next renewal; `leasehold run` then asks its
+command to end. With --now the lock is free at once, while the old holder may
+still be working: only a check of its fence keeps out its writes.
 
-Without --yes it asks, and then revokes the holders it has seen and no others: of
-more than a hundred, the oldest hundred.
+Without --yes, the command shows the holders, asks, and revokes only those shown:
+of more than a hundred, the oldest hundred.
 
-Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot;
-75 others hold it by now, or nobody does, and nothing was revoked.
+Exit status: 0 revoked, or nobody held it; 64 not confirmed, or the store cannot
+revoke; 75 nothing was revoked, because the holders shown no longer hold it.
 
 Examples:
   leasehold revoke nightly-report
@@ -33,10 +33,10 @@ Examples:
 pub(crate) struct Revoke {
     #[command(flatten)]
     store: StoreArgs,
-    /// Free it at once, without waiting for the ttl.
+    /// Free the lock at once, without waiting for the ttl.
     #[arg(long)]
     now: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
     /// How to print the answer.
@@ -71,9 +71,9 @@ pub(crate) async fn run(args: Revoke) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// Revokes the leases that the question named. A holder who came after it keeps the lock.
+/// Revokes the leases shown in the question. A holder that came later keeps the lock.
 async fn revoke_only(args: &Revoke, locks: &Locks, seen: &[HolderInfo]) -> Result<u64, Failure> {
-    // In a quorum readers may share a fence.
+    // In a quorum, readers may share a fence.
     let fences: BTreeSet<Fence> = seen.iter().map(|holder| holder.grant.fence).collect();
     let mut leases = 0;
     for fence in fences {
@@ -89,7 +89,9 @@ async fn revoke_only(args: &Revoke, locks: &Locks, seen: &[HolderInfo]) -> Resul
 fn ask(args: &Revoke, seen: &NameInfo) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::Usage("there is nobody to ask: say --yes to revoke without a question".into()));
+        return Err(Failure::Usage(
+            "cannot ask for confirmation, because standard input is not a terminal; use `--yes`".into(),
+        ));
     }
     let held = match seen.holders.as_slice() {
         [] => "held by nobody".to_owned(),

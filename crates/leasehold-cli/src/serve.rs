@@ -1,4 +1,4 @@
-//! `leasehold serve`: the lock server, from flags, environment and a file.
+//! `leasehold serve`: the lock server, configured by flags, environment and a file.
 
 mod addresses;
 mod config;
@@ -24,81 +24,81 @@ use crate::warnings;
 
 use addresses::{Addresses, urls};
 
-/// How long the look at how the store is set up may take when the server starts: nobody is served meanwhile.
+/// How long the examination of the store's setup may take at start: nobody is served meanwhile.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How long what is still under way may take when all else has ended, such as the lookup of a name.
+/// How long remaining work, such as the lookup of a name, may take when all else has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
   leasehold serve                            In ./leasehold.db, on 127.0.0.1:7420
-  leasehold serve --store redis://localhost  Before Redis; several are as one
-  leasehold serve --listen 0.0.0.0:7420 --tokens FILE  For others, with a token
-  leasehold serve --check                    Is everything in order? Then end
+  leasehold serve --store redis://localhost  Leases in Redis; servers can share it
+  leasehold serve --listen 0.0.0.0:7420 --tokens FILE  For other machines, with tokens
+  leasehold serve --check                    Check the settings and exit
 
-SIGTERM and SIGINT end it within 5 seconds: whoever waits gets a retryable error.
-SIGHUP reads tokens and certificates again; the log says whether that went well.";
+SIGTERM and SIGINT stop the server within 5 seconds: waiting clients get a
+retryable error. SIGHUP makes it read tokens and certificates again; the log says
+whether it could.";
 
 /// Run the lock server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
-    /// Where leases are kept [default: sqlite:leasehold.db]
+    /// The store that keeps the leases [default: sqlite:leasehold.db]
     #[arg(long, env = "LEASEHOLD_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
-    /// Where to listen; of a name, on all its addresses [default: 127.0.0.1:7420]
+    /// Address to listen on; for a host name, all its addresses [default: 127.0.0.1:7420]
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]
     listen: Option<String>,
-    /// An address of their own for /metrics and the dashboard; locks cannot be taken there
+    /// Serve /metrics and the dashboard only on this separate address; locks cannot be taken there
     #[arg(long, env = "LEASEHOLD_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<String>,
-    /// Who may do what, as `leasehold token create` writes it
+    /// Token file, as written by `leasehold token create`
     #[arg(long, env = "LEASEHOLD_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Listen to everybody without tokens
+    /// Accept every client without a token, also from other machines
     #[arg(long, env = "LEASEHOLD_INSECURE_NO_AUTH", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     insecure_no_auth: Option<bool>,
-    /// The certificate and its chain, in PEM
+    /// Certificate chain of the server, in PEM
     #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, in PEM
+    /// Private key of the certificate, in PEM
     #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Let in only clients with a certificate of this authority
+    /// Accept only clients with a certificate from this authority
     #[arg(long, env = "LEASEHOLD_TLS_CLIENT_CA", value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// A host name under which the server may be addressed without tokens; may be given several times,
-    /// or with commas
+    /// Host name under which clients may address a server without tokens; repeat it or separate several with commas
     #[arg(long, env = "LEASEHOLD_HOST", value_name = "NAME", value_delimiter = ',')]
     host: Vec<String>,
-    /// The namespace of all names in the store [default: leasehold]
+    /// Namespace of all names in the store [default: leasehold]
     #[arg(long, env = "LEASEHOLD_NAMESPACE", value_name = "TEXT")]
     namespace: Option<String>,
-    /// The longest ttl a client may ask for, in milliseconds [default: 600000]
+    /// Longest ttl a client may ask for, in milliseconds [default: 600000]
     #[arg(long, env = "LEASEHOLD_MAX_TTL_MS", value_name = "MS")]
     max_ttl_ms: Option<u64>,
-    /// How lines for operations look: text, json or none [default: text]
+    /// Format of the operations log: text, json or none [default: text]
     #[arg(long, env = "LEASEHOLD_LOG", value_name = "FORM")]
     log: Option<String>,
     /// Show lock names and owners in the log, not only hashes
     #[arg(long, env = "LEASEHOLD_LOG_NAMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     log_names: Option<bool>,
-    /// Accept risks to safety in how the store is set up: do not speak of them, and pass --check
+    /// Accept risks to safety in the store's setup: do not warn about them, and pass --check
     #[arg(long, env = "LEASEHOLD_ACCEPT_RISKS", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     accept_risks: Option<bool>,
-    /// A file with any of the above, as `flag = value` on lines of their own
+    /// File with any of these options, one `flag = value` per line
     #[arg(long, env = "LEASEHOLD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Say whether everything is in order, and end
+    /// Check the settings and exit
     #[arg(long)]
     check: bool,
 }
 
-/// Runs the server until it is told to end.
+/// Runs the server until a signal ends it.
 pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
     if let Some(path) = args.config.clone() {
         config::read(&path)?.apply(&mut args)?;
@@ -109,15 +109,15 @@ pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
     exit
 }
 
-/// A server that could serve.
+/// A server that is ready to serve.
 struct Ready {
     app: Arc<App>,
     tls: Option<Arc<Tls>>,
     listeners: Listeners,
     figures: Option<Listeners>,
-    /// Under which it is reached; the first is the one to try.
+    /// The URLs under which clients reach it; the first is the one to try.
     urls: Vec<String>,
-    /// Where its dashboard is.
+    /// The address of its dashboard.
     page: String,
     data: String,
     risks: Vec<String>,
@@ -128,8 +128,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     if args.check {
         return check(&prepare(&args).await?);
     }
-    // First of all, so that no signal ends it by surprise while it connects. Whoever reads that it listens may send one
-    // at once, too.
+    // First of all, so that no signal kills it while it connects. A program that waits for the "listening" line may
+    // also send a signal at once.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let hup = signal(SignalKind::hangup())?;
     let mut told_to_end = std::pin::pin!(async move {
@@ -142,7 +142,7 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
         ready = prepare(&args) => ready?,
         () = told_to_end.as_mut() => return Ok(Exit::Success),
     };
-    // From here on; what the library has warned of while it connected is among the risks.
+    // From here on; warnings of the library while connecting are among the risks.
     let log = ready.app.log().clone();
     warnings::hear(move |line| log.warning(&line));
     say(&greeting(&ready, args.tokens.is_some()))?;
@@ -154,13 +154,13 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     serve(app, listeners, tls, told_to_end).await?;
     reloading.abort();
     if let Some(beside) = beside {
-        // It was told to end with the other, and has no longer.
+        // It ends with the other, and has no more time than that.
         let _ = beside.await;
     }
     Ok(Exit::Success)
 }
 
-/// Does everything that can go wrong before anybody is served.
+/// Does everything that can fail, before any client is served.
 async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     let store = args.store.as_deref().unwrap_or("sqlite:leasehold.db");
     let addresses = Addresses::of("--listen", args.listen.as_deref().unwrap_or("127.0.0.1:7420")).await?;
@@ -171,8 +171,8 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     for address in figures.iter().chain([&addresses]).flat_map(|addresses| &addresses.all) {
         if args.tokens.is_none() && !address.ip().is_loopback() && args.insecure_no_auth != Some(true) {
             return Err(Error::invalid(format!(
-                "{address} can be reached by others, and without tokens everybody may do everything; \
-                 make one with `leasehold token create` and say --tokens FILE, or say --insecure-no-auth"
+                "{address} can be reached from other machines, and without tokens every client may do everything; \
+                 create a token with `leasehold token create` and pass `--tokens FILE`, or pass `--insecure-no-auth`"
             ))
             .into());
         }
@@ -182,7 +182,7 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
             Some(Arc::new(Tls::read(cert.clone(), key.clone(), args.tls_client_ca.clone())?))
         }
         (None, None) if args.tls_client_ca.is_none() => None,
-        _ => return Err(Error::invalid("--tls-cert and --tls-key go together").into()),
+        _ => return Err(Error::invalid("`--tls-cert` and `--tls-key` must be given together").into()),
     };
     let mut settings = settings(args)?;
     settings.examiner = Some(Examiner::new(store));
@@ -196,7 +196,7 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     };
     let listeners = addresses.listen()?;
     let figures = figures.as_ref().map(Addresses::listen).transpose()?;
-    // A check makes nothing that was not there. That the database could be made, the file beside it has shown.
+    // A check creates nothing. The lock file beside the database has shown that it could be created.
     let to_be_made = args.check && database.is_some_and(|path| !path.exists());
     let opened = Locks::connect(if to_be_made { "memory:" } else { store }).await.map_err(failed)?;
     let app = App::new(opened, settings)?;
@@ -216,16 +216,17 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     Ok(Ready { app, tls, listeners, figures, urls, page, data, risks, _sole: sole })
 }
 
-/// Says whether everything is in order.
+/// Reports whether everything is in order.
 fn check(ready: &Ready) -> Result<Exit, Failure> {
     let (exit, verdict) = match ready.risks.len() {
         0 => (Exit::Success, "everything is in order: "),
-        1 => {
-            (Exit::Risk, "there is a risk to safety; --accept-risks accepts it. Otherwise all is in order: ")
-        }
+        1 => (
+            Exit::Risk,
+            "there is a risk to safety (`--accept-risks` accepts it); everything else is in order: ",
+        ),
         _ => (
             Exit::Risk,
-            "there are risks to safety; --accept-risks accepts them. Otherwise all is in order: ",
+            "there are risks to safety (`--accept-risks` accepts them); everything else is in order: ",
         ),
     };
     say(&format!("{verdict}{} could be served\n", ready.urls.join(" and ")))?;
@@ -238,13 +239,13 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
         settings.namespace.clone_from(namespace);
     }
     if args.max_ttl_ms == Some(0) {
-        return Err(Failure::Usage("max-ttl-ms must be above zero, or nobody could have a lease".into()));
+        return Err(Failure::Usage("`--max-ttl-ms` must be above zero".into()));
     }
     if let Some(ms) = args.max_ttl_ms {
         settings.max_ttl = Duration::from_millis(ms);
     }
     settings.figures_elsewhere = args.metrics_listen.is_some();
-    // A variable that is set to nothing names nobody.
+    // A variable set to the empty string names no host.
     settings.hosts = args.host.iter().filter(|name| !name.is_empty()).cloned().collect();
     settings.tokens = args.tokens.as_ref().map(Tokens::read).transpose()?;
     settings.log_names = args.log_names == Some(true);
@@ -252,14 +253,14 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
         None | Some("text") => Log::to(io::stderr(), LogForm::Text)?,
         Some("json") => Log::to(io::stderr(), LogForm::Json)?,
         Some("none") => Log::none(),
-        Some(_) => return Err(Error::invalid("--log is text, json or none").into()),
+        Some(_) => return Err(Error::invalid("`--log` must be text, json or none").into()),
     };
     settings.max_connections = room_for_connections();
     Ok(settings)
 }
 
-/// What is risky in how the store is set up, a line each. The store could be opened; that it cannot be looked at is said,
-/// and keeps nobody from being served. Only a check wants to know.
+/// The risks in the store's setup, one line each. If the store opens but cannot be examined, that is reported and does
+/// not stop the server; only a check fails.
 async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, Failure> {
     let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
     let looked = tokio::time::timeout(LOOK, doctor::examine(store)).await;
@@ -270,7 +271,7 @@ async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, 
             Ok(risks.map(|finding| finding.to_string()).collect())
         }
         Err(error) => {
-            let line = format!("{shown}: how it is set up could not be looked at: {}", report::whole(&error));
+            let line = format!("{shown}: its setup could not be examined: {}", report::whole(&error));
             if is_check {
                 return Err(Failure::Ended(error.kind().into(), line));
             }
@@ -282,7 +283,7 @@ async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, 
     }
 }
 
-/// As many connections as the system lets us have descriptors, less some for everything else.
+/// As many connections as there are file descriptors, less some for everything else.
 fn room_for_connections() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
@@ -300,7 +301,7 @@ fn database(store: &str) -> Result<Option<&Path>, Error> {
     }
 }
 
-/// Where the data is, with nothing secret.
+/// Where the data is, without secrets.
 fn data(store: &str, database: Option<&Path>) -> Result<String, Failure> {
     if let Some(path) = database {
         let real = path.canonicalize();
@@ -336,13 +337,13 @@ fn say(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Reads tokens and certificates again on SIGHUP. What cannot be read changes nothing. The log says how it went; without
-/// one, stderr says what went wrong.
+/// Reads tokens and certificates again on SIGHUP. A file that cannot be read changes nothing. The log says how it
+/// went; without a log, stderr says what went wrong.
 async fn reload(mut hup: Signal, app: Arc<App>, tls: Option<Arc<Tls>>, silent: bool) {
     while hup.recv().await.is_some() {
         let failures = app.reload(tls.as_deref()).err().unwrap_or_default();
         for failure in failures.iter().filter(|_| silent) {
-            report::say(&format!("leasehold: not read again: {failure}"));
+            report::say(&format!("leasehold: reload failed: {failure}"));
         }
     }
 }

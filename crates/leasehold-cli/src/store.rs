@@ -1,4 +1,4 @@
-//! Opening the store that a command works on.
+//! Opens the store that a command works on.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::report::Failure;
 use crate::url::{StoreArgs, Url};
 use crate::{duration, lock};
 
-/// How long a store may take to answer for the first time: somebody waits, or the next run of a timer comes. Calls
-/// of a server may take longer later, because it is the server that waits then.
+/// How long a store may take for its first answer: a person waits, or the next run of a timer comes. Later calls to a
+/// server may take longer, because then the server does the waiting.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// The least of it where the lock is waited for no longer than a limit: a network may be slow and a machine busy.
+/// The least opening time for a command with a wait limit: a network may be slow and a machine busy.
 const QUICK_OPENING: Duration = Duration::from_secs(5);
 
 /// An open store.
@@ -28,7 +28,7 @@ pub(crate) struct Store {
     pub(crate) locks: Locks,
     pub(crate) url: Url,
     pub(crate) access: Access,
-    /// A directory of lock files, whose locks a child can share.
+    /// A directory of lock files, whose locks a child process can share.
     directory: Option<Directory>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) async fn open(args: &StoreArgs) -> Result<Store, Failure> {
     open_within(args, None).await
 }
 
-/// As [`open`], for one who waits no longer than this for a lock, and so not much longer for its store.
+/// As [`open`], for a command that waits at most this long for a lock, and so not much longer for its store.
 pub(crate) async fn open_within(args: &StoreArgs, wait: Option<Duration>) -> Result<Store, Failure> {
     let url = args.resolve()?;
     let access = args.access.resolve(&url)?;
@@ -45,7 +45,7 @@ pub(crate) async fn open_within(args: &StoreArgs, wait: Option<Duration>) -> Res
     Store::open(url, access, wait.map_or(OPENING, limited)).await
 }
 
-/// A client of any store.
+/// Connects a client to any store.
 pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, leasehold::Error> {
     match access.server.clone() {
         Some(server) => {
@@ -55,7 +55,7 @@ pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, l
     }
 }
 
-/// Whoever asked for nonsense knows it; whoever is not let in, or finds nobody, wants to know where.
+/// Names the store in errors about access and connection; other errors are about the call itself.
 fn failed(store: String, error: leasehold::Error) -> Failure {
     match error.kind().into() {
         Exit::Store | Exit::NotAllowed => Failure::Store(store, error),
@@ -63,12 +63,11 @@ fn failed(store: String, error: leasehold::Error) -> Failure {
     }
 }
 
-/// Why a command that ends at once has no use for a lock that ends with its process.
+/// Why a command that ends at once cannot use a lock that ends with its process.
 pub(crate) const ENDS_AT_ONCE: &str =
     "which this command does at once; use `leasehold run`, or a store with a ttl such as sqlite:";
 
-/// Opens a store whose leases outlive the process that took them. What it means that another's do not is for the
-/// caller to say.
+/// Opens a store whose leases outlive the process that took them. The caller says what it means for it if they do not.
 pub(crate) async fn open_ttl(
     args: &StoreArgs,
     wait: Option<Duration>,
@@ -88,7 +87,7 @@ impl Store {
     async fn open(url: Url, access: Access, time: Duration) -> Result<Self, Failure> {
         let shown = url.shown();
         let Ok(opened) = tokio::time::timeout(time, Store::connect(url, access)).await else {
-            let line = format!("{shown}: it has not answered for {}", duration::show(time));
+            let line = format!("{shown}: no answer for {}", duration::show(time));
             return Err(Failure::Ended(Exit::Store, line));
         };
         opened.map_err(|failure| match failure {
@@ -97,7 +96,7 @@ impl Store {
         })
     }
 
-    /// What the store said of a call that failed.
+    /// The failure for an error from this store.
     pub(crate) fn failed(&self, error: leasehold::Error) -> Failure {
         failed(self.url.shown(), error)
     }
@@ -120,12 +119,12 @@ impl Store {
         Ok(Store { locks: builder.build(), url, access, directory })
     }
 
-    /// The same store once more, as another process has it.
+    /// Opens the same store again, as another process would.
     pub(crate) async fn again(&self) -> Result<Self, Failure> {
         Store::open(self.url.clone(), self.access.clone(), OPENING).await
     }
 
-    /// What keeps the lock for as long as a child has it open, where the store has such a thing.
+    /// A descriptor that keeps the lock for as long as a child has it open, if the store offers one.
     pub(crate) fn descriptor(&self, guard: &Guard) -> Result<Option<OwnedFd>, Failure> {
         let Some(directory) = &self.directory else { return Ok(None) };
         Ok(Some(directory.hand_over(&guard.lease_id())?))

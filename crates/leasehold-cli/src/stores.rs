@@ -1,4 +1,4 @@
-//! `leasehold stores`: what this build can open, and what each store can do.
+//! `leasehold stores`: lists what this build can open, and what each store can do.
 
 use leasehold::backend::{Info, Liveness, TimeAuthority};
 use serde::Serialize;
@@ -27,7 +27,7 @@ impl Row {
         Row {
             scheme: info.scheme,
             url,
-            // A newer library may know more than this program has words for.
+            // A newer library may have values that this program does not know.
             liveness: match info.liveness {
                 Liveness::Ttl => "ttl",
                 Liveness::Session => "session",

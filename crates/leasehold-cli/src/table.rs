@@ -1,17 +1,17 @@
-//! Tables that fit the terminal, and colour only where somebody looks at it.
+//! Tables that fit the terminal, with colour only on a terminal.
 
 use std::io::IsTerminal as _;
 
-/// No column is cut below this: less tells nothing.
+/// No column is cut below this width: less would say nothing.
 const NARROWEST: usize = 8;
 
-/// Nor are there fewer columns: one alone says nothing.
+/// Nor are fewer columns shown: one alone says nothing.
 const FEWEST: usize = 2;
 
-/// After the heads, where not all of them are shown.
+/// Follows the heads if some columns are not shown.
 const MORE: &str = " …";
 
-/// How wide the terminal is; `None` if the answer does not go to one, and nothing must be cut.
+/// The width of the terminal; `None` if the output does not go to one, and nothing must be cut.
 pub(crate) fn width() -> Option<usize> {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
@@ -27,18 +27,18 @@ pub(crate) fn colour() -> bool {
     !unwanted && std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Bold, if that is wanted.
+/// Makes text bold, if colour is on.
 pub(crate) fn bold(text: &str, colour: bool) -> String {
     if colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// What may be anything, on one line and without control characters, which could play tricks on a terminal.
+/// Any text on one line, without control characters, which could manipulate a terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Lines of aligned columns, the first being the heads. The widest columns are cut until it fits; where that is not
-/// enough, the last ones are left away, which the heads say.
+/// Lines of aligned columns, starting with the heads. The widest columns are cut until it fits; if that is not enough,
+/// the last columns are dropped, and the heads show that.
 pub(crate) fn table<const N: usize>(lines: &[[String; N]], width: Option<usize>, colour: bool) -> String {
     let mut widths: [usize; N] = std::array::from_fn(|column| {
         lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
@@ -49,7 +49,7 @@ pub(crate) fn table<const N: usize>(lines: &[[String; N]], width: Option<usize>,
             widths[..columns].iter().map(|one| (*one).min(NARROWEST)).sum::<usize>() + 2 * (columns - 1)
         };
         if least(N) > width {
-            // Room for the sign that there is more.
+            // Room for the mark that there is more.
             width = width.saturating_sub(MORE.chars().count());
             while shown > FEWEST && least(shown) > width {
                 shown -= 1;

@@ -30,30 +30,30 @@ enum What {
 Examples:
   leasehold token create --name ci --prefix ci/
   umask 077; leasehold token create --name look --allow read > token
-  kill -HUP PID  The server reads its tokens again, and logs whether it could
+  kill -HUP PID  Let the server read its tokens again; its log says whether it could
   LEASEHOLD_TOKEN_FILE=token leasehold list
 
-A server that runs does not know the token before SIGHUP (systemctl reload).")]
+A running server accepts the token only after SIGHUP (systemctl reload).")]
 struct Create {
-    /// The file of the server's tokens; made if it is not there.
+    /// Token file of the server; created if missing.
     #[arg(long, env = "LEASEHOLD_TOKENS", default_value = "leasehold.tokens", value_name = "FILE")]
     tokens: PathBuf,
-    /// What the token is for, for people.
+    /// What the token is for, as a label for people.
     #[arg(long, default_value = "token", value_name = "TEXT")]
     name: String,
-    /// The names it may use begin with this; may be given several times. All names unless given.
+    /// Allow only names that start with this; may be given several times [default: all names]
     #[arg(long, value_name = "TEXT")]
     prefix: Vec<String>,
-    /// What it may do with them: read, acquire, admin.
+    /// What the token allows: read, acquire, admin.
     #[arg(long, value_delimiter = ',', default_value = "acquire,read", value_name = "VERBS")]
     allow: Vec<Verb>,
-    /// Leases at a time on one server.
+    /// Most leases at a time on one server.
     #[arg(long, value_name = "N")]
     max_leases: Option<u64>,
-    /// Waiting requests at a time on one server.
+    /// Most waiting requests at a time on one server.
     #[arg(long, value_name = "N")]
     max_waiters: Option<u64>,
-    /// Requests a second on one server.
+    /// Most requests a second on one server.
     #[arg(long, value_name = "N")]
     max_rate: Option<u32>,
     /// How to print the token.
@@ -72,13 +72,13 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
         requests_per_second: create.max_rate,
     };
     let token = NewToken::create(&create.name, scopes, limits)?;
-    // No error: a user who replaces a token has two of one name for a while.
+    // Not an error: a user who replaces a token has two with the same name for a while.
     let namesakes = std::fs::read_to_string(&create.tokens).unwrap_or_default();
     let namesakes = namesakes.lines().filter(|line| name_in(line).as_deref() == Some(&create.name)).count();
     let append = || {
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&create.tokens)?;
-        // Whoever edited it by hand may have left the last line open.
+        // A manual edit may have left the last line without a line break.
         let mut last = [b'\n'];
         if file.metadata()?.len() > 0 {
             file.seek(SeekFrom::End(-1))?;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Token) -> Result<String, Failure> {
         file.write_all(format!("{begin}{}\n", token.line).as_bytes())
     };
     append().map_err(|error: std::io::Error| {
-        let message = format!("the file of tokens {:?} cannot be written", create.tokens);
+        let message = format!("cannot write the token file {:?}", create.tokens);
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     })?;
     if namesakes > 0 {

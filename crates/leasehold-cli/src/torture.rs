@@ -1,4 +1,4 @@
-//! `leasehold torture`: provokes the worst moments of a store, and judges what happened.
+//! `leasehold torture`: puts a store under faults, and checks what happened.
 
 mod hours;
 
@@ -17,15 +17,15 @@ use crate::report::{Failure, answer, say};
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold torture                                     A throw-away SQLite file, calm
-  leasehold torture --store redis --profile pause       A throw-away Redis; workers stand still
-  leasehold torture --url redis://host --profile kill   Your own Redis, with faults of workers
+  leasehold torture                                     A temporary SQLite file, no faults
+  leasehold torture --store redis --profile pause       A temporary Redis; workers are paused
+  leasehold torture --url redis://host --profile kill   Your own Redis; workers are killed
   leasehold torture --store postgres --profile all --seed 7 --out DIR
-  leasehold torture --store redis --front two-servers   Two lock servers before one Redis
+  leasehold torture --store redis --front two-servers   Two lock servers in front of one Redis
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
-  leasehold torture check DIR                           Judge a run once more
+  leasehold torture check DIR                           Judge a run again
   leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
-                                                        Again and again; nothing may grow
+                                                        Rounds for 8 hours; nothing may grow
 
 Stores: memory, sqlite, file, redis, redis-sentinel, redis-cluster, quorum, quorum-mixed,
   postgres, postgres+advisory, http
@@ -33,42 +33,42 @@ Fronts: none, server, two-servers, pgbouncer, tls
 Profiles: calm, kill, pause, net, restart, clock, cancel, leak, resources, crowd,
   logs, many, failover, all";
 
-/// Provoke the worst moments of a store, and judge what happened.
+/// Test a store under faults, and check that it kept its promises.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Torture {
     #[command(subcommand)]
     command: Option<TortureCommand>,
-    /// Which store; with --hours several [default: that of --url, else sqlite]
+    /// The store to test, or several with --hours [default: that of --url, else sqlite]
     #[arg(long, value_name = "STORE", value_delimiter = ',')]
     store: Vec<Store>,
-    /// What is before it
+    /// What clients go through to reach the store
     #[arg(long, default_value = "none", value_name = "FRONT")]
     front: Front,
-    /// A store of your own, instead of a throw-away one
+    /// Test your own store instead of a temporary one
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Which faults; with --hours several, in turn
+    /// The faults to inject; with --hours several, in turn
     #[arg(long, default_value = "calm", value_name = "PROFILE", value_delimiter = ',')]
     profile: Vec<Profile>,
     #[command(flatten)]
     long: hours::Long,
-    /// For how long, in seconds, with --hours for each round [default: 20; with the profile failover 200]
+    /// How long to run, in seconds; with --hours, each round [default: 20; 200 with the profile failover]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     secs: Option<u64>,
-    /// The same number gives the same plan [default: at random]
+    /// Seed of the plan; the same number gives the same plan [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How many worker processes
+    /// Number of worker processes
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     workers: u16,
-    /// In the profile many: how many names are at rest, and as many keys of others
+    /// With the profile many: the number of idle names, and of other programs' keys
     #[arg(long, default_value_t = NAMES, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     names: u32,
-    /// How many replicas have to confirm a grant: 0 or 1, for redis-sentinel and redis-cluster
+    /// How many replicas must confirm a grant: 0 or 1, for redis-sentinel and redis-cluster
     #[arg(long, default_value_t = 0, value_name = "N")]
     wait_replicas: u32,
-    /// Where everything is written; without it, what has passed is removed
+    /// Directory for all files of the run; without it, they are removed if the run passes
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print the report as JSON
@@ -95,7 +95,7 @@ enum TortureCommand {
     Process,
 }
 
-/// Runs it, or judges a run once more.
+/// Runs a test, or judges an earlier run again.
 pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     match args.command {
         Some(TortureCommand::Check { directory, json }) => return judge(&directory, json),
@@ -104,7 +104,8 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ clock());
     let named = args.url.as_deref().map(|url| {
-        let unknown = || Failure::Usage("this URL names no store that several processes can share".into());
+        let unknown =
+            || Failure::Usage("`--url`: torture needs a store that several processes can share".into());
         Store::of_url(url).ok_or_else(unknown)
     });
     let stores = match (&args.store[..], named.transpose()?) {
@@ -120,7 +121,7 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
         return hours::run(&args, stores, seed);
     }
     let ([store], [profile]) = (&stores[..], &args.profile[..]) else {
-        return Err(Failure::Usage("several stores or profiles take --hours".into()));
+        return Err(Failure::Usage("several stores or profiles need `--hours`".into()));
     };
     let ground = args.front.before(*store).replace('/', "-");
     let name = format!("leasehold-torture-{ground}-{profile}-{seed}");
@@ -138,7 +139,7 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     order.progress = true;
     let report = order.run().map_err(cannot_go_on)?;
     if args.out.is_none() && report.outcome == Outcome::Passed {
-        // It can be had again by its seed.
+        // The seed reproduces it.
         let _ = std::fs::remove_dir_all(&out);
     }
     tell(&report, args.json)?;
@@ -148,7 +149,7 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
 fn cannot_go_on(error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::InvalidInput => Failure::Usage(error.to_string()),
-        _ => Failure::Ended(Exit::CannotRun, format!("the torture cannot go on: {error}")),
+        _ => Failure::Ended(Exit::CannotRun, format!("torture cannot continue: {error}")),
     }
 }
 
@@ -163,7 +164,7 @@ fn exit(outcome: Outcome) -> Exit {
 fn tell<R: serde::Serialize + std::fmt::Display>(report: &R, json: bool) -> Result<(), Failure> {
     use std::io::IsTerminal as _;
     if std::io::stderr().is_terminal() {
-        // Ends the line of progress.
+        // Ends the progress line.
         say("");
     }
     if json {

@@ -1,4 +1,4 @@
-//! Which store: where its URL comes from, and how it may be shown.
+//! Where the store's URL comes from, and how it may be shown.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use crate::access::AccessArgs;
 use crate::report::{Failure, say};
 
-/// The variables that name a store, also for what `run` starts.
+/// The variables that name a store, also for the command that `run` starts.
 pub(crate) const URL: &str = "LEASEHOLD_URL";
 pub(crate) const URL_FILE: &str = "LEASEHOLD_URL_FILE";
 
-/// How a command is told which store to use.
+/// Options that say which store to use.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store, for example sqlite:/var/lib/app/locks.db; `leasehold stores` lists them. Unless given:
-    /// LEASEHOLD_URL, then LEASEHOLD_URL_FILE, then file: in the user's state directory.
+    /// The store, for example sqlite:/var/lib/app/locks.db; `leasehold stores` lists all kinds [default:
+    /// $LEASEHOLD_URL, then the file in $LEASEHOLD_URL_FILE, then file: in the user's state directory]
     #[arg(long, value_name = "URL", conflicts_with = "url_file", help_heading = "Store")]
     pub(crate) url: Option<String>,
-    /// A file that holds the URL, so that a password in it does not show in `ps`.
+    /// File that contains the URL, to keep a password out of `ps`.
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     pub(crate) url_file: Option<PathBuf>,
     #[command(flatten)]
@@ -30,14 +30,14 @@ pub(crate) struct StoreArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Url {
     pub(crate) text: String,
-    /// The file it was read from, if it was.
+    /// The file it was read from, if any.
     file: Option<PathBuf>,
-    /// Nobody has named it.
+    /// The user has not named a store.
     pub(crate) is_default: bool,
 }
 
 impl StoreArgs {
-    /// Finds the URL, and makes the directory of the default store.
+    /// Finds the URL, and creates the directory of the default store.
     pub(crate) fn resolve(&self) -> Result<Url, Failure> {
         self.named()?.map_or_else(Url::default_store, Ok)
     }
@@ -70,8 +70,8 @@ impl StoreArgs {
     }
 }
 
-/// Somebody meant to name a store, perhaps by a secret that was not there. Lock files of this machine would keep
-/// nobody out whom the lock is meant for.
+/// The error for an empty variable. The user meant to name a store, perhaps with a secret that was missing; locks in
+/// local files would not keep out the clients that the lock is meant for.
 fn named_nothing(variable: &str) -> Failure {
     Failure::Usage(format!(
         "{variable} is empty: name a store in it, or unset it for lock files of this user"
@@ -81,7 +81,7 @@ fn named_nothing(variable: &str) -> Failure {
 impl Url {
     pub(crate) fn new(text: &str, file: Option<PathBuf>) -> Result<Self, Failure> {
         let text = text.trim();
-        // The working directory of whoever uses it next may be another.
+        // The process that uses it next may have another working directory.
         let absolute = ["file", "sqlite"].into_iter().find_map(|scheme| {
             let path = text.strip_prefix(scheme)?.strip_prefix(':')?;
             (!path.is_empty() && !path.starts_with('/'))
@@ -105,16 +105,16 @@ impl Url {
         let url = Url::new(line, Some(std::path::absolute(file).map_err(failed)?))?;
         let mode = std::fs::metadata(file).map_err(failed)?.permissions().mode();
         if url.has_password() && mode & 0o077 != 0 {
-            say(&format!("leasehold: others can read the password in {file:?}: chmod 600 it"));
+            say(&format!("leasehold: others can read the password in {file:?}; run chmod 600 on it"));
         }
         Ok(url)
     }
 
-    /// `file:` in the user's state directory, which is made if it is not there.
+    /// `file:` in the user's state directory, which is created if missing.
     fn default_store() -> Result<Self, Failure> {
         let home =
             |name| std::env::var_os(name).map(PathBuf::from).filter(|path: &PathBuf| path.is_absolute());
-        // Accounts of services have a HOME that is not there, and are not to have one.
+        // Service accounts often have a HOME that does not exist and must not be created.
         let own = || home("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
         let state = home("XDG_STATE_HOME").or_else(own).ok_or_else(|| {
             Failure::Usage(format!("there is no HOME to keep locks in: name a store with --url or {URL}"))
@@ -138,7 +138,7 @@ impl Url {
         self.text.split(':').next().unwrap_or_default()
     }
 
-    /// Whether it is a leasehold server, which may want a token and has TLS.
+    /// Whether it is a leasehold server, which may require a token and TLS.
     pub(crate) fn is_server(&self) -> bool {
         ["http", "https"].iter().any(|scheme| self.scheme().eq_ignore_ascii_case(scheme))
     }
@@ -154,7 +154,7 @@ impl Url {
         (!path.is_empty()).then(|| Path::new(path))
     }
 
-    /// The URL with nothing secret in it: no user, no password, no options.
+    /// The URL without secrets: no user, no password, no options.
     pub(crate) fn shown(&self) -> String {
         match self.scheme().to_ascii_lowercase().as_str() {
             "file" | "sqlite" | "memory" => self.text.clone(),
@@ -167,16 +167,16 @@ impl Url {
         }
     }
 
-    /// Whether somebody who sees the URL could log in with it.
+    /// Whether a reader of the URL could log in with it.
     pub(crate) fn has_password(&self) -> bool {
         let Some((_, rest)) = self.text.split_once("://") else { return false };
         let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
         place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) || options.contains("password")
     }
 
-    /// What a command that `run` starts gets to know of the store: variables to set, or to remove.
+    /// The variables to set or remove for a command that `run` starts.
     pub(crate) fn for_child(&self) -> [(&'static str, Option<OsString>); 2] {
-        // What was in a file stays there: an environment ends up in logs and crash reports.
+        // A password from a file stays there: an environment ends up in logs and crash reports.
         let hidden = self.file.is_some() && self.has_password();
         let text = (!hidden).then(|| self.text.clone().into());
         [(URL, text), (URL_FILE, self.file.clone().map(Into::into))]
@@ -186,15 +186,15 @@ impl Url {
 /// Scheme, host, port and database of a URL.
 fn place(url: &str) -> String {
     let scheme = url.split(':').next().filter(|scheme| is_scheme(scheme) && scheme.len() < url.len());
-    // What is no URL may be a password all the same.
+    // Even a text that is not a URL may be a password.
     let Some(scheme) = scheme else { return "…".into() };
     let Some(rest) = url[scheme.len()..].strip_prefix("://") else { return format!("{scheme}:…") };
     let (rest, options) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    // A password with such a character in it, as it stands: what is before it may be the password's beginning.
+    // An unescaped password with such a character: the text before it may be the start of the password.
     if options.contains('@') {
         return format!("{scheme}://…");
     }
-    // A password may hold a slash, or an @ of its own.
+    // A password may contain a slash or an @.
     let place = rest.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{place}")
 }
@@ -203,7 +203,7 @@ fn is_scheme(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 
-/// The URLs of a quorum. A comma that no URL begins after belongs to the one before it.
+/// The URLs of a quorum. A comma that is not followed by a URL belongs to the URL before it.
 fn nodes(urls: &str) -> Vec<String> {
     let begins = |part: &str| part.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme));
     let mut nodes: Vec<String> = Vec::new();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_was_in_a_file_is_not_put_into_the_environment() {
+    fn a_password_from_a_file_never_enters_the_environment() {
         let file = Some(PathBuf::from("/etc/app/url"));
         let secret = Url { file: file.clone(), ..url("redis://:secret@h") };
         assert_eq!(secret.for_child(), [(URL, None), (URL_FILE, Some("/etc/app/url".into()))]);

@@ -1,4 +1,4 @@
-//! What is shown of a name: everything but the lease ids, which are secrets.
+//! The view of a name that is printed: everything but the lease ids, which are secrets.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) struct Waiter {
     pub(crate) waited_ms: u128,
 }
 
-/// A mode in the two fields that it has on the wire too.
+/// Writes a mode as two fields, as in HTTP requests.
 fn mode<S: serde::Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap as _;
     let (mode, limit) = leasehold::wire::mode_fields(*mode);
@@ -72,7 +72,7 @@ impl From<&NameInfo> for Name {
 }
 
 impl Name {
-    /// How many hold it and are not shown.
+    /// How many holders are not shown.
     pub(crate) fn more_holders(&self) -> u64 {
         self.holder_count.saturating_sub(self.holders.len() as u64)
     }
@@ -116,7 +116,7 @@ pub(crate) fn now_ms() -> u64 {
     leasehold::clock::SystemClock.wall_micros() / 1000
 }
 
-/// A moment of the wall clock with its date, in UTC.
+/// A wall-clock time with its date, in UTC.
 pub(crate) fn date_and_time(at_ms: u64) -> String {
     let (mut year, mut days) = (1970, at_ms / 86_400_000);
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -133,13 +133,13 @@ pub(crate) fn date_and_time(at_ms: u64) -> String {
     format!("{year}-{:02}-{:02} {}", month + 1, days + 1, time_of_day(at_ms))
 }
 
-/// A moment of the wall clock, in UTC.
+/// A wall-clock time, in UTC.
 pub(crate) fn time_of_day(at_ms: u64) -> String {
     let seconds = at_ms / 1000 % 86400;
     format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// JSON for programs, as an answer.
+/// Pretty JSON as the output of a command.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, crate::report::Failure> {
     Ok(serde_json::to_string_pretty(value).map_err(std::io::Error::from)? + "\n")
 }

@@ -1,6 +1,6 @@
-//! `leasehold wait` and `leasehold watch`: looking until something changes.
+//! `leasehold wait` and `leasehold watch`: they poll until something changes.
 //!
-//! Both look again and again: no store tells a bystander of changes. They touch nothing.
+//! They poll because no store notifies a client that neither holds nor waits. They change nothing.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,38 +17,38 @@ use crate::{duration, list, lock, store, table, view};
 /// How often `wait` looks: soon at first, then so rarely that it costs next to nothing.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// Wait until nobody holds a name, without taking it.
+/// Wait until a lock is free, without taking it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Looks up to twice a second; another may take the lock right after. To do
-something under the lock use `leasehold run`. A store that stops answering is
-asked again, until --wait is over.
+Checks up to twice a second. Another client may take the lock right after; to run
+something under the lock, use `leasehold run`. If the store stops answering, it is
+asked again until the --wait time is over.
 
-Exit status: 0 free, 75 still held after --wait, 69 the store cannot be opened,
-or does not answer when --wait is over.
+Exit status: 0 free, 75 still held after the --wait time, 69 the store cannot be
+opened, or does not answer when the --wait time is over.
 
 Example:
   leasehold wait -w 60 deploy && echo free")]
 pub(crate) struct Wait {
     #[command(flatten)]
     store: StoreArgs,
-    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    /// Wait at most this many seconds; fractions and units (500ms, 10m) are allowed.
     #[arg(short, long, value_name = "SECS", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// How to print the answer; a table says nothing.
+    /// How to print the answer; a table prints nothing.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
     /// The name of the lock.
     name: String,
 }
 
-/// Tell of changes as they happen.
+/// Print changes of locks as they happen.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Looks at the store in intervals, so what comes and goes in between is not seen;
-renewals are not told of. Ends with Ctrl-C, or when nobody reads any more; a store
-that stops answering is asked again, and stderr says when it does so and when it
-is back.
+Checks the store at intervals: a change that is undone between two checks does not
+show, and neither do renewals. Ends with Ctrl-C, or when its output is closed. If
+the store stops answering, it is asked again; stderr says when it stops and when
+it is back.
 
 Examples:
   leasehold watch
@@ -62,7 +62,7 @@ pub(crate) struct Watch {
     /// How to print changes; JSON is one object per line.
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Output,
-    /// Only names that begin with this.
+    /// Only names that start with this.
     #[arg(default_value = "")]
     prefix: String,
 }
@@ -94,21 +94,21 @@ pub(crate) async fn wait(args: Wait) -> Result<ExitCode, Failure> {
     Ok(Exit::Success.into())
 }
 
-/// Looks once. A store that does not answer is not waited for much longer than there is time left: that says nothing
-/// about the lock.
+/// Looks once. Does not wait much longer than the time left for a store that does not answer: that says nothing about
+/// the lock.
 async fn is_held(opened: &store::Store, name: &str, left: Duration) -> Result<bool, leasehold::Error> {
     let look = opened.locks.is_locked(name);
     let late = |_| leasehold::Error::new(leasehold::ErrorKind::NetworkTimeout, "it does not answer any more");
     tokio::time::timeout(left.saturating_add(lock::ANSWER), look).await.map_err(late)?
 }
 
-/// Whether the store is away for now: a restart of a second is no reason to give up.
+/// Whether the store is unavailable for now: a restart of a second is no reason to give up.
 #[derive(Debug, Default)]
 struct Absence(bool);
 
 impl Absence {
-    /// What was seen, or `None` while the store is away: it is to be asked again. That it is away, and that it is back,
-    /// is said once each. What no repeat can mend is an error.
+    /// The value seen, or `None` while the store is unavailable and must be asked again. Reports once that it is
+    /// unavailable, and once that it is back. Fails on errors that no retry can fix.
     fn outlast<T>(
         &mut self,
         opened: &store::Store,
@@ -124,7 +124,7 @@ impl Absence {
             }
             Err(error) if error.is_retryable() => {
                 if !std::mem::replace(&mut self.0, true) {
-                    say(&format!("leasehold: {shown} does not answer, looking on: {}", whole(&error)));
+                    say(&format!("leasehold: {shown} does not answer; trying again: {}", whole(&error)));
                 }
                 Ok(None)
             }
@@ -133,7 +133,8 @@ impl Absence {
     }
 }
 
-/// Says how it is, to programs; to people the exit code and, if there is something to say, a line on stderr do.
+/// Prints the result for programs. For people the exit code is enough and, if there is something to say, a line on
+/// stderr.
 fn tell(args: &Wait, free: bool, start: Instant) -> Result<(), Failure> {
     let waited_ms = start.elapsed().as_millis();
     match args.output {
@@ -158,11 +159,11 @@ struct Change {
     waiting: Option<u64>,
 }
 
-/// A name at one moment: its holders by fence, the oldest if there are many, and how many wait.
+/// A name at one moment: its holders by fence, the oldest if there are many, and the number of waiters.
 #[derive(Debug, Default, PartialEq)]
 struct NameSnapshot {
     holders: BTreeMap<leasehold::Fence, (String, bool)>,
-    /// The last fence, if there are more holders than are shown: one with a lower fence was there already.
+    /// The last fence, if there are more holders than shown: a holder with a lower fence existed before.
     hidden_to: leasehold::Fence,
     waiting: u64,
 }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_is_one_who_goes_and_one_who_comes() {
+    fn a_hand_over_is_one_holder_leaving_and_another_entering() {
         let told = |before: &BTreeMap<_, _>, now: &BTreeMap<_, _>| -> Vec<_> {
             changes(before, now, 0)
                 .into_iter()
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(told(&seen(&[(1, false)], 0), &seen(&[(1, true)], 0)), [("revoked", Some(1))]);
         assert_eq!(told(&seen(&[(1, true)], 1), &nothing), [("free", Some(1)), ("waiting", None)]);
         assert_eq!(told(&seen(&[(1, true)], 1), &seen(&[(1, true)], 1)), []);
-        // One that was there, but not among the oldest, comes into view; another is new.
+        // A hidden earlier holder comes into view; another holder is new.
         let mut before = seen(&[(1, false), (2, false)], 0);
         before.values_mut().for_each(|name| name.hidden_to = leasehold::Fence::new(3));
         assert_eq!(

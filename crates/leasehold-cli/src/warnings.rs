@@ -1,4 +1,4 @@
-//! Passes the library's warnings on to the user: about how the store is set up, and what fails in the background.
+//! Passes the library's warnings on to the user: risks in the store's setup, and failures in the background.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,23 +9,23 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// What becomes of one lease is told where it is held, in other words.
+/// Events of one lease are reported by the command that holds it, in its own words.
 const OF_LEASES: &str = "leasehold::lease";
 
 /// Warnings that may wait for a slow reader; more are dropped.
 const WAITING: usize = 64;
 
-/// How long the end of a command waits for warnings that nobody has read yet.
+/// How long a command's end waits for unread warnings.
 const PARTING: Duration = Duration::from_millis(200);
 
-/// Passes every warning on, as one line. Where it is passed on must not block: it may be a renewal that warns.
+/// Passes every warning on, as one line. `tell` must not block: a renewal may be what warns.
 pub(crate) fn hear(tell: impl Fn(String) + Send + Sync + 'static) {
     let heard = tracing_subscriber::registry().with(Heard(tell));
     // A second call in one process would change nothing; there is none.
     let _ = tracing::subscriber::set_global_default(heard);
 }
 
-/// Tells of warnings on a thread of its own: a reader of stderr that has stopped reading holds up nothing else.
+/// Prints warnings on a separate thread, so that a blocked reader of stderr delays nothing else.
 #[derive(Debug)]
 pub(crate) struct Aside(SyncSender<Message>);
 
@@ -37,7 +37,7 @@ enum Message {
 }
 
 impl Aside {
-    /// Tells of everything that the library warns of from now on. Without a thread, of nothing.
+    /// Prints every warning of the library from now on. If no thread can be started, prints none.
     pub(crate) fn hear(tell: impl Fn(&str) + Send + 'static) -> Self {
         let (sender, receiver) = sync_channel(WAITING);
         let listen = move |receiver: Receiver<Message>| {
@@ -55,7 +55,7 @@ impl Aside {
         Aside(sender)
     }
 
-    /// Waits, not for long, until all was told.
+    /// Waits briefly until all warnings are printed.
     pub(crate) fn finish(&self) {
         let (sender, ended) = sync_channel(0);
         if self.0.try_send(Message::End(sender)).is_ok() {
@@ -94,7 +94,7 @@ impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
-            // What went wrong explains itself.
+            // The error text needs no field name.
             "error" => self.rest.push_str(&format!(": {value:?}")),
             name => self.rest.push_str(&format!(", {name} {value:?}")),
         }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_is_one_line_and_the_rest_is_not_told() {
+    fn a_warning_is_one_line_and_the_rest_is_dropped() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&lines);
         let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().push(line)));

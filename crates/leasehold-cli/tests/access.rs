@@ -1,4 +1,4 @@
-//! Getting into a server: tokens and certificates, against a real one that wants both.
+//! Access to a server with tokens and certificates, against a real server that requires both.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -11,7 +11,7 @@ use support::authority::{Authority, write};
 use support::{Ended, Served, ended, leasehold};
 use tempfile::TempDir;
 
-/// A server that wants a token and a client's certificate, and what a client needs.
+/// A server that requires a token and a client certificate, and what a client needs.
 struct Fortress {
     dir: TempDir,
     served: Served,
@@ -45,14 +45,14 @@ impl Fortress {
         Fortress { served, token, ca, cert, key, dir }
     }
 
-    /// `leasehold …` with everything that it needs.
+    /// Runs `leasehold …` with everything it needs.
     fn call(&self, args: &[&str]) -> Ended {
         self.call_with(args, |command| {
             command.env("LEASEHOLD_TOKEN", &self.token);
         })
     }
 
-    /// `leasehold …` with certificates by options, and what else is set.
+    /// Runs `leasehold …` with certificates by options, and other settings from `more`.
     fn call_with(&self, args: &[&str], more: impl FnOnce(&mut std::process::Command)) -> Ended {
         let (verb, rest) = args.split_first().unwrap();
         let options = self.certificates();
@@ -82,7 +82,7 @@ impl Fortress {
     }
 }
 
-/// A token and the file of those that a server lets in.
+/// A token, and the server's token file.
 fn tokens(dir: &Path, allow: &str) -> (String, PathBuf) {
     let file = dir.join("tokens");
     let made = ended(leasehold(&["token", "create", "--tokens", file.to_str().unwrap(), "--allow", allow]));
@@ -91,7 +91,7 @@ fn tokens(dir: &Path, allow: &str) -> (String, PathBuf) {
 }
 
 #[test]
-fn two_tokens_of_one_name_are_made_but_not_without_a_word() {
+fn a_second_token_of_one_name_is_made_with_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let create = |name| {
         let mut command = leasehold(&["token", "create", "--tokens", "t", "--name", name]);
@@ -105,7 +105,7 @@ fn two_tokens_of_one_name_are_made_but_not_without_a_word() {
 }
 
 #[test]
-fn every_command_gets_into_a_server_that_wants_a_token_and_a_certificate() {
+fn every_command_works_with_a_token_and_a_client_certificate() {
     let fortress = Fortress::new("127.0.0.1");
     let lease = fortress.call(&["acquire", "x", "--owner", "me"]);
     assert_eq!((lease.code(), lease.err.as_str()), (0, ""), "{lease:?}");
@@ -128,7 +128,7 @@ fn every_command_gets_into_a_server_that_wants_a_token_and_a_certificate() {
 }
 
 #[test]
-fn a_token_that_may_take_locks_and_not_look_at_them_is_told_that_one_is_held() {
+fn a_token_without_read_rights_learns_only_that_a_lock_is_held() {
     let dir = tempfile::tempdir().unwrap();
     let (token, tokens) = tokens(dir.path(), "acquire");
     let served = Served::start(dir.path(), &["--tokens", tokens.to_str().unwrap()]);
@@ -144,7 +144,7 @@ fn a_token_that_may_take_locks_and_not_look_at_them_is_told_that_one_is_held() {
 }
 
 #[test]
-fn a_token_can_be_in_a_file_and_a_leasehold_inside_gets_in_too_without_its_being_an_argument() {
+fn a_token_file_serves_a_nested_leasehold_without_an_argument() {
     let fortress = Fortress::new("127.0.0.1");
     write(fortress.dir.path().join("token"), &format!("{}\n", fortress.token));
     let inside = format!(
@@ -162,7 +162,7 @@ fn a_token_can_be_in_a_file_and_a_leasehold_inside_gets_in_too_without_its_being
         });
         let lines: Vec<&str> = outcome.out.lines().collect();
         assert!(lines[0].contains("run --cacert"), "{outcome:?}");
-        // What was in a file stays there.
+        // A token from a file stays in it.
         assert_eq!(lines[1], if by_file { "0" } else { "1" }, "{outcome:?}");
         assert_eq!(lines[2], "inside", "{outcome:?}");
         assert!(lines[3].ends_with(": held"), "{outcome:?}");
@@ -171,7 +171,7 @@ fn a_token_can_be_in_a_file_and_a_leasehold_inside_gets_in_too_without_its_being
 }
 
 #[test]
-fn who_is_not_let_in_is_told_what_is_missing() {
+fn a_refused_client_reads_what_is_missing() {
     let fortress = Fortress::new("127.0.0.1");
     let token = |command: &mut std::process::Command| {
         command.env("LEASEHOLD_TOKEN", &fortress.token);
@@ -182,34 +182,34 @@ fn who_is_not_let_in_is_told_what_is_missing() {
         command.env("LEASEHOLD_TOKEN", "not-the-one");
     };
     fortress.call_with(&run, wrong).says(77, "token");
-    // Without our certificate, with somebody else's, with another's key, without the authority.
+    // Without the client certificate, with another client's, with another's key, without the authority.
     let ca = fortress.ca.to_str().unwrap();
-    fortress.bare(&["run", "--cacert", ca, "x", "true"], token).says(77, "wants a certificate");
+    fortress.bare(&["run", "--cacert", ca, "x", "true"], token).says(77, "requires a client certificate");
     let stranger = Authority::new().sign(fortress.dir.path(), "stranger", "me");
     let (cert, key) = (stranger.0.to_str().unwrap(), stranger.1.to_str().unwrap());
     fortress
         .bare(&["run", "--cacert", ca, "--cert", cert, "--key", key, "x", "true"], token)
-        .says(77, "does not accept our certificate");
+        .says(77, "rejected the client certificate");
     let own = fortress.cert.to_str().unwrap();
     fortress
         .bare(&["run", "--cacert", ca, "--cert", own, "--key", key, "x", "true"], token)
         .says(64, "the certificate and the key do not belong together");
-    fortress.bare(&run, token).says(69, "signed by nobody who is trusted here; name its authority");
+    fortress.bare(&run, token).says(69, "not signed by a trusted authority; name its authority");
     // Not TLS at all, or TLS where none is expected.
     fortress
         .bare(&["run", "--url", &fortress.served.url.replace("https", "http"), "x", "true"], token)
-        .says(69, "does it speak TLS");
+        .says(69, "if it uses TLS");
     let plain = Served::start(tempfile::tempdir().unwrap().path(), &[]);
     fortress
         .bare(&["run", "--url", &plain.url.replace("http", "https"), "x", "true"], token)
         .says(69, "does not speak TLS");
-    // A certificate for another host.
+    // A certificate for a different host.
     let elsewhere = Fortress::new("elsewhere.example");
-    elsewhere.call(&run).says(69, "for another host");
+    elsewhere.call(&run).says(69, "for a different host");
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named_and_open_ones_told_of() {
+fn unusable_files_are_named_and_readable_ones_warned_of() {
     let fortress = Fortress::new("127.0.0.1");
     let ca = fortress.ca.to_str().unwrap();
     let (cert, key) = (fortress.cert.to_str().unwrap(), fortress.key.to_str().unwrap());
@@ -218,8 +218,8 @@ fn files_that_cannot_be_used_are_named_and_open_ones_told_of() {
         (&["--cacert", ca, "--cert", "nowhere", "--key", key], "cannot read the certificate from"),
         (&["--cacert", ca, "--cert", cert, "--key", "nowhere"], "cannot read the key from"),
         (&["--cacert", ca, "--cert", cert, "--key", "/"], "cannot read the key from \"/\""),
-        (&["--cacert", ca, "--cert", cert], "--cert goes with --key"),
-        (&["--cacert", ca, "--key", key], "--key goes with --cert"),
+        (&["--cacert", ca, "--cert", cert], "`--cert` also needs `--key`"),
+        (&["--cacert", ca, "--key", key], "`--key` also needs `--cert`"),
         (&["--cacert", ca, "--cert", cert, "--key", cert], "the key cannot be used"),
     ] {
         fortress.bare(&[&["show"], args, &["x"]].concat(), |_| {}).says(64, says);
@@ -244,20 +244,20 @@ fn files_that_cannot_be_used_are_named_and_open_ones_told_of() {
 }
 
 #[test]
-fn what_is_for_a_server_is_refused_or_left_alone_elsewhere() {
+fn server_options_are_refused_or_ignored_on_other_stores() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("db").display());
     ended(leasehold(&["show", "--url", &url, "--cacert", "ca.pem", "x"]))
         .says(64, "--cacert is for a server (https:), and this store is sqlite:");
     ended(leasehold(&["show", "--url", "http://127.0.0.1:1", "--cert", "c", "--key", "k", "x"]))
         .says(64, "--cert is for TLS, and http: has none");
-    // Whoever has a token but names no server would get a lock that keeps nobody else out.
+    // A user who sets a token but names no server would get a lock that keeps nobody else out.
     let mut forgot = leasehold(&["run", "x", "true"]);
     forgot.env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("LEASEHOLD_TOKEN", "hush");
     let forgot = ended(forgot);
     forgot.says(64, "LEASEHOLD_TOKEN is set, but no server is named: set LEASEHOLD_URL");
     assert!(!forgot.err.contains("hush"));
-    // One that is named is meant.
+    // A store named explicitly is used.
     let mut named = leasehold(&["run", "--url", &url, "x", "true"]);
     named.env("LEASEHOLD_TOKEN", "hush");
     let named = ended(named);
@@ -265,8 +265,8 @@ fn what_is_for_a_server_is_refused_or_left_alone_elsewhere() {
 }
 
 #[test]
-fn a_token_that_others_could_read_on_its_way_is_told_of() {
-    // Nobody is there; what matters is what is said before.
+fn a_token_sent_in_clear_text_is_warned_of() {
+    // No server is there; only the warnings before the connection matter.
     for (url, told) in [("http://192.0.2.1:1", true), ("http://127.0.0.1:1", false)] {
         let mut command = leasehold(&["run", "--url", url, "x", "true"]);
         command.env("LEASEHOLD_TOKEN", "hush");
@@ -277,9 +277,9 @@ fn a_token_that_others_could_read_on_its_way_is_told_of() {
     }
 }
 
-/// A server that reads the file again, or starts, would refuse two on one line.
+/// A server would refuse two tokens on one line, at its start and when it reads the file again.
 #[test]
-fn a_token_has_a_line_of_its_own_whoever_wrote_the_line_before() {
+fn a_token_gets_its_own_line_whatever_the_line_before() {
     let dir = tempfile::tempdir().unwrap();
     let (first, tokens) = tokens(dir.path(), "read");
     let text = std::fs::read_to_string(&tokens).unwrap();

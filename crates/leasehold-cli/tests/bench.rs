@@ -1,4 +1,4 @@
-//! `leasehold bench` does what holders do, says what it saw, and fails when a promise is broken.
+//! `leasehold bench` does what holders do, reports what it saw, and fails when a promise is broken.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -19,26 +19,26 @@ fn count(figures: &Value, of: &str) -> u64 {
     figures[of].as_u64().unwrap_or_else(|| panic!("no {of}: {figures}"))
 }
 
-/// Six who want two locks; each holds for half a ttl.
+/// Six clients for two locks; each holds for half a ttl.
 const CROWD: [&str; 10] =
     ["--clients", "6", "--locks", "2", "--duration", "4s", "--ttl", "600ms", "--hold", "300ms"];
 
 #[test]
-fn who_holds_for_longer_than_a_third_of_the_ttl_renews_while_others_wait() {
+fn holding_longer_than_a_third_of_the_ttl_renews() {
     let store = server();
     let outcome =
         ended(load(&store.url, &[&CROWD[..], &["--failure-rate", "0", "--long-rate", "0"]].concat()));
     let figures = figures(&outcome);
     assert_eq!((outcome.code(), count(&figures, "violations")), (0, 0), "{outcome:?}");
     assert!(count(&figures, "renewals") > 0 && count(&figures, "acquisitions") > 0, "{figures}");
-    // Whoever came while another held it had to wait for some of those 300 ms.
+    // A client that came while another held the lock had to wait for some of those 300 ms.
     let wait = |part: &str| figures[part].as_f64().unwrap_or_else(|| panic!("no {part}: {figures}"));
     assert!(count(&figures, "waits") > 0 && count(&figures, "waits") <= count(&figures, "acquisitions"));
     assert!(wait("wait_ms_p50") > 0.0 && wait("wait_ms_p50") <= wait("wait_ms_p99"), "{figures}");
 }
 
 #[test]
-fn who_holds_for_less_does_not_renew_and_nobody_waits_for_what_nobody_holds() {
+fn a_short_hold_does_not_renew_and_free_names_have_no_waiters() {
     let options = ["--clients", "1", "--duration", "1s", "--ttl", "30s", "--failure-rate", "0"];
     let outcome = ended(load("memory:", &[&options[..], &["--long-rate", "0"]].concat()));
     let figures = figures(&outcome);
@@ -46,14 +46,14 @@ fn who_holds_for_less_does_not_renew_and_nobody_waits_for_what_nobody_holds() {
     for none in ["renewals", "waits", "leases_lost", "violations"] {
         assert_eq!(count(&figures, none), 0, "{none}: {figures}");
     }
-    // A part of them hold for longer than a ttl all the same.
+    // Some of them hold for longer than a ttl all the same.
     let long = ["--clients", "2", "--duration", "2s", "--ttl", "900ms", "--long-rate", "1"];
     let outcome = ended(load("memory:", &[&long[..], &["--failure-rate", "0"]].concat()));
     assert!(outcome.code() == 0 && count(&self::figures(&outcome), "renewals") > 0, "{outcome:?}");
 }
 
 #[test]
-fn the_table_has_the_figures_of_those_who_waited() {
+fn the_table_has_the_figures_of_waiters() {
     let options =
         ["--duration", "1s", "--clients", "8", "--locks", "1", "--failure-rate", "0", "--long-rate", "0"];
     let outcome = ended(leasehold(&[&["bench"], &options[..]].concat()));
@@ -63,16 +63,16 @@ fn the_table_has_the_figures_of_those_who_waited() {
     }
 }
 
-/// Does this to a database, in whatever the load is doing, until the load has ended.
+/// Runs this SQL on the database, at any moment of the load, until the load has ended.
 fn meddled_with(store: &support::Store, mut load: Running, sql: &str) -> Ended {
     let path = store.url.strip_prefix("sqlite:").unwrap();
     support::appears(std::path::Path::new(path));
     let db = rusqlite::Connection::open(path).unwrap();
     db.busy_timeout(support::PATIENCE).unwrap();
     until("the load has ended", || {
-        // Whoever has a name at hand looks again when its changes have moved.
+        // A client that caches a name reads it again when its change count has moved.
         let meddle = format!("BEGIN IMMEDIATE; {sql}; UPDATE names SET changes = changes + 1; COMMIT");
-        // Before there is a table there is nothing to do.
+        // Before the table exists there is nothing to do.
         if db.execute_batch(&meddle).is_err() {
             let _ = db.execute_batch("ROLLBACK");
         }
@@ -146,7 +146,7 @@ fn bench_names_its_store_before_and_after_the_load() {
         bare.out.lines().any(|line| line.starts_with("store ") && line.ends_with(" memory:")),
         "{bare:?}"
     );
-    // Somebody meant to name a store.
+    // The user meant to name a store.
     for variable in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"] {
         ended(bench(&[], &[(variable, "")])).says(64, variable);
     }
@@ -161,7 +161,7 @@ fn a_second_load_leaves_no_more_names_than_the_first() {
         db.busy_timeout(support::PATIENCE).unwrap();
         db.query_row("SELECT count(*) FROM names", [], |row| row.get(0)).unwrap_or_default()
     };
-    // Three names, and one by which runs keep out of each other's way. A short run may not come to all of them.
+    // Three names, and one that keeps runs apart. A short run may not use all of them.
     let options = ["--clients", "4", "--locks", "3", "--failure-rate", "0", "--long-rate", "0"];
     let five_runs = || {
         for _ in 0..5 {
@@ -171,7 +171,7 @@ fn a_second_load_leaves_no_more_names_than_the_first() {
     };
     five_runs();
     assert!((2..=4).contains(&names()), "{}", names());
-    // One that runs beside another has names of its own, and leaves them to the next that does.
+    // A run beside another uses other names, and leaves them to the next such run.
     let mut long = Running::start(load(&store.url, &[&options[..], &["--duration", "600s"]].concat()));
     let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
     until("the long one holds something", || !locks.list("bench/0/", 10, None).unwrap().items.is_empty());

@@ -11,7 +11,7 @@ fn leasehold(args: &[&str]) -> Command {
     command
 }
 
-/// Exit code, stdout, stderr.
+/// Returns exit code, stdout, stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = leasehold(args).output().expect("the binary starts");
     let code = status.code().unwrap_or_else(|| panic!("ended by a signal: {status}"));
@@ -25,8 +25,8 @@ fn help_is_an_answer_with_an_example_and_the_exit_codes() {
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("Examples:\n  leasehold run backup -- ./backup.sh"), "{out}");
     for line in [
-        "  64  the call is wrong",
-        "  75  somebody else holds the lock",
+        "  64  wrong usage",
+        "  75  another client holds the lock",
         "  79  the lease was lost",
         "  127 the command",
     ] {

@@ -1,4 +1,4 @@
-//! Completions are loaded by the shells that they are for, and asked; manual pages are written.
+//! Completions are loaded and used in their shells; manual pages are written.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -11,7 +11,7 @@ use support::{Ended, ended};
 use tempfile::TempDir;
 use testkit::pty::Terminal;
 
-/// The completions for a shell, in a file of this name, in a directory where the binary is too.
+/// Writes the completions for a shell into a file of this name, in a directory that also has the binary.
 fn completions(shell: &str, file: &str) -> (TempDir, PathBuf) {
     let outcome = ended(support::leasehold(&["completions", shell]));
     assert_eq!((outcome.code(), outcome.err.as_str()), (0, ""));
@@ -25,7 +25,7 @@ fn completions(shell: &str, file: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// A shell that reads nobody's settings, and finds the binary.
+/// A shell that reads no user settings, and finds the binary.
 fn shell(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap();
@@ -37,7 +37,7 @@ fn shell(program: &str, dir: &Path) -> Command {
     command
 }
 
-/// What a script has printed, that must not fail nor complain.
+/// What a script prints; it must neither fail nor complain.
 #[track_caller]
 fn printed(mut command: Command, script: &str) -> String {
     command.args(["-c", script]);
@@ -78,12 +78,12 @@ fn fish_completes_commands_options_and_their_values() {
     let commands: Vec<String> =
         ask("leasehold re").lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect();
     assert_eq!(commands, ["release", "renew", "revoke"]);
-    // The options of one are not those of another.
+    // Each command completes its own options only.
     assert_eq!(ask("leasehold list --max"), "");
 }
 
 #[test]
-fn zsh_completes_commands_options_their_values_and_the_command_to_run() {
+fn zsh_completes_commands_options_values_and_the_program_to_run() {
     let (dir, _path) = completions("zsh", "_leasehold");
     std::fs::write(dir.path().join("only-one-such-program"), "").unwrap();
     let programs = dir.path().join("only-one-such-program");
@@ -92,23 +92,23 @@ fn zsh_completes_commands_options_their_values_and_the_command_to_run() {
     zsh.args(["-f", "-i"]).env("PS1", "ready> ");
     let mut terminal = Terminal::start(&zsh, 200);
     terminal.sees("ready> ");
-    // As somebody would have it in .zshrc.
+    // As in a user's .zshrc.
     terminal
         .type_in("unset zle_bracketed_paste; fpath=($HOME $fpath); autoload -Uz compinit && compinit -u\n");
     terminal.sees("ready> ");
-    // By a Tab at the end of each.
+    // Press Tab after each.
     for (typed, completed) in [
         ("leasehold ru\t", "leasehold run "),
         ("leasehold run --max\t", "leasehold run --max-hold"),
         ("leasehold list --output j\t", "leasehold list --output json"),
         ("leasehold completions z\t", "leasehold completions zsh"),
         ("leasehold run x -- only-o\t", "leasehold run x -- only-one-such-program"),
-        ("leasehold re\t", "revoke   -- Take a lock away from whoever holds it"),
+        ("leasehold re\t", "revoke   -- Take a lock away from its holder"),
     ] {
         terminal.type_in(typed);
         let shown = terminal.sees(completed);
         assert!(!shown.contains("not found") && !shown.contains("_leasehold"), "{shown}");
-        // Forgets the line.
+        // Clears the line.
         terminal.type_in("\x15");
     }
 }

@@ -1,4 +1,4 @@
-//! The files of `docs/deploy/` set only what there is, and what they start is in order.
+//! The files in `docs/deploy/` use only existing settings, and what they start is in order.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -20,7 +20,7 @@ fn leasehold() -> Command {
     command
 }
 
-/// The words of a text that begin like this.
+/// The words of a text that start with this.
 fn words<'a>(text: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     text.split(move |c| !is_part(c)).filter(move |word| word.starts_with(begin) && word.len() > begin.len())
@@ -49,9 +49,9 @@ fn variables_and_flags_in_deploy_files_are_those_of_the_program() {
     assert!(seen >= 8, "{seen}");
 }
 
-/// As the unit starts it: in its own directory, with a file of settings that may be empty.
+/// As the systemd unit starts it: in its own directory, with a settings file that may be empty.
 #[test]
-fn what_the_unit_starts_is_in_order_and_its_leases_are_where_it_says() {
+fn the_unit_passes_its_check_and_keeps_leases_where_it_says() {
     let unit = read("leasehold.service");
     let start =
         unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/leasehold ")).unwrap();
@@ -70,7 +70,7 @@ fn what_the_unit_starts_is_in_order_and_its_leases_are_where_it_says() {
         command.output().unwrap()
     };
     assert!(run("127.0.0.1:0").status.success());
-    // A place that is taken is not the store's fault; settings that are wrong are not tried again.
+    // An address in use is not the store's fault; wrong settings are not retried.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let answer = run(&taken.local_addr().unwrap().to_string());
     let said = String::from_utf8(answer.stderr).unwrap();

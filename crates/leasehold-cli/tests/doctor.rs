@@ -1,4 +1,4 @@
-//! `leasehold doctor` on real stores that are set up well, and badly.
+//! `leasehold doctor` on real stores, well and badly set up.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -9,7 +9,7 @@ use support::{Ended, Served, ended, leasehold, sqlite, stores, until};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
 use testkit::redis::{Cluster, Sentinels, Server, with_replica};
 
-/// What was found, by level.
+/// The findings, by level.
 struct Found {
     code: i32,
     findings: Vec<Value>,
@@ -22,7 +22,7 @@ fn examine(url: &str) -> Found {
     assert_eq!(found["safe"], outcome.code() == 0, "{found}");
     let findings = found["findings"].as_array().unwrap().clone();
     for finding in &findings {
-        // What is not as it should be has what it risks and how to mend it.
+        // Each problem comes with its risk and its fix.
         let whole = finding["risk"].is_string() == finding["fix"].is_string();
         assert!(whole && (finding["level"] != "risk" || finding["fix"].is_string()), "{finding}");
     }
@@ -35,7 +35,7 @@ impl Found {
         of_it.map(|finding| finding["what"].as_str().unwrap()).collect()
     }
 
-    /// Exactly these risks, each by some of its words.
+    /// Expects exactly these risks, each by some of its words.
     #[track_caller]
     fn risks(self, expected: &[&str]) -> Self {
         let risks = self.of("risk");
@@ -47,7 +47,7 @@ impl Found {
         self
     }
 
-    /// These among others.
+    /// Expects these findings among others.
     #[track_caller]
     fn has(self, level: &str, expected: &[&str]) -> Self {
         let found = self.of(level);
@@ -66,7 +66,7 @@ impl Found {
 }
 
 #[test]
-fn what_is_true_of_every_store_is_tried_out_and_nothing_is_left_behind() {
+fn checks_common_to_all_stores_run_and_leave_nothing_behind() {
     for store in stores() {
         let found = examine(&store.url);
         found
@@ -83,7 +83,7 @@ fn what_is_true_of_every_store_is_tried_out_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn it_prints_for_people_and_exits_1_on_a_risk_64_and_69_if_there_is_nothing_to_look_at() {
+fn output_is_readable_and_exit_codes_are_1_64_and_69() {
     use std::os::unix::fs::PermissionsExt as _;
     let store = sqlite();
     let fine = ended(store.leasehold(&["doctor"]));
@@ -110,7 +110,7 @@ fn it_prints_for_people_and_exits_1_on_a_risk_64_and_69_if_there_is_nothing_to_l
 }
 
 #[test]
-fn a_redis_is_judged_by_what_it_keeps_and_evicts() {
+fn redis_is_judged_by_persistence_and_eviction() {
     let good = Server::durable();
     examine(&good.url()).risks(&[]).has(
         "ok",
@@ -130,7 +130,7 @@ fn a_redis_is_judged_by_what_it_keeps_and_evicts() {
     bad.cli(&["CONFIG", "SET", "save", "3600 1"]);
     bad.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     examine(&bad.url()).risks(&["snapshots only"]);
-    // Who may not look cannot say that all is well.
+    // A user without the permission to look cannot report that all is well.
     let allow = ["ACL", "SETUSER", "locks", "on", ">hush", "~leasehold*", "&leasehold*", "+@all", "-info"];
     good.cli(&allow);
     let blind = format!("redis://locks:hush@127.0.0.1:{}", good.port());
@@ -142,7 +142,7 @@ fn a_redis_is_judged_by_what_it_keeps_and_evicts() {
 }
 
 #[test]
-fn a_redis_with_replicas_is_judged_by_who_takes_over_and_who_confirms() {
+fn redis_replicas_are_judged_by_failover_and_confirmation() {
     let servers = with_replica();
     let url = servers[0].url();
     const FORGETS: &str = "keeps nothing on disk";
@@ -150,7 +150,7 @@ fn a_redis_with_replicas_is_judged_by_who_takes_over_and_who_confirms() {
     examine(&format!("{url}?wait_replicas=1"))
         .risks(&[FORGETS])
         .has("note", &["counts when 1 of 1 replicas have it"]);
-    // Where one takes over by itself it is a risk.
+    // It is a risk where a replica takes over by itself.
     let sentinels = Sentinels::start();
     examine(&sentinels.url()).risks(&[FORGETS, "learn of grants later"]);
     let cluster = Cluster::start();
@@ -164,7 +164,7 @@ fn a_redis_with_replicas_is_judged_by_who_takes_over_and_who_confirms() {
 }
 
 #[test]
-fn a_postgres_is_judged_by_what_is_on_disk_and_who_may_write() {
+fn postgres_is_judged_by_durability_and_write_access() {
     let good = Postgres::start();
     let sound = ["this is PostgreSQL", "on disk before they are answered", "nothing stands between"];
     examine(&good.url()).risks(&[]).has("ok", &sound).has("note", &["superuser"]);
@@ -182,14 +182,14 @@ fn a_postgres_is_judged_by_what_is_on_disk_and_who_may_write() {
     let pooler = PgBouncer::start(&good, PoolMode::Transaction, 5);
     good.sql("REVOKE ALL ON ALL TABLES IN SCHEMA leasehold FROM PUBLIC");
     examine(&pooler.url()).risks(&[]).has("note", &["a pooler that shares sessions"]);
-    // One that keeps a session for each client is as good as none, if it is said to.
+    // A pooler that keeps a session for each client is as good as none, if the URL says so.
     let pooler = PgBouncer::start(&good, PoolMode::Session, 20);
     examine(&pooler.url()).risks(&[]).has("note", &["a pooler that shares sessions"]);
     examine(&format!("{}?pooler=session", pooler.url())).risks(&[]).has("ok", &["nothing stands between"]);
 }
 
 #[test]
-fn standbys_of_postgres_are_told_of_by_the_primary_and_refused_themselves() {
+fn a_postgres_primary_reports_standbys_and_a_standby_is_refused() {
     let primary = Postgres::start();
     let standby = primary.standby();
     examine(&primary.url()).risks(&[]).has("note", &["1 standbys learn of grants later"]);
@@ -206,8 +206,8 @@ fn standbys_of_postgres_are_told_of_by_the_primary_and_refused_themselves() {
 }
 
 #[test]
-fn a_redis_that_takes_no_writes_is_still_looked_at_and_the_findings_say_why() {
-    // Its append-only file is on a device that is always full.
+fn a_redis_that_refuses_writes_still_gets_findings_that_say_why() {
+    // The append-only file is on a device that is always full.
     let dir = tempfile::tempdir().unwrap();
     let files = dir.path().join("appendonlydir");
     std::fs::create_dir(&files).unwrap();
@@ -222,12 +222,12 @@ fn a_redis_that_takes_no_writes_is_still_looked_at_and_the_findings_say_why() {
     let servers = with_replica();
     const REFUSED: &str = "this Redis is a replica; connect to its primary";
     ended(leasehold(&["doctor", &servers[1].url()])).says(69, REFUSED);
-    // One that takes writes of its own would be the worse for it.
+    // A replica that accepts writes would be the worse for it.
     servers[1].cli(&["CONFIG", "SET", "replica-read-only", "no"]);
     ended(leasehold(&["doctor", &servers[1].url()])).says(69, REFUSED);
 }
 
-/// What the command says of a store that has answered it: a busy machine may take longer than it waits.
+/// Runs the command until the store has answered it: a busy machine may take longer than the command waits.
 fn answered(arguments: &[&str]) -> Ended {
     let mut outcome = ended(leasehold(arguments));
     until("the store answers in time", || {
@@ -239,7 +239,7 @@ fn answered(arguments: &[&str]) -> Ended {
     outcome
 }
 
-/// It does not work, and what is found says why.
+/// The store does not work, and the findings say why.
 #[track_caller]
 fn broken(url: &str, error: &str, risk: &str) {
     let outcome = answered(&["doctor", url]);
@@ -259,7 +259,7 @@ fn broken(url: &str, error: &str, risk: &str) {
 }
 
 #[test]
-fn a_clock_that_is_off_is_told_of_and_by_how_much() {
+fn a_wrong_clock_is_reported_with_its_offset() {
     use leasehold_torture::clock::Clocks;
     use leasehold_torture::history::record::Fault;
     let clocks = Clocks::new().unwrap();
@@ -280,7 +280,7 @@ fn a_clock_that_is_off_is_told_of_and_by_how_much() {
                 .into_iter()
                 .find_map(|what| what.split("differs from this machine's by ").nth(1));
             let ms: i64 = what.unwrap().trim_end_matches(" ms").parse().unwrap();
-            // Measured between two looks at our own clock, which take a moment.
+            // Measured between two readings of our own clock, which take a moment.
             let off = seconds.abs() * 1000;
             assert!((off - 20_000..=off + 20_000).contains(&ms), "{seconds} s: {ms} ms on {url}");
         }
@@ -290,15 +290,15 @@ fn a_clock_that_is_off_is_told_of_and_by_how_much() {
 }
 
 #[test]
-fn files_in_memory_or_open_to_others_are_told_of() {
+fn files_in_memory_or_open_to_others_are_reported() {
     let in_memory = tempfile::tempdir_in("/dev/shm").expect("a file system in memory");
     let (database, locks) = (in_memory.path().join("locks.db"), in_memory.path().join("locks"));
     let urls = [format!("sqlite:{}", database.display()), format!("file:{}", locks.display())];
     for url in &urls {
-        // No process that holds a lock is there after the restart that forgets it.
+        // Locks of processes: no holder survives the restart that forgets its lock.
         examine(url).risks(&[]).has("note", &["it is on tmpfs, in memory"]);
     }
-    // The clients of a server are.
+    // The clients of a server do survive it.
     let served = Served::start(in_memory.path(), &["--store", &urls[0]]);
     examine(&served.url).risks(&["its store: it is on tmpfs, in memory"]).has_not("and no further");
     use std::os::unix::fs::PermissionsExt as _;
@@ -364,7 +364,7 @@ fn a_quorum_is_judged_node_by_node_and_together() {
 }
 
 #[test]
-fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
+fn a_server_is_judged_by_its_store_and_its_access_rules() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(dir.path(), &[]);
     examine(&served.url)
@@ -376,7 +376,7 @@ fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
         .has("note", &["gets in without a token"]);
     let forgetful = Served::start(dir.path(), &["--store", "memory:"]);
     examine(&forgetful.url).risks(&["keeps leases in its memory"]);
-    // It looks at its store for us.
+    // The server examines its store for us.
     let redis = Server::durable();
     let before = Served::start(dir.path(), &["--store", &redis.url()]);
     examine(&before.url)
@@ -398,7 +398,7 @@ fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
     assert_eq!(outcome.code(), 0, "{outcome:?}");
     assert!(outcome.out.contains("ok    nobody gets in without a token"), "{outcome:?}");
     assert!(outcome.out.contains("ok    its store: answers are on disk"), "{outcome:?}");
-    // Who may not see every name is not told how the store is set up.
+    // A token that may not see every name does not get the findings about the store's setup.
     let narrow = ["token", "create", "--tokens", tokens, "--prefix", "leasehold-doctor-"];
     let narrow = ended(leasehold(&narrow)).out;
     let guarded = Served::start(tempfile::tempdir().unwrap().path(), &["--tokens", tokens]);
@@ -410,9 +410,9 @@ fn a_server_is_judged_by_its_store_and_by_who_gets_in() {
     assert!(!outcome.out.contains("its store"), "{outcome:?}");
 }
 
-/// A Redis that keeps nothing on disk.
+/// A Redis without persistence.
 #[test]
-fn run_and_serve_tell_of_a_risky_store_unless_told_not_to() {
+fn run_and_serve_warn_of_a_risky_store_unless_silenced() {
     let redis = testkit::redis::Server::start();
     let store = support::Store::at(redis.url());
     let what = "keeps nothing on disk";
@@ -440,7 +440,7 @@ fn run_and_serve_tell_of_a_risky_store_unless_told_not_to() {
         told.code() == 0 && told.err.is_empty() && told.out.contains("everything is in order"),
         "{told:?}"
     );
-    // It serves all the same, and says so.
+    // It serves all the same, and warns.
     let errors = store.path("errors");
     let mut command = support::leasehold(&["serve", "--store", &url, "--listen", "127.0.0.1:0"]);
     command.current_dir(store.dir.path()).stderr(std::fs::File::create(&errors).unwrap());
@@ -449,9 +449,9 @@ fn run_and_serve_tell_of_a_risky_store_unless_told_not_to() {
     drop(served);
 }
 
-/// As a probe that looks every ten seconds.
+/// Like a probe that runs every ten seconds.
 #[test]
-fn a_second_look_leaves_no_more_names_than_the_first() {
+fn a_second_doctor_run_leaves_no_more_names_than_the_first() {
     let (in_files, in_rows) = (support::file(), sqlite());
     let files = || std::fs::read_dir(in_files.path("locks")).unwrap().count();
     let rows = || -> u32 {
@@ -466,14 +466,14 @@ fn a_second_look_leaves_no_more_names_than_the_first() {
     look();
     assert!(once.0 > 0 && once.1 > 0, "{once:?}");
     assert_eq!((files(), rows()), once);
-    // Many at once, also beside one that was killed while it held its lock, are not in each other's way.
+    // Many at once do not disturb each other, even beside one that was killed while it held its lock.
     let probe = in_rows.leasehold(&["acquire", "-n", "leasehold-doctor-0", "--ttl", "10m"]);
     assert_eq!(ended(probe).code(), 0);
     support::each(&[(); 8], |()| tried(&in_rows));
     assert!(rows() <= 16, "{}", rows());
 }
 
-/// It works. The directory of the test may be in memory, which is a risk.
+/// The store works. The test's directory may be in memory, which is a risk.
 #[track_caller]
 fn tried(store: &support::Store) {
     let outcome = ended(store.leasehold(&["doctor"]));

@@ -1,4 +1,4 @@
-//! Every example of docs/cli.md works as it stands.
+//! Every example in docs/cli.md works as written.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -13,7 +13,7 @@ use support::{Served, ended, leasehold};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 
-/// What stands between ```sh and ```.
+/// The text between ```sh and ```.
 fn blocks() -> Vec<&'static str> {
     let mut parts = PAGE.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let blocks: Vec<_> = parts.by_ref().collect();
@@ -21,7 +21,7 @@ fn blocks() -> Vec<&'static str> {
     blocks
 }
 
-/// A program that does nothing but say its name.
+/// A program that only prints its name.
 fn program(path: &Path) {
     std::fs::write(path, "#!/bin/sh\necho ran $0\n").unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
@@ -35,7 +35,7 @@ fn every_command_on_the_page_works_on_a_fresh_machine() {
         for name in ["backup.sh", "deploy.sh", "train"] {
             program(&dir.path().join(name));
         }
-        // The page's own server is this one.
+        // The page's server is this one.
         let tokens = dir.path().join("tokens");
         let made = ended(leasehold(&["token", "create", "--tokens", tokens.to_str().unwrap()]));
         std::fs::write(dir.path().join("token"), &made.out).unwrap();

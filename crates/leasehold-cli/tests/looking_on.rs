@@ -1,4 +1,4 @@
-//! `leasehold watch` and `leasehold wait` look on when the store is away for a while.
+//! `leasehold watch` and `leasehold wait` continue when the store is unavailable for a while.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use support::{Running, Served, ended, leasehold, until};
 
-/// A server that can be stopped and started again at the same address, with the same data.
+/// A server that can be stopped and restarted at the same address, with the same data.
 struct Restarting {
     dir: tempfile::TempDir,
     address: String,
@@ -62,11 +62,11 @@ impl Restarting {
 
     fn watch(&self) -> Running {
         let watch = Running::start(self.leasehold(&["watch", "--interval", "50ms", "--output", "json"]));
-        until("it tells of who holds it", || watch.printed().contains("\"held\""));
+        until("it prints the holder", || watch.printed().contains("\"held\""));
         watch
     }
 
-    /// `wait`, which has found that `x` is held.
+    /// Starts `wait` and returns when it has found `x` held.
     fn wait(&self, args: &[&str]) -> Running {
         let wait = Running::start(self.leasehold(&[&["wait", "x"], args].concat()));
         until("it has connected", || connections(&wait) > 0);
@@ -105,12 +105,12 @@ fn watch_and_wait_outlast_a_restart_of_the_server() {
     server.start(&[]);
     each(&watch, &bounded, &endless, "answers again");
     server.release();
-    until("the change is told", || watch.printed().contains("\"free\""));
+    until("the change is printed", || watch.printed().contains("\"free\""));
     for wait in [bounded, endless] {
         let wait = wait.ended();
         assert_eq!(wait.code(), 0, "{wait:?}");
     }
-    // A look after the other failed, and it was said once, with where it is. What was held before still is.
+    // Several looks failed in a row, but it was reported once, with the store. The lock is still held.
     let lines: Vec<String> = watch.said().lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(
@@ -148,7 +148,7 @@ fn watch_and_wait_end_at_once_when_they_are_not_let_in_any_more() {
     };
     assert_eq!(ended(call(&["acquire", "x", "--ttl", "10m"])).code(), 0);
     let watch = Running::start(call(&["watch", "--output", "json"]));
-    until("it tells of who holds it", || watch.printed().contains("\"held\""));
+    until("it prints the holder", || watch.printed().contains("\"held\""));
     let wait = Running::start(call(&["wait", "x"]));
     until("it has connected", || connections(&wait) > 0);
     std::fs::write(&tokens, "").unwrap();

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use support::{Running, appears, ended, file, leasehold, line_in, sqlite, stores, until};
 
 #[test]
-fn the_command_runs_with_its_arguments_its_streams_and_what_it_should_know() {
+fn the_command_gets_its_arguments_streams_and_variables() {
     for store in stores() {
         let mut command = store.leasehold(&[
             "run",
@@ -58,7 +58,7 @@ fn a_command_starts_as_if_it_had_been_started_directly() {
         .unwrap();
     let under = store.run(&["x", "--", "sh", "-c", "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status"]);
     assert_eq!(under.out, String::from_utf8_lossy(&plain.stdout));
-    // What the caller wanted to be ignored stays ignored, also for us.
+    // A signal that the caller ignores stays ignored, also for leasehold.
     let script = "trap '' HUP; exec \"$0\" run x -- sh -c 'kill -HUP $PPID; sleep 0.1; echo alive'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_leasehold")]).env("LEASEHOLD_URL", &store.url);
@@ -96,7 +96,7 @@ fn what_cannot_be_run_exits_126_or_127_and_frees_the_lock() {
 }
 
 #[test]
-fn a_held_lock_exits_75_or_what_was_asked_for_and_says_who_holds_it_where() {
+fn a_held_lock_exits_75_or_the_chosen_code_and_names_the_holder() {
     for store in stores() {
         let _holder = store.hold("x", &["--owner", "the night job"]);
         for (options, code) in [
@@ -204,7 +204,7 @@ fn wrong_calls_exit_64_before_anything_is_run() {
 }
 
 #[test]
-fn a_store_that_does_not_work_exits_69_and_one_that_refuses_us_77() {
+fn a_broken_store_exits_69_and_a_refused_login_exits_77() {
     let store = sqlite();
     assert_eq!(store.run(&["x", "true"]).code(), 0);
     let away = store.cut_off();
@@ -218,7 +218,7 @@ fn a_store_that_does_not_work_exits_69_and_one_that_refuses_us_77() {
 }
 
 #[test]
-fn without_a_url_locks_are_in_the_state_directory_which_is_made_for_its_owner_alone() {
+fn without_a_url_locks_are_in_a_private_state_directory() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let mut command = leasehold(&["run", "x", "--", "sh", "-c", "echo $LEASEHOLD_URL"]);
@@ -235,13 +235,13 @@ fn without_a_url_locks_are_in_the_state_directory_which_is_made_for_its_owner_al
     let mut command = leasehold(&["run", "x", "true"]);
     command.env_remove("XDG_STATE_HOME").env_remove("HOME");
     ended(command).says(64, "there is no HOME");
-    // As accounts of services have it; it is not made for them.
+    // Service accounts have such a HOME; leasehold does not create it.
     let nowhere = dir.path().join("nowhere");
     let mut command = leasehold(&["run", "x", "true"]);
     command.env_remove("XDG_STATE_HOME").env("HOME", &nowhere);
     ended(command).says(64, "there is no HOME");
     assert!(!nowhere.exists());
-    // A secret that was not there must not become a lock that keeps nobody out.
+    // A missing secret must not lead to a lock that keeps nobody out.
     for variable in ["LEASEHOLD_URL", "LEASEHOLD_URL_FILE"] {
         let mut command = leasehold(&["run", "x", "true"]);
         command.env("HOME", dir.path()).env(variable, "");
@@ -250,7 +250,7 @@ fn without_a_url_locks_are_in_the_state_directory_which_is_made_for_its_owner_al
 }
 
 #[test]
-fn a_url_can_be_in_a_file_that_the_command_is_told_of() {
+fn a_url_file_is_passed_on_to_the_command() {
     let store = sqlite();
     let file = store.path("url");
     std::fs::write(&file, format!("# where our locks are\n{}\n", store.url)).unwrap();
@@ -306,7 +306,7 @@ fn a_command_that_runs_too_long_is_ended_in_time() {
         assert!(start.elapsed() < Duration::from_secs(30));
         assert_eq!(ended.code(), 79, "{ended:?}");
         assert!(ended.err.contains("--max-hold"), "{ended:?}");
-        // One that ignores TERM too.
+        // A command that ignores TERM too.
         let ended = store.run(&[
             "--max-hold",
             "1s",
@@ -324,9 +324,9 @@ fn a_command_that_runs_too_long_is_ended_in_time() {
 }
 
 #[test]
-fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
+fn the_lock_is_held_until_all_descendants_have_ended() {
     for store in stores() {
-        // Two forks and a session of its own: a daemon by the book.
+        // Two forks and a new session: a textbook daemon.
         let script = "echo $$ >leader; setsid sh -c 'sh -c \"echo \\$\\$ >daemon; exec sleep 600\" & exit' </dev/null >/dev/null 2>&1; exit 5";
         let mut run = store.start(&["x", "--", "sh", "-c", script]);
         let daemon = support::pid_in(&store.path("daemon"));
@@ -338,7 +338,7 @@ fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
         let ended = run.ended();
         assert_eq!(ended.code(), 5, "{ended:?}");
         assert_eq!(store.run(&["-n", "x", "true"]).code(), 0);
-        // Or it is ended with the command, if that is asked for.
+        // With the option it is ended together with the command.
         std::fs::remove_file(store.path("daemon")).unwrap();
         let ended = store.run(&[
             "--kill-leftovers",
@@ -355,13 +355,13 @@ fn the_lock_is_kept_until_all_that_the_command_has_started_is_gone() {
 }
 
 #[test]
-fn what_a_command_leaves_running_is_told_of_at_once() {
+fn processes_a_command_leaves_running_are_reported_at_once() {
     for store in [file(), sqlite()] {
         let script = "sleep 600 & echo $! >left; exit 3";
         let run = store.start(&["--ttl", "10m", "x", "--", "sh", "-c", script]);
         let left = support::pid_in(&store.path("left"));
         // Long before anything else is due: the lease is renewed every few minutes, or not at all.
-        until("leasehold says so", || run.said().contains("left 1 running; the lock stays held"));
+        until("leasehold says so", || run.said().contains("left 1 process running; the lock stays held"));
         assert!(support::lives(left));
         rustix::process::kill_process(left, Signal::KILL).unwrap();
         assert_eq!(run.ended().code(), 3);
@@ -379,16 +379,16 @@ fn a_leftover_that_ignores_term_is_killed_if_that_is_asked_for() {
     assert!(ended.err.contains("\"event\":\"killing\""), "{ended:?}");
 }
 
-/// `leasehold run` by somebody who is not root, whose command becomes root's and ignores TERM.
+/// `leasehold run` by a user other than root, whose command becomes root and ignores TERM.
 #[test]
-fn a_command_of_another_user_that_cannot_be_killed_is_told_of() {
+fn a_command_of_another_user_that_outlives_kill_is_reported() {
     if !rustix::process::geteuid().is_root() {
         testkit::not_tested("a command of another user under `leasehold run`: that takes root");
         return;
     }
     const NOBODY: u32 = 65_534;
     let store = sqlite();
-    // A place where somebody else can work, and a program that may become root.
+    // A directory where another user can work, and a program that may become root.
     std::fs::set_permissions(store.dir.path(), Permissions::from_mode(0o777)).unwrap();
     let (leasehold, become_root) = (store.path("leasehold"), store.path("become-root"));
     std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &leasehold).unwrap();
@@ -410,7 +410,7 @@ fn a_command_of_another_user_that_cannot_be_killed_is_told_of() {
     let _away = store.cut_off();
     until("it says that it cannot kill", || run.said().contains("\"event\":\"cannot_kill\""));
     assert!(support::lives(pid));
-    // A whole ttl, after which the lease has surely ended: what is dead before that has done no harm.
+    // After a whole ttl the lease has surely ended; a command that died before has done no harm.
     std::thread::sleep(Duration::from_secs(3));
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
     let ended = run.ended();

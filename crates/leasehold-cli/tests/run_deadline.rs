@@ -1,4 +1,4 @@
-//! `leasehold run` on stores with a ttl: the command is dead before the lease can be another's.
+//! `leasehold run` on stores with a ttl: the command is dead before another client can take the lock.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use support::{each, fallible_stores, line_in, lives, pid_in, sqlite, ttl_stores, until};
 
-/// Ignores TERM, starts a daemon that ignores it too, and both write down that they live, every few
-/// milliseconds. The daemon ends with the directory of the test, should nobody else end it.
+/// Ignores TERM and starts a daemon that does too; both write every few milliseconds that they live. The daemon also
+/// ends when the test's directory is gone.
 const STUBBORN: &str = "trap '' TERM
     setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while [ -e daemon ]; do date +%s%N >>alive; sleep 0.02; done' &
     echo $$ >pid; while :; do date +%s%N >>alive; sleep 0.02; done";
@@ -21,7 +21,7 @@ fn last_sign_of_life(store: &support::Store) -> u128 {
 }
 
 #[test]
-fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
+fn if_the_store_dies_the_command_is_dead_before_another_starts() {
     for store in fallible_stores() {
         let run = store.start(&["--ttl", "3s", "--kill-after", "1s", "x", "--", "sh", "-c", STUBBORN]);
         let (pid, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
@@ -30,25 +30,25 @@ fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
         let away = store.away();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
         until("the command is dead", || !lives(pid) && !lives(daemon));
-        // Sooner than the store, or another that took its place, could pass the lock on.
+        // Before the store, or a replacement for it, could pass the lock on.
         if store.ttl {
             let lived = Duration::from_nanos(last_sign_of_life(&store).saturating_sub(since) as u64);
             assert!(lived < Duration::from_secs(3), "{}: longer than the ttl: {lived:?}", store.url);
         }
-        // Nobody could have started before this either.
+        // No waiter can have started before this.
         assert!(!store.path("began").exists(), "{}", store.url);
         drop(away);
         let ended = run.ended();
         assert_eq!(ended.code(), 79, "{} {ended:?}", store.url);
         let told: Vec<&str> = ended.err.lines().collect();
         if store.ttl {
-            let asked = "could not be renewed and is about to end; asked to end, killed in";
+            let asked = "could not be renewed and is about to end; the command was asked to end, and will be killed in";
             assert!(told[0].contains(asked), "{told:?}");
         }
         assert!(ended.err.contains("killing the command"), "{told:?}");
         assert!(told.last().unwrap().contains("the lock was lost"), "{told:?}");
         let waited = waiter.ended();
-        // The store may have been away for longer than a waiter puts up with.
+        // The store may have been unavailable for longer than a waiter accepts.
         assert!([0, 69].contains(&waited.code()), "{} {waited:?}", store.url);
         if waited.code() == 69 {
             let next = store.run(&["-w", "30", "x", "--", "sh", "-c", "date +%s%N >began"]);
@@ -61,11 +61,11 @@ fn if_the_store_goes_away_the_command_is_dead_before_another_can_start() {
 }
 
 #[test]
-fn if_the_files_go_away_the_command_is_dead_and_while_they_hang_nobody_else_starts() {
+fn lost_files_kill_the_command_and_hanging_files_admit_no_other() {
     let store = support::file();
     let run = store.start(&["x", "--", "sh", "-c", STUBBORN]);
     let (pid, daemon) = (pid_in(&store.path("pid")), pid_in(&store.path("daemon")));
-    // Somebody sits on the file without which nothing is done: the lock itself needs it not.
+    // Another process locks the file that every operation needs; the held lock itself does not need it.
     let locks: Vec<_> = std::fs::read_dir(store.path("locks")).unwrap().flatten().collect();
     let meta = locks.iter().find(|entry| entry.path().extension().is_some_and(|end| end == "meta")).unwrap();
     let hang = std::fs::File::open(meta.path()).unwrap();
@@ -74,7 +74,7 @@ fn if_the_files_go_away_the_command_is_dead_and_while_they_hang_nobody_else_star
     drop(hang);
     assert_eq!(store.run(&["-n", "x", "--", "touch", "began"]).code(), 75);
     assert!(!store.path("began").exists() && lives(pid) && lives(daemon));
-    // Whoever comes now finds another directory, and the lock free.
+    // A client that comes now finds another directory, and the lock free.
     let waiter = store.start(&["x", "--", "sh", "-c", "date +%s%N >began"]);
     store.until_waited_for("x", &waiter);
     std::fs::rename(store.path("locks"), store.path("elsewhere")).unwrap();
@@ -83,8 +83,11 @@ fn if_the_files_go_away_the_command_is_dead_and_while_they_hang_nobody_else_star
     assert!(!lives(pid) && !lives(daemon));
     let waited = waiter.ended();
     assert_eq!(waited.code(), 69, "{waited:?}");
-    // The second is what it says if its place in the queue was the first to go.
-    let says = ["the directory of the lock files has gone", "the id of this claim is spent"];
+    // The second message is for a place in the queue that was lost first.
+    let says = [
+        "the directory of the lock files was moved or removed; connect again",
+        "no longer accepts this claim's lease id",
+    ];
     assert!(says.iter().any(|says| waited.err.contains(says)), "{waited:?}");
     assert_eq!(store.run(&["-n", "x", "--", "sh", "-c", "date +%s%N >began"]).code(), 0);
     let began: u128 = line_in(&store.path("began")).parse().unwrap();
@@ -92,7 +95,7 @@ fn if_the_files_go_away_the_command_is_dead_and_while_they_hang_nobody_else_star
 }
 
 #[test]
-fn the_command_is_asked_before_it_is_killed_and_may_end_by_itself() {
+fn the_command_gets_a_term_signal_before_it_is_killed() {
     let store = sqlite();
     let script = "trap 'echo bye >bye; exit 0' TERM; echo $$ >pid; while :; do sleep 0.02; done";
     let run = store.start(&["--ttl", "3s", "--kill-after", "1s", "x", "--", "sh", "-c", script]);
@@ -111,7 +114,7 @@ fn a_store_that_comes_back_in_time_costs_nothing() {
     let run = store.start(&["--ttl", "9s", "--kill-after", "1s", "x", "--", "sh", "-c", script]);
     pid_in(&store.path("pid"));
     let away = store.cut_off();
-    // Longer than until the next renewal, and much shorter than until the end.
+    // Longer than until the next renewal, and much shorter than until the lease ends.
     std::thread::sleep(Duration::from_millis(3500));
     drop(away);
     std::fs::write(store.path("enough"), "").unwrap();
@@ -120,7 +123,7 @@ fn a_store_that_comes_back_in_time_costs_nothing() {
 }
 
 #[test]
-fn programs_are_told_when_renewals_fail_and_when_they_succeed_again() {
+fn events_report_failed_renewals_and_their_recovery() {
     each(&ttl_stores(), |store| {
         let script = "echo $$ >pid; while ! [ -e enough ]; do sleep 0.02; done; exit 3";
         let run = store.start(&["--ttl", "12s", "--json", "x", "--", "sh", "-c", script]);
@@ -147,7 +150,7 @@ fn programs_are_told_when_renewals_fail_and_when_they_succeed_again() {
 }
 
 #[test]
-fn a_lease_that_is_revoked_for_its_end_lets_the_command_end_in_good_order() {
+fn revoking_lets_the_command_end_in_good_order() {
     each(&ttl_stores(), |store| {
         let script = "trap 'echo bye >bye; sleep 0.3; echo done >>bye; exit 0' TERM
             echo $$ >pid; while :; do sleep 0.02; done";
@@ -156,12 +159,16 @@ fn a_lease_that_is_revoked_for_its_end_lets_the_command_end_in_good_order() {
         let revoked = store.leasehold(&["revoke", "x", "--yes"]).output().unwrap();
         assert!(revoked.status.success(), "{revoked:?}");
         let ended = run.ended();
-        ended_by_revocation(&ended, &["the lock was revoked; asked to end, killed in"], 79);
+        ended_by_revocation(
+            &ended,
+            &["the lock was revoked; the command was asked to end, and will be killed in"],
+            79,
+        );
         assert_eq!(std::fs::read_to_string(store.path("bye")).unwrap(), "bye\ndone\n", "{ended:?}");
-        // It is free as soon as the command is dead, long before its end.
+        // The lock is free as soon as the command is dead, long before the lease would end.
         assert_eq!(store.run(&["-w", "4", "x", "true"]).code(), 0, "{}: {ended:?}", store.url);
 
-        // One that does not end when asked is dead before another can have the lock.
+        // A command that does not end when asked is dead before another client can take the lock.
         let run = store.start(&["--ttl", "12s", "--kill-after", "500ms", "x", "--", "sh", "-c", STUBBORN]);
         let daemon = pid_in(&store.path("daemon"));
         leasehold::blocking::Locks::connect(&store.url).unwrap().revoke("x", false).unwrap();
@@ -169,7 +176,11 @@ fn a_lease_that_is_revoked_for_its_end_lets_the_command_end_in_good_order() {
         assert_eq!(next.code(), 0, "{next:?}");
         let began: u128 = line_in(&store.path("began")).parse().unwrap();
         assert!(last_sign_of_life(store) < began && !lives(daemon));
-        ended_by_revocation(&run.ended(), &["asked to end, killed in", "it did not end when asked"], 79);
+        ended_by_revocation(
+            &run.ended(),
+            &["asked to end, and will be killed in", "it did not end when asked"],
+            79,
+        );
     });
 }
 
@@ -209,7 +220,7 @@ fn a_lock_file_that_a_stranger_removes_ends_the_command() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_released_is_told_of_and_the_code_is_that_of_the_command() {
+fn a_failed_release_is_reported_and_keeps_the_exit_code() {
     let store = sqlite();
     let script = "echo $$ >pid; while ! [ -e enough ]; do sleep 0.02; done; exit 3";
     let run = store.start(&["--ttl", "60s", "x", "--", "sh", "-c", script]);

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use support::{PATIENCE, Running, each, stores, until, until_within};
 
-/// Each says when it begins and when it ends, in one write each; the fence tells them apart. It looks whether the one
-/// before it, which may have been killed, is still alive: not if it is a zombie, or on its way out of the kernel
-/// (`PF_EXITING`), which closes the file of a lock before it makes a zombie.
+/// Logs its start and its end, in one write each; the fence tells the runs apart. Checks whether the previous command,
+/// which may have been killed, is still alive. A zombie counts as dead, and so does a process on its way out of the
+/// kernel (`PF_EXITING`), which closes the file of a lock before it becomes a zombie.
 const BEGIN: &str = "echo begin $LEASEHOLD_FENCE >>log
     if read last 2>/dev/null <who && read stat 2>/dev/null </proc/$last/stat; then
         set -- ${stat##*) }
@@ -21,21 +21,21 @@ const BEGIN: &str = "echo begin $LEASEHOLD_FENCE >>log
     fi
     echo $$ >who";
 
-/// In between it looks whether somebody else is there, by a directory that only one can make.
+/// In between it checks that it is alone, with a directory that only one process can make.
 const WORK: &str = "mkdir inside || echo overlap $LEASEHOLD_FENCE >>log
     sleep 0.05
     rmdir inside; rm who; echo end $LEASEHOLD_FENCE >>log";
 
 #[test]
-fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
+fn twenty_runs_never_overlap_while_some_are_killed_or_stopped() {
     let starting = Mutex::new(());
     each(&stores(), |store| {
-        // Those of one store after those of another: a hundred programs that start at once would be too slow for each.
+        // One store after the other: a hundred programs that start at once would all be slow.
         let turn = starting.lock();
         let mut runs: Vec<_> = (0..20)
             .map(|number| {
-                // Every fifth is killed. It must not leave the directory behind, so it works without it; and whoever comes
-                // next waits for the end of its lease.
+                // Every fifth is killed. It works without the directory, so that it leaves none behind; the next one
+                // waits for the end of its lease.
                 let (work, ttl) = if is_killed(number) {
                     (format!("echo >asleep-{number}; exec sleep 600"), "3s")
                 } else {
@@ -45,8 +45,8 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
                 let mut run =
                     store.leasehold(&["run", "--json", "--ttl", ttl, "x", "--", "sh", "-c", &script]);
                 if !store.ttl && !store.url.starts_with("file:") {
-                    // A server frees the lock of a killed process when its connection ends, and that is a moment
-                    // before the system kills the command.
+                    // A server frees the lock of a killed process when its connection closes, a moment before the
+                    // system kills the command.
                     run.env("LATE", "yes");
                 }
                 Running::start(run)
@@ -55,11 +55,11 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
         until("all wait or have the lock", || runs.iter().all(|run| !run.said().is_empty()));
         drop(turn);
         let log = || std::fs::read_to_string(store.path("log")).unwrap_or_default();
-        // Whoever sleeps for ever is killed when its turn has come; every third is stopped for a while.
+        // A run that sleeps for ever is killed when its turn has come; every third is stopped for a while.
         let (mut killed, mut stops, mut round) = (BTreeSet::new(), 0, 0);
         let mut stopped: BTreeMap<usize, Instant> = BTreeMap::new();
         let mut last_stop = Instant::now();
-        // Twenty turns, and of those who are killed a ttl each, on all stores at once.
+        // Twenty turns, and a ttl for each killed run, on all stores at once.
         until_within(4 * PATIENCE, "all have ended", || {
             if last_stop.elapsed() > Duration::from_millis(100) {
                 last_stop = Instant::now();
@@ -98,7 +98,7 @@ fn twenty_at_once_never_overlap_while_some_are_killed_and_some_are_stopped() {
         let begins: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("begin ")).collect();
         assert_eq!(begins.len(), 20, "{text}");
         assert!(begins.is_sorted() && begins.windows(2).all(|pair| pair[0] < pair[1]), "fences rise: {text}");
-        // An end comes right after its own begin.
+        // Each end comes right after its own begin.
         let mut last = "";
         for line in text.lines() {
             if let Some(fence) = line.strip_prefix("end ") {

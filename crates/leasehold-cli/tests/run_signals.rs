@@ -1,4 +1,4 @@
-//! `leasehold run` and signals: while it waits, while the command runs, and when they cannot be caught.
+//! `leasehold run` and signals: while it waits, while the command runs, and signals that cannot be caught.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, getpgid};
 use support::{Running, each, every_store, fallible_stores, line_in, lives, pid_in, stores, until};
 
-/// Leaving a queue is tried for a second; who was not told would wait, or run, for ever.
+/// Leaving a queue is tried for a second; a run that missed the signal would go on for ever.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// A script that says which signals it gets, and ends when there is a file `enough`.
+/// A script that prints the signals it gets, and ends when the file `enough` exists.
 const LISTENER: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo $s >>heard\" $s; done
     echo $$ >pid; while ! [ -e enough ]; do sleep 0.02; done; exit 4";
 
 #[test]
-fn while_waiting_signals_end_it_at_once_and_nothing_stays_in_the_queue() {
+fn a_signal_while_waiting_ends_it_and_leaves_no_queue_place() {
     for store in every_store() {
         let _holder = store.hold("x", &[]);
         let held = store.session_locks();
@@ -40,7 +40,7 @@ fn while_waiting_signals_end_it_at_once_and_nothing_stays_in_the_queue() {
 }
 
 #[test]
-fn who_waits_for_a_lock_or_for_the_store_itself_leaves_also_if_that_does_not_answer() {
+fn a_signal_ends_a_wait_even_if_the_store_does_not_answer() {
     for store in fallible_stores().into_iter().chain([support::quorum()]) {
         let _holder = store.hold("x", &[]);
         let in_line = store.start(&["x", "--", "touch", "ran"]);
@@ -84,12 +84,12 @@ fn while_running_signals_go_to_all_that_the_command_has_started() {
             until(&format!("{name} is heard"), || {
                 std::fs::read_to_string(store.path("heard")).is_ok_and(|text| text == heard)
             });
-            // Now: the next ones end it.
+            // From now on the next signals end it.
             assert_eq!(line_in(&store.path("heard-too")), "child");
         }
         std::fs::write(store.path("enough"), "").unwrap();
         let ended = run.ended();
-        // The shell talks of what has become of its children; we do not.
+        // The shell reports its children's ends; leasehold does not.
         assert_eq!(ended.code(), 4, "a signal that it survives changes nothing");
         assert!(!ended.err.contains("leasehold"), "{ended:?}");
     }
@@ -106,11 +106,11 @@ fn a_second_term_kills_but_not_one_that_came_with_the_first() {
         run.signal(Signal::TERM);
         run.signal(Signal::TERM);
         line_in(&store.path("heard"));
-        // One that is passed on after them: by then both are dealt with.
+        // A signal sent after them and passed on: when it arrives, both have been handled.
         run.signal(Signal::WINCH);
         line_in(&store.path("winch"));
         assert!(lives(pid));
-        // No longer with the first.
+        // Too late to count as one with the first.
         std::thread::sleep(Duration::from_millis(200));
         run.signal(Signal::TERM);
         let ended = run.ended();
@@ -135,7 +135,7 @@ fn a_daemon_gets_the_signal_too_when_it_is_all_that_is_left() {
 }
 
 #[test]
-fn the_command_dies_with_leasehold_and_holds_the_lock_no_longer_than_the_store_says() {
+fn the_command_dies_with_leasehold_and_the_lock_expires_in_time() {
     for store in stores() {
         let run = store.start(&["--ttl", "1s", "x", "--", "sh", "-c", "echo $$ >pid; exec sleep 600"]);
         let pid = pid_in(&store.path("pid"));
@@ -147,9 +147,9 @@ fn the_command_dies_with_leasehold_and_holds_the_lock_no_longer_than_the_store_s
 }
 
 #[test]
-fn a_command_whose_leasehold_died_while_it_was_being_started_is_not_run() {
+fn if_leasehold_dies_during_the_start_the_command_never_runs() {
     let store = support::file();
-    // What is started here is told of another parent than it has.
+    // This process is given a wrong parent.
     let stranger = std::process::id() + 1;
     let ended = support::ended(store.leasehold(&["__become", &stranger.to_string(), "touch", "ran"]));
     assert_eq!(ended.code(), 79, "{ended:?}");
@@ -159,7 +159,7 @@ fn a_command_whose_leasehold_died_while_it_was_being_started_is_not_run() {
 #[test]
 fn on_file_what_outlives_a_killed_leasehold_keeps_the_lock() {
     let store = support::file();
-    // The child of the command is not killed with leasehold; it has the lock instead.
+    // The child of the command is not killed with leasehold; it keeps the lock instead.
     let script = "sh -c 'echo $$ >child; exec sleep 60' & wait";
     let mut run = store.start(&["x", "--", "sh", "-c", script]);
     let child = pid_in(&store.path("child"));
@@ -172,7 +172,7 @@ fn on_file_what_outlives_a_killed_leasehold_keeps_the_lock() {
 }
 
 #[test]
-fn the_command_is_in_the_group_of_leasehold_so_that_who_kills_the_group_kills_both() {
+fn killing_the_process_group_kills_leasehold_and_the_command() {
     let store = support::file();
     let run = store.start(&["x", "--", "sh", "-c", "echo $$ >pid; exec sleep 600"]);
     let pid = pid_in(&store.path("pid"));
@@ -180,7 +180,7 @@ fn the_command_is_in_the_group_of_leasehold_so_that_who_kills_the_group_kills_bo
 }
 
 #[test]
-fn stopped_for_less_than_the_ttl_it_goes_on_as_if_nothing_had_been() {
+fn stopped_for_less_than_the_ttl_it_continues_undisturbed() {
     for store in stores() {
         let run = store.start(&["--ttl", "20s", "x", "--", "sh", "-c", LISTENER]);
         pid_in(&store.path("pid"));
@@ -194,7 +194,7 @@ fn stopped_for_less_than_the_ttl_it_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
-fn stopped_past_the_ttl_the_command_is_killed_as_soon_as_leasehold_runs_again() {
+fn stopped_past_the_ttl_the_command_is_killed_on_continue() {
     each(&support::ttl_stores(), |store| {
         let run = store.start(&[
             "--ttl",
@@ -207,7 +207,7 @@ fn stopped_past_the_ttl_the_command_is_killed_as_soon_as_leasehold_runs_again() 
         ]);
         let pid = pid_in(&store.path("pid"));
         run.signal(Signal::STOP);
-        // Another has it, with a higher fence: what the lock protects can tell them apart.
+        // Another client has the lock, with a higher fence: what the lock protects can tell them apart.
         assert_eq!(store.run(&["-w", "30", "x", "true"]).code(), 0);
         assert!(lives(pid));
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! `leasehold run` suspended and brought back under a shell with job control, as if it were not there.
+//! `leasehold run`, suspended and resumed under a shell with job control, behaves as if it were not there.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -12,8 +12,8 @@ use support::shell::{is_stopped, shell};
 use support::{Store, file, line_in, pid_in, sqlite, until};
 use testkit::pty::Terminal;
 
-/// Reads lines from the terminal. When told to stop it puts things in order, which takes a while, and then
-/// does it in the way that the first argument names.
+/// Reads lines from the terminal. On a stop signal it first cleans up, which takes a while, and then stops in the way
+/// that the first argument names.
 const SLOW: &str = "import os, select, signal, sys, time
 def stop(number, frame):
     if sys.argv[1] == 'never':
@@ -38,8 +38,8 @@ while True:
         print('got-' + line.decode().strip() + '.', flush=True)
 ";
 
-/// Suspends what was started, in this way, and looks whether the command is stopped as soon as the shell can
-/// be typed at, and whether the shell gets what is typed.
+/// Suspends the job in this way. Checks that the command is stopped as soon as the shell accepts input, and that the
+/// shell gets what is typed.
 #[track_caller]
 fn suspended(terminal: &mut Terminal, command: Pid, suspend: impl FnOnce(&mut Terminal)) {
     suspend(terminal);
@@ -55,7 +55,7 @@ fn ctrl_z(terminal: &mut Terminal) {
     terminal.type_in("\x1a");
 }
 
-/// Brings it back, and lets the command read a line.
+/// Resumes it, and lets the command read a line.
 #[track_caller]
 fn brought_back(terminal: &mut Terminal, line: &str) {
     terminal.type_in("fg\n");
@@ -65,10 +65,10 @@ fn brought_back(terminal: &mut Terminal, line: &str) {
 }
 
 #[test]
-fn the_shell_has_its_prompt_only_when_a_command_that_takes_its_time_has_stopped() {
+fn the_prompt_returns_only_after_a_slow_command_has_stopped() {
     for store in [file(), sqlite()] {
         std::fs::write(store.path("slow.py"), SLOW).unwrap();
-        // The last one is not our child but its: it is given its time too.
+        // The last one is not our child but the command's: it gets its time too.
         for start in [
             "-- python3 slow.py itself 0.5",
             "-- python3 slow.py as-usual 0.5",
@@ -84,8 +84,8 @@ fn the_shell_has_its_prompt_only_when_a_command_that_takes_its_time_has_stopped(
                 assert_eq!(line_in(&store.path("tidy")), "tidy", "stopped too early: {start}");
                 std::fs::remove_file(store.path("tidy")).unwrap();
                 brought_back(&mut terminal, word);
-                // No person is quicker. Who catches a stop may miss one that comes as it is let go on, and is not told
-                // again, because nobody can see whether it has heard it.
+                // No person is quicker. A process that catches a stop may miss one that comes as it continues; it does
+                // not get it again, because nobody can see whether it has received it.
                 std::thread::sleep(Duration::from_secs(1));
             }
             terminal.type_in("\x04");
@@ -95,8 +95,8 @@ fn the_shell_has_its_prompt_only_when_a_command_that_takes_its_time_has_stopped(
 }
 
 #[test]
-fn one_quick_suspend_after_the_other_never_lets_the_command_read_what_is_typed_to_the_shell() {
-    // On a processor that has something better to do, the turn of the command comes late.
+fn after_quick_suspends_the_command_never_reads_shell_input() {
+    // On a busy processor the command is scheduled late.
     let allowed = std::fs::read_to_string("/proc/self/status").unwrap();
     let allowed = allowed.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
     let processor = allowed.split([',', '-']).next().unwrap();
@@ -123,10 +123,10 @@ fn one_quick_suspend_after_the_other_never_lets_the_command_read_what_is_typed_t
 }
 
 #[test]
-fn a_shell_that_is_just_about_to_start_something_is_suspended_too() {
+fn a_shell_about_to_start_a_program_is_suspended_too() {
     for store in [file(), sqlite()] {
         let mut terminal = shell(&store);
-        // While it starts a program it shares its memory, and cannot stop before that one goes on.
+        // While the shell starts a program they share memory, and the shell cannot stop before the program continues.
         terminal.type_in("lh x -- sh -c 'echo $$ >pid; while :; do /bin/true; done'\n");
         pid_in(&store.path("pid"));
         for _ in 0..20 {
@@ -149,7 +149,7 @@ fn a_command_that_does_not_stop_keeps_the_terminal_and_its_lock() {
     let store = sqlite();
     std::fs::write(store.path("slow.py"), SLOW).unwrap();
     let mut terminal = shell(&store);
-    // One that ignores it, and one that hears it and goes on.
+    // One command ignores the stop, and one handles it and continues.
     for start in ["sh -c 'trap \"\" TSTP; echo $$ >pid; exec sed -u s/.*/got-\\&./'", "python3 slow.py never"]
     {
         let _ = std::fs::remove_file(store.path("pid"));
@@ -176,7 +176,7 @@ fn a_command_that_does_not_stop_keeps_the_terminal_and_its_lock() {
 #[test]
 fn nothing_of_the_command_runs_while_nothing_renews_its_lock() {
     for store in [file(), sqlite()] {
-        // A daemon that the terminal does not reach, and a child that does not care.
+        // A daemon that the terminal does not reach, and a child that ignores it.
         let script = "setsid sh -c 'while :; do echo >>daemon; sleep 0.01; done' &
             (trap '' TSTP; while :; do echo >>deaf; sleep 0.01; done) &
             echo $$ >pid; exec sleep 600";
@@ -197,7 +197,7 @@ fn nothing_of_the_command_runs_while_nothing_renews_its_lock() {
                 std::thread::sleep(Duration::from_millis(300));
                 assert_eq!((size("daemon"), size("deaf")), before, "they run on");
             } else {
-                // The lock stays held, so they do what they do without us.
+                // The lock stays held, so they run on as they would without leasehold.
                 ["daemon", "deaf"].into_iter().for_each(grows);
             }
             terminal.type_in("fg\n");
@@ -209,7 +209,7 @@ fn nothing_of_the_command_runs_while_nothing_renews_its_lock() {
     }
 }
 
-/// `leasehold` itself, from the command.
+/// The `leasehold` process that runs the command.
 fn parent(command: Pid) -> Pid {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", command.as_raw_nonzero())).unwrap();
     let parent = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
@@ -217,7 +217,7 @@ fn parent(command: Pid) -> Pid {
 }
 
 #[test]
-fn whoever_is_told_to_stop_stops_both_and_one_that_is_stopped_already_is_enough() {
+fn stopping_either_process_stops_both() {
     for store in [file(), sqlite()] {
         let mut terminal = shell(&store);
         terminal.type_in("lh x -- sh -c 'echo $$ >pid; exec sed -u s/.*/got-\\&./'\n");
@@ -227,7 +227,7 @@ fn whoever_is_told_to_stop_stops_both_and_one_that_is_stopped_already_is_enough(
         brought_back(&mut terminal, "one");
         suspended(&mut terminal, command, |_| kill_process(command, Signal::TSTP).unwrap());
         brought_back(&mut terminal, "two");
-        // The command alone: somebody wants to hold it up, and the lock is held on.
+        // Only the command is stopped, by hand, and the lock stays held.
         kill_process(command, Signal::STOP).unwrap();
         until("it is stopped", || is_stopped(command));
         std::thread::sleep(Duration::from_millis(300));
@@ -240,7 +240,7 @@ fn whoever_is_told_to_stop_stops_both_and_one_that_is_stopped_already_is_enough(
 }
 
 #[test]
-fn a_shell_inside_that_suspends_itself_gives_the_terminal_up_and_has_it_again() {
+fn a_shell_inside_that_suspends_itself_regains_the_terminal() {
     let store: Store = sqlite();
     let mut terminal = shell(&store);
     terminal.type_in("PS1='inner> ' lh x -- bash --norc --noprofile -i\n");
@@ -257,7 +257,7 @@ fn a_shell_inside_that_suspends_itself_gives_the_terminal_up_and_has_it_again() 
         terminal.type_in("echo inside-$((1+1))\n");
         terminal.sees("inside-2");
         terminal.sees("inner> ");
-        // Its jobs are its own as before.
+        // Its job control works as before.
         terminal.type_in("sh -c 'echo go >go; exec cat'\n");
         line_in(&store.path("go"));
         std::fs::remove_file(store.path("go")).unwrap();
@@ -275,7 +275,7 @@ fn a_shell_inside_that_suspends_itself_gives_the_terminal_up_and_has_it_again() 
     terminal.sees("code=3.");
 }
 
-/// A command that takes the terminal for a group of its own, once, and reads from it.
+/// A command that once takes the terminal for its own group, and reads from it.
 const TAKER: &str = "import os, signal, sys
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 os.setpgid(0, 0)
@@ -286,7 +286,7 @@ for line in sys.stdin:
 ";
 
 #[test]
-fn a_command_that_has_taken_the_terminal_has_it_again_when_it_is_brought_back() {
+fn a_command_that_took_the_terminal_regains_it_after_fg() {
     for store in [file(), sqlite()] {
         std::fs::write(store.path("taker.py"), TAKER).unwrap();
         let mut terminal = shell(&store);

@@ -1,4 +1,4 @@
-//! `leasehold run` on a terminal, under a shell with job control: it must not be noticed.
+//! `leasehold run` on a terminal, under a shell with job control: the user must not notice it.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -28,12 +28,12 @@ fn the_command_has_the_terminal_and_ctrl_c_ends_it() {
         terminal.sees("ready> ");
         terminal.type_in("echo code=$?.\n");
         terminal.sees("code=130.");
-        // Once, not twice: the terminal has told the command already.
+        // Once, not twice: the command has the signal from the terminal already.
         terminal.type_in("lh x -- sh -c 'trap \"echo int >>heard\" INT; trap \"echo more >more\" USR1; echo $PPID >go; while ! [ -e enough ]; do sleep 0.05; done'\n");
         let leasehold = pid_in(&store.path("go"));
         terminal.type_in("\x03");
         line_in(&store.path("heard"));
-        // One that is passed on after it: by then it is dealt with.
+        // A signal sent after it and passed on: when it arrives, the first has been handled.
         kill_process(leasehold, Signal::USR1).unwrap();
         line_in(&store.path("more"));
         std::fs::write(store.path("enough"), "").unwrap();
@@ -98,12 +98,12 @@ fn suspended_past_the_ttl_the_command_is_killed_on_resume() {
 }
 
 #[test]
-fn a_script_ends_on_ctrl_c_and_a_pager_beside_it_keeps_the_terminal() {
+fn ctrl_c_ends_a_script_and_leaves_the_terminal_to_its_pager() {
     let store = support::file();
     let mut terminal = shell(&store);
     let binary = env!("CARGO_BIN_EXE_leasehold");
-    // Not a shell: one that is just about to start something forgets a Ctrl-C. Nor may a file be closed in passing: what
-    // interrupts that is forgotten too.
+    // Not a shell: one that is about to start something forgets a Ctrl-C. Nor may a file be closed implicitly: an
+    // interrupt during that is forgotten too.
     let sleeper = "import time\nout = open('go', 'w')\nprint('go', file=out, flush=True)\ntime.sleep(600)\n";
     std::fs::write(store.path("sleeper.py"), sleeper).unwrap();
     terminal.type_in(&format!("bash -c '{binary} run x -- python3 sleeper.py; echo went-$((1+1))'\n"));
@@ -125,7 +125,7 @@ fn in_the_background_it_runs_and_can_be_brought_back() {
     let mut terminal = shell(&store);
     terminal.type_in("lh x -- sh -c 'echo go >go; read line; echo got-$line' &\n");
     line_in(&store.path("go"));
-    // It wants to read and may not, so it is stopped, and we with it.
+    // It tries to read and may not, so it is stopped, and leasehold with it.
     terminal.type_in("wait %1; echo waited-$((1+1))\n");
     terminal.sees("waited-2");
     terminal.type_in("fg\n");
@@ -135,7 +135,7 @@ fn in_the_background_it_runs_and_can_be_brought_back() {
 }
 
 #[test]
-fn who_waits_can_be_suspended_brought_back_and_interrupted() {
+fn a_wait_can_be_suspended_resumed_and_interrupted() {
     for store in stores() {
         let holder = store.hold("x", &[]);
         let mut terminal = shell(&store);
@@ -162,7 +162,7 @@ fn who_waits_can_be_suspended_brought_back_and_interrupted() {
 }
 
 #[test]
-fn what_reads_from_the_terminal_is_suspended_brought_back_and_interrupted_as_without_us() {
+fn a_terminal_reader_handles_job_control_as_without_leasehold() {
     for store in stores() {
         let mut terminal = shell(&store);
         terminal.type_in("lh x -- sh -c 'echo $$ >pid; exec cat'\n");
@@ -187,7 +187,7 @@ fn what_reads_from_the_terminal_is_suspended_brought_back_and_interrupted_as_wit
 }
 
 #[test]
-fn a_shell_inside_has_jobs_of_its_own_and_gives_the_terminal_back() {
+fn a_shell_inside_runs_jobs_and_gives_the_terminal_back() {
     for store in stores() {
         let mut terminal = shell(&store);
         terminal.type_in("PS1='inner> ' lh x -- bash --norc --noprofile -i\n");
@@ -196,13 +196,13 @@ fn a_shell_inside_has_jobs_of_its_own_and_gives_the_terminal_back() {
         terminal.sees("inner> ");
         terminal.type_in("sh -c 'echo go >go; exec cat'\n");
         line_in(&store.path("go"));
-        // Its own job is suspended, and neither it nor we are.
+        // Its own job is suspended, but neither the command nor leasehold is.
         terminal.type_in("\x1a");
         terminal.sees("Stopped");
         terminal.sees("inner> ");
         terminal.type_in("fg\n");
         terminal.sees("cat");
-        // The shell says so before it gives the terminal away.
+        // The shell prints this before it gives the terminal away.
         terminal.type_in("typed\n");
         terminal.sees("typed");
         terminal.sees("typed");
@@ -241,7 +241,7 @@ fn a_pager_has_the_keys_can_be_suspended_and_ends() {
     terminal.sees("code=0.");
 }
 
-/// A command that takes the terminal for itself, as a shell does, and gives it to nobody when it ends.
+/// A command that takes the terminal for itself, as a shell does, and does not give it back when it ends.
 const TAKER: &str = "import os, signal, time
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -255,7 +255,7 @@ while not os.path.exists('enough'):
 
 #[test]
 fn the_terminal_is_given_back_whichever_way_the_command_ends() {
-    // Not an interactive shell, which would see to its terminal by itself.
+    // Not an interactive shell, which would restore its terminal by itself.
     let after = |options: &str, code: &str, end: fn(&Store)| {
         let store = support::sqlite();
         std::fs::write(store.path("taker.py"), TAKER).unwrap();
@@ -269,7 +269,7 @@ fn the_terminal_is_given_back_whichever_way_the_command_ends() {
         pid_in(&store.path("took"));
         end(&store);
         terminal.sees(&format!("code={code}."));
-        // Only those in the foreground can read.
+        // Only processes in the foreground can read.
         terminal.type_in("this\n");
         terminal.sees("got-this.");
     };

@@ -1,4 +1,4 @@
-//! The built server as a process of its own: started, killed, stopped, started again.
+//! The built server as a separate process: started, killed, stopped, started again.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -18,7 +18,7 @@ use support::{greeted, until, until_within};
 use testkit::until::in_time;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// It ends within five seconds; three are for a machine that is busy with something else.
+/// It ends within five seconds; three more are for a busy machine.
 const END: Duration = Duration::from_secs(8);
 
 fn command(arguments: &[&str], directory: &Path) -> Command {
@@ -56,7 +56,7 @@ impl Server {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Waits for its end; its exit code, and how long it took.
+    /// Waits until it has ended; returns its exit code, and how long that took.
     fn ended(&mut self) -> (Option<i32>, Duration) {
         let began = Instant::now();
         until("the server ends", || self.process.try_wait().unwrap().is_some());
@@ -76,7 +76,7 @@ fn it_starts_with_nothing_and_says_how_to_use_it() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
     assert!(server.greeting.contains("leasehold.db") && server.greeting.contains("curl http://127.0.0.1:"));
-    // The line it prints works as it stands.
+    // The command it prints works as written.
     let line = server.greeting.lines().find_map(|line| line.strip_prefix("try")).unwrap().trim();
     let tried = Command::new("sh").args(["-c", &format!("{line} -sS")]).output().unwrap();
     let body: serde_json::Value = serde_json::from_slice(&tried.stdout).unwrap();
@@ -87,7 +87,7 @@ fn it_starts_with_nothing_and_says_how_to_use_it() {
 }
 
 #[test]
-fn told_to_end_it_answers_who_waits_and_exits_with_0() {
+fn stopping_answers_waiters_and_exits_0() {
     for signal in [Signal::TERM, Signal::INT] {
         let directory = tempfile::tempdir().unwrap();
         let mut server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
@@ -113,9 +113,9 @@ fn told_to_end_it_answers_who_waits_and_exits_with_0() {
     }
 }
 
-/// Its store says nothing any more: stopped, not gone, so nothing is refused and no connection ends.
+/// The store is stopped but not gone: it refuses nothing, and closes no connection.
 #[test]
-fn told_to_end_before_a_silent_store_it_answers_everybody_and_exits_with_0() {
+fn stopping_with_a_silent_store_answers_all_waiters_and_exits_0() {
     let redis = testkit::redis::Server::start();
     let directory = tempfile::tempdir().unwrap();
     let mut server = Server::start(&["--listen", "127.0.0.1:0", "--store", &redis.url()], directory.path());
@@ -131,7 +131,8 @@ fn told_to_end_before_a_silent_store_it_answers_everybody_and_exits_with_0() {
     server.signal(Signal::TERM);
     let (code, took) = server.ended();
     assert_eq!(code, Some(0));
-    // It waits three seconds for the store. All were told by then: a process that has ended answers nobody.
+    // It waits three seconds for the store. All clients were answered by then: a process that has ended answers
+    // nobody.
     assert!(took < END, "it took {took:?}");
     for waiting in waiting {
         let text = String::from_utf8(waiting.wait_with_output().unwrap().stdout).unwrap();
@@ -142,7 +143,7 @@ fn told_to_end_before_a_silent_store_it_answers_everybody_and_exits_with_0() {
 }
 
 #[test]
-fn a_second_server_on_the_same_file_is_refused_and_told_why() {
+fn a_second_server_on_the_same_file_is_refused_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
     let second = refused(&["--listen", "127.0.0.1:0"], directory.path());
@@ -150,7 +151,7 @@ fn a_second_server_on_the_same_file_is_refused_and_told_why() {
     assert_eq!(second.status.code(), Some(69), "{said}");
     assert!(said.contains("another leasehold server already serves this file"), "{said}");
     assert!(said.contains(&format!("process {}", first.process.id())), "{said}");
-    // By whatever way one comes to it, it is the same file.
+    // By whatever path, it is the same file.
     let path = |name: &str| directory.path().join(name);
     std::os::unix::fs::symlink("leasehold.db", path("link.db")).unwrap();
     std::os::unix::fs::symlink(".", path("there")).unwrap();
@@ -163,7 +164,7 @@ fn a_second_server_on_the_same_file_is_refused_and_told_why() {
         assert_eq!(second.status.code(), Some(69), "{way}: {said}");
         assert!(said.contains(&format!("process {}", first.process.id())), "{way}: {said}");
     }
-    // With a second name of its own, it cannot be known whether another has it, and SQLite would damage it.
+    // With a second hard link nobody can tell whether another server uses the file, and SQLite would damage it.
     std::fs::hard_link(path("leasehold.db"), path("twin.db")).unwrap();
     let twin =
         refused(&["--listen", "127.0.0.1:0", "--store", "sqlite:twin.db", "--check"], directory.path());
@@ -172,26 +173,26 @@ fn a_second_server_on_the_same_file_is_refused_and_told_why() {
     std::fs::remove_file(path("twin.db")).unwrap();
     first.signal(Signal::KILL);
     first.ended();
-    // Killed, it leaves nothing in the way, and the other way leads to the same data.
+    // After a kill nothing blocks the next start, and the other path leads to the same data.
     let store = ["--listen", "127.0.0.1:0", "--store", "sqlite:elsewhere/b.db"];
     let server = Server::start(&store, directory.path());
     let real = directory.path().canonicalize().unwrap().join("leasehold.db");
     assert!(server.greeting.contains(&format!("{}\n", real.display())), "{}", server.greeting);
 }
 
-/// A newer version would change it under the older one that serves it.
+/// A newer version would change the database under the older server that uses it.
 #[test]
-fn who_is_refused_has_not_touched_the_database() {
+fn a_refused_server_has_not_touched_the_database() {
     let directory = tempfile::tempdir().unwrap();
     let database = directory.path().join("leasehold.db");
-    let _first = leasehold_server::SoleServer::of(&database, "somebody").unwrap();
+    let _first = leasehold_server::SoleServer::of(&database, "first server").unwrap();
     let second = refused(&["--listen", "127.0.0.1:0", "--check"], directory.path());
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(second.status.code() == Some(69) && said.contains("somebody"), "{said}");
+    assert!(second.status.code() == Some(69) && said.contains("first server"), "{said}");
     assert!(!database.exists());
 }
 
-/// Whoever reads that it listens may signal it at once.
+/// A program that waits for the greeting may send a signal at once.
 #[test]
 fn a_signal_right_after_the_greeting_is_heeded() {
     let directory = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn a_signal_right_after_the_greeting_is_heeded() {
 }
 
 #[test]
-fn others_need_a_token_unless_told_otherwise() {
+fn remote_clients_need_a_token_unless_configured_otherwise() {
     let directory = tempfile::tempdir().unwrap();
     let open = refused(&["--listen", "0.0.0.0:0", "--store", "memory:"], directory.path());
     assert_eq!(open.status.code(), Some(64));
@@ -236,13 +237,13 @@ fn others_need_a_token_unless_told_otherwise() {
     locks.mutex("ci/build").lock().unwrap().release().unwrap();
     let out = locks.mutex("other").try_lock().unwrap_err();
     assert_eq!(out.kind(), leasehold::ErrorKind::AuthFailed);
-    // Struck out and read again, it is refused.
+    // Removed from the file, the token is refused after a reload.
     std::fs::write(directory.path().join("t"), "").unwrap();
     server.signal(Signal::HUP);
     until("a token that was struck out is refused", || locks.mutex("ci/build").try_lock().is_err());
 }
 
-/// What was answered stands, and fences go on, whenever the server is killed.
+/// What was answered survives, and fences keep rising, whenever the server is killed.
 #[test]
 fn killed_under_load_it_forgets_nothing_that_it_answered() {
     let directory = tempfile::tempdir().unwrap();
@@ -252,7 +253,7 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
     let mut server = Server::start(&["--listen", &address], directory.path());
     let url = server.url.clone();
     let ended = Arc::new(AtomicBool::new(false));
-    // How many leases were answered that must stand.
+    // The number of answered leases that must survive.
     let stand = Arc::new(AtomicUsize::new(0));
     let workers: Vec<_> = (0..4)
         .map(|worker| {
@@ -267,14 +268,14 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
                     round += 1;
                     let name = format!("w{worker}-{}", round % 5);
                     let leasing = locks.leasing(&name).ttl(Duration::from_secs(600));
-                    // The server is away now and then; only what was answered counts.
+                    // The server is unavailable now and then; only what was answered counts.
                     let Ok(Some(lease)) = leasing.try_acquire_for(Duration::from_millis(500)) else {
                         continue;
                     };
                     let before = last.insert(name, lease.fence);
                     assert!(before.is_none_or(|before| lease.fence > before), "a fence fell");
                     let keep = format!("kept-{worker}-{round}");
-                    // Every other answer is one that must stand, so that the last before a kill is among them.
+                    // Every other answer must survive, so that the last one before a kill is among them.
                     if round % 2 == 0
                         && let Ok(Some(lease)) =
                             locks.leasing(&keep).ttl(Duration::from_secs(600)).try_acquire()
@@ -314,7 +315,7 @@ fn killed_under_load_it_forgets_nothing_that_it_answered() {
 fn under_load_with_stalling_holders_no_promise_is_broken() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::start(&["--listen", "127.0.0.1:0"], directory.path());
-    // For as long as it takes until this has happened so often.
+    // Runs until each of these has happened this often.
     let floors = [("acquisitions", 700), ("waits", 500), ("stalls", 30), ("stale_writes_rejected", 20)];
     let mut seen = [0; 4];
     until_within(4 * support::PATIENCE, "enough has happened", || {
@@ -325,7 +326,7 @@ fn under_load_with_stalling_holders_no_promise_is_broken() {
         let figures: serde_json::Value = serde_json::from_str(&load.out).unwrap();
         assert_eq!((load.code(), &figures["violations"]), (0, &0.into()), "{load:?}");
         assert_eq!(figures["stale_releases_done"], 0, "{load:?}");
-        // Nothing fails, unless the machine stood still for longer than a call may take.
+        // Nothing fails, unless the machine stalled for longer than a call may take.
         let mut errors = figures["errors_by_code"].as_object().unwrap().clone();
         errors.remove("NETWORK_TIMEOUT");
         assert!(errors.is_empty(), "{load:?}");
@@ -337,26 +338,26 @@ fn under_load_with_stalling_holders_no_promise_is_broken() {
     });
 }
 
-/// Its open descriptors.
+/// The number of its open descriptors.
 fn descriptors(server: &Server) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count()
 }
 
-/// The time it has had on all cores, in hundredths of a second.
+/// Its CPU time on all cores, in hundredths of a second.
 fn ticks(server: &Server) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.process.id())).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
     fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// With no descriptors left it neither dies nor spins; when there are some again, it answers.
+/// Without free descriptors it neither dies nor spins; it answers again when some are free.
 #[test]
 fn it_survives_having_no_descriptors_left() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["--listen", "127.0.0.1:0", "--store", "memory:"];
     let usual = descriptors(&Server::start(&arguments, directory.path()));
-    // Fewer than the sixteen connections that it thinks it can always have. Those above the limit that it inherits stay
-    // open, so what is left may be some more.
+    // Fewer than the sixteen connections that it always counts on. Inherited descriptors above the limit stay open, so
+    // a few more may be left.
     let most = usual + 6;
     let mut limited = Command::new("prlimit");
     let own = command(&arguments, directory.path());
@@ -370,7 +371,7 @@ fn it_survives_having_no_descriptors_left() {
     std::thread::sleep(Duration::from_secs(1));
     let has = descriptors(&server);
     assert!((most..usual + 16).contains(&has), "it is not the limit that stopped it: {has} of {most}");
-    // A part of the time that has really passed: one that spins has all of a core, or half if others want it too.
+    // As a part of the time that has passed: a spinning server uses a whole core, or half if others want it too.
     let (used, passed) = (Duration::from_millis(10 * (ticks(&server) - before)), since.elapsed());
     assert!(used < passed / 3, "it spins: {used:?} on a core in {passed:?}");
     assert!(server.process.try_wait().unwrap().is_none(), "it died");
@@ -379,7 +380,7 @@ fn it_survives_having_no_descriptors_left() {
     locks.mutex("a").lock().unwrap().release().unwrap();
 }
 
-/// The examples of `docs/server.md`, as they stand, on a server that listens where they say.
+/// The examples of `docs/server.md`, as written, on a server that listens where they say.
 #[test]
 fn the_examples_of_the_documentation_work() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/server.md")).unwrap();
@@ -398,7 +399,7 @@ fn the_examples_of_the_documentation_work() {
         let ran = Command::new("sh").args(["-c", &script]).output().unwrap();
         let said = String::from_utf8(ran.stdout).unwrap();
         assert!(ran.status.success(), "{example}\n{said}{}", String::from_utf8_lossy(&ran.stderr));
-        // What stands behind `# ` is what comes back, up to the dots.
+        // The text after `# ` is the expected answer, up to the dots.
         for promised in example.lines().filter_map(|line| line.strip_prefix("# ")) {
             let promised: Vec<&str> = promised.split('…').collect();
             let is_it = |line: &str| {
@@ -414,7 +415,7 @@ fn the_examples_of_the_documentation_work() {
             assert!(said.lines().any(is_it), "{promised:?} is not in\n{said}");
         }
     }
-    // Every command that an example shows is one that there is.
+    // Every command in an example exists.
     for block in blocks.iter().flat_map(|block| block.lines()).filter(|line| line.starts_with("leasehold ")) {
         let verb = block.split_whitespace().nth(1).unwrap();
         let help = Command::new(env!("CARGO_BIN_EXE_leasehold")).args([verb, "--help"]).output().unwrap();
@@ -433,7 +434,7 @@ fn the_examples_of_the_documentation_work() {
     }
 }
 
-/// As after a restart, when all of them come back in the same moment.
+/// As after a restart, when all clients come back at the same moment.
 #[test]
 fn thousands_of_clients_at_once_are_all_let_in() {
     let directory = tempfile::tempdir().unwrap();
@@ -453,7 +454,7 @@ fn thousands_of_clients_at_once_are_all_let_in() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // Each asks at once: a server closes connections on which nobody asks for long.
+        // Each sends a request at once: a server closes connections that stay silent for long.
         let come = async || {
             let mut client = tokio::net::TcpStream::connect(&address).await?;
             client.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await?;
@@ -463,7 +464,7 @@ fn thousands_of_clients_at_once_are_all_let_in() {
             let coming = (0..clients).map(|_| come());
             in_time("all of them are let in", futures_util::future::try_join_all(coming))
         };
-        // The system lets them in while the server does nothing.
+        // The system accepts them while the server is stopped.
         server.signal(Signal::STOP);
         let mut clients = connect(crowd).await.unwrap();
         server.signal(Signal::CONT);

@@ -1,4 +1,4 @@
-//! The address that metrics and the dashboard have for themselves: what is there and what is not, and how it ends.
+//! The separate address for metrics and the dashboard: what it serves and what not, and how it ends.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -12,7 +12,7 @@ use leasehold::blocking::Locks;
 use rustix::process::Signal;
 use support::{PATIENCE, Served, ended, leasehold, until};
 
-/// A server with such an address, and that.
+/// A server with a separate address, and that address.
 fn served(options: &[&str]) -> (tempfile::TempDir, Served, String) {
     let directory = tempfile::tempdir().unwrap();
     let metrics =
@@ -40,7 +40,7 @@ fn post(at: &str, path: &str, body: &str) -> u16 {
 const LEASE: &str = r#"{"owner_id":"me","ttl_ms":30000}"#;
 
 #[test]
-fn metrics_health_and_the_dashboard_are_there_and_no_lock_can_be_driven_from_it() {
+fn the_metrics_port_serves_the_dashboard_but_no_lock_routes() {
     let (_directory, served, page) = served(&[]);
     assert_eq!(post(&served.url, "/v1/locks/a/acquire", LEASE), 200);
     for path in ["/", "/metrics"] {
@@ -66,7 +66,7 @@ fn metrics_health_and_the_dashboard_are_there_and_no_lock_can_be_driven_from_it(
     }
     let held = |name: &str| !Locks::connect(&served.url).unwrap().inspect(name).unwrap().holders.is_empty();
     assert!(held("a"));
-    // The dashboard of this machine can revoke, as it can without an address of its own.
+    // The dashboard of this machine can revoke, as it can without a separate address.
     assert_eq!(post(&page, "/v1/locks/a/revoke", r#"{"now":true}"#), 200);
     assert!(!held("a"));
 }
@@ -95,7 +95,7 @@ fn where_others_reach_it_revoking_needs_a_token() {
 }
 
 #[test]
-fn told_to_end_it_answers_what_is_under_way_there_too() {
+fn stopping_answers_open_requests_on_the_metrics_port_too() {
     let (_directory, served, page) = served(&[]);
     let address = page.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -104,7 +104,7 @@ fn told_to_end_it_answers_what_is_under_way_there_too() {
                 content-length: 2\r\nexpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    // It says so when it has begun to answer and wants the rest.
+    // It sends this when it has begun to answer and wants the body.
     assert_eq!(lines.next().unwrap().unwrap(), "HTTP/1.1 100 Continue");
     assert_eq!(lines.next().unwrap().unwrap(), "");
     served.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! Tokens and certificates that are read again: the server says what it has read, and what it could not read.
+//! Reloading tokens and certificates: the server reports what it has read, and what it could not read.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -20,7 +20,7 @@ struct Reloading {
 }
 
 impl Reloading {
-    /// With tokens and a certificate, of which `ca` is the authority; what it says goes to `log`.
+    /// Starts a server with tokens and a certificate from the authority `ca`; its output goes to `log`.
     fn start(dir: tempfile::TempDir, options: &[&str]) -> Self {
         let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "memory:", "--accept-risks"];
         let mut command = leasehold(&[&serve, options].concat());
@@ -41,7 +41,7 @@ impl Reloading {
             .collect()
     }
 
-    /// Tells it to read again, and waits for as many lines about it as that brings.
+    /// Makes it reload, and waits for this many log lines.
     #[track_caller]
     fn reload(&self, lines: usize) -> Vec<String> {
         let before = self.lines().len();
@@ -115,7 +115,7 @@ fn the_log_says_what_was_read_again_and_what_could_not_be() {
         assert!(server.lets_in(&first) && server.lets_in(&second));
         assert!(server.metric(well, &first) == 1.0 && server.metric(when, &first) >= started);
 
-        // Broken files change nothing, and it says which and why.
+        // Broken files change nothing, and the log says which and why.
         let (tokens, cert) = (server.path("tokens"), server.path("server.pem"));
         let (good, good_cert) = (std::fs::read(&tokens).unwrap(), std::fs::read(&cert).unwrap());
         std::fs::write(&tokens, [&good[..], b"{\"name\":\n"].concat()).unwrap();
@@ -145,7 +145,7 @@ fn the_log_says_what_was_read_again_and_what_could_not_be() {
 }
 
 #[test]
-fn a_reload_is_told_of_without_files_and_without_a_log() {
+fn a_reload_is_reported_without_files_and_without_a_log() {
     let server = Reloading::start(tempfile::tempdir().unwrap(), &[]);
     let lines = server.reload(1);
     assert!(lines[0].contains("op=reload") && lines[0].contains("nothing to read again"), "{lines:?}");
@@ -167,7 +167,7 @@ fn the_example_of_token_create_works_as_it_stands() {
     let server = Reloading::start(dir, &["--tokens", "leasehold.tokens", "--log", "text"]);
     let mut tried = 0;
     for line in examples.lines() {
-        // What stands behind two spaces explains it.
+        // The text after two spaces is an explanation.
         let line = line.trim().split("  ").next().unwrap();
         let line = line.replace("PID", &server.served.pid().as_raw_nonzero().to_string());
         let mut sh = Command::new("sh");

@@ -1,4 +1,4 @@
-//! What can be set on the server by flags, the environment and a file, and which of them comes first.
+//! Server settings from flags, the environment and a file, and which takes precedence.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -23,12 +23,12 @@ fn started(arguments: &[&str], environment: &[(&str, &str)], directory: &Path) -
     Served::from(&mut serve(arguments, environment, directory))
 }
 
-/// Whether it would serve.
+/// The result of `serve --check`.
 fn checked(arguments: &[&str], environment: &[(&str, &str)], directory: &Path) -> Ended {
     ended(serve(&[arguments, &["--check"]].concat(), environment, directory))
 }
 
-/// The status of its answer to one who calls it so.
+/// The status of its answer to a request with this `Host`.
 fn addressed_as(host: &str, served: &Served) -> u16 {
     let (host, url) = (format!("Host: {host}"), format!("{}/v1/locks", served.url));
     let arguments = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", &host, &url];
@@ -36,7 +36,7 @@ fn addressed_as(host: &str, served: &Served) -> u16 {
 }
 
 #[test]
-fn settings_come_from_flags_before_a_file_and_wrong_ones_are_refused() {
+fn flags_override_the_config_file_and_bad_settings_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config");
     std::fs::write(&config, "# a server\nlisten = 127.0.0.1:0\nstore = \"memory:\"\nmax-ttl-ms = 5000\n")
@@ -49,7 +49,7 @@ fn settings_come_from_flags_before_a_file_and_wrong_ones_are_refused() {
         ("lissen = 1", "line 1"),
         ("listen", "line 1"),
         ("log-names = maybe", "true or false"),
-        ("max-ttl-ms = 0", "max-ttl-ms must be above zero"),
+        ("max-ttl-ms = 0", "`--max-ttl-ms` must be above zero"),
     ] {
         std::fs::write(&config, file).unwrap();
         let answer = checked(&["--config", "config"], &[], directory.path());
@@ -63,7 +63,7 @@ fn settings_come_from_flags_before_a_file_and_wrong_ones_are_refused() {
         ["--max-ttl-ms", "0"],
     ] {
         let mut arguments = wrong.to_vec();
-        // Where a server of somebody else's may listen is not what is wrong.
+        // Use a free port, so that another server on the default port is not the reason for the failure.
         if wrong[0] != "--listen" {
             arguments.extend(["--listen", "127.0.0.1:0"]);
         }
@@ -91,7 +91,7 @@ fn an_ambiguous_line_of_the_config_file_is_refused() {
         ("store = redis://:hush@127.0.0.1:1 # main", 1, "store", "a line of its own"),
     ] {
         std::fs::write(&config, text).unwrap();
-        // Also where a flag or a variable comes before the line.
+        // Also if a flag or a variable overrides the line.
         for flags in [&[][..], &["--namespace", "other"]] {
             let flags = [&["--config", "server.conf"], flags].concat();
             let start = serve(&flags, &[], directory.path());
@@ -115,11 +115,11 @@ fn double_quotes_in_the_config_file_take_a_value_as_it_is() {
     let db = rusqlite::Connection::open(directory.path().join("leasehold.db")).unwrap();
     let name: String = db.query_row("SELECT name FROM leases", [], |row| row.get(0)).unwrap();
     assert!(name.contains("it's # 1"), "{name}");
-    // Of `host` there may be several.
+    // `host` may appear several times.
     assert_eq!([addressed_as("a.example", &served), addressed_as("b.example", &served)], [200, 200]);
 }
 
-/// Every one of them, by its name.
+/// All variables, by name.
 const VARIABLES: [&str; 15] = [
     "LEASEHOLD_STORE",
     "LEASEHOLD_LISTEN",
@@ -141,14 +141,14 @@ const VARIABLES: [&str; 15] = [
 #[test]
 fn every_flag_has_a_variable_and_every_variable_is_tried_here() {
     let help = ended(leasehold(&["serve", "--help"])).out;
-    // Lines are broken where the terminal ends.
+    // Lines are wrapped at the terminal's width.
     let whole = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let begins = |line: &&str| line.trim_start().starts_with("--");
     let flags: BTreeSet<String> = help
         .lines()
         .filter(begins)
         .filter_map(|line| line.trim_start().strip_prefix("--")?.split([' ', '[', '=']).next())
-        // What it is to do, and no setting.
+        // An action, not a setting.
         .filter(|flag| *flag != "check")
         .map(|flag| format!("LEASEHOLD_{}", flag.replace('-', "_").to_uppercase()))
         .collect();
@@ -160,7 +160,7 @@ fn every_flag_has_a_variable_and_every_variable_is_tried_here() {
 }
 
 #[test]
-fn the_environment_says_where_it_serves_and_how_it_tells_of_it() {
+fn the_environment_configures_addresses_and_logging() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
     let environment = [
@@ -172,9 +172,9 @@ fn the_environment_says_where_it_serves_and_how_it_tells_of_it() {
         ("LEASEHOLD_MAX_TTL_MS", "7000"),
         ("LEASEHOLD_LOG", "json"),
         ("LEASEHOLD_LOG_NAMES", "true"),
-        // The directory of the test may be in memory.
+        // The test's directory may be in memory.
         ("LEASEHOLD_ACCEPT_RISKS", "true"),
-        // Where others find a server; it is not read here.
+        // Tells clients where the server is; the server ignores it.
         ("LEASEHOLD_URL", "memory:"),
     ];
     let mut command = serve(&[], &environment, directory.path());
@@ -198,7 +198,7 @@ fn the_environment_says_where_it_serves_and_how_it_tells_of_it() {
 }
 
 #[test]
-fn the_environment_says_who_gets_in() {
+fn the_environment_configures_access() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let (servers, clients) = (Authority::new(), Authority::new());
@@ -245,7 +245,7 @@ fn a_flag_comes_before_the_environment_and_that_before_the_file() {
     assert_eq!(open(&[], &[("LEASEHOLD_INSECURE_NO_AUTH", "false")]), 64, "the file is not asked");
     assert_eq!(open(&["--insecure-no-auth"], &[("LEASEHOLD_INSECURE_NO_AUTH", "false")]), 0);
     assert_eq!(open(&["--insecure-no-auth=false"], &[("LEASEHOLD_INSECURE_NO_AUTH", "true")]), 64);
-    // Nobody is let in by a word that may mean anything.
+    // An unclear word does not switch authentication off.
     for word in ["", "1", "yes", "no"] {
         assert_eq!(open(&[], &[("LEASEHOLD_INSECURE_NO_AUTH", word)]), 64, "{word:?}");
     }
@@ -268,7 +268,7 @@ fn a_flag_comes_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
-fn it_says_where_its_data_are_and_nothing_that_opens_them() {
+fn it_prints_where_its_data_are_but_no_secrets() {
     let server = testkit::postgres::Postgres::start();
     let url = server.url();
     let (scheme, rest) = url.split_once("://").unwrap();

@@ -1,4 +1,4 @@
-//! How the server starts: which addresses it takes, whom it tells of what, and what ends it meanwhile.
+//! How the server starts: its addresses, its messages, and which signals end it meanwhile.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -22,7 +22,7 @@ fn serve(arguments: &[&str], directory: &Path) -> Command {
 #[test]
 fn signals_while_the_server_connects_are_heeded() {
     let dir = tempfile::tempdir().unwrap();
-    // Told to end, it does not wait for its store.
+    // On a signal to end, it does not wait for its store.
     for signal in [Signal::TERM, Signal::INT] {
         let store = redis();
         let _away = store.away();
@@ -33,7 +33,7 @@ fn signals_while_the_server_connects_are_heeded() {
         let outcome = server.ended();
         assert_eq!((outcome.code(), outcome.out.as_str()), (0, ""), "{outcome:?}");
     }
-    // Told to read its files again, it goes on, and does so.
+    // On SIGHUP it continues, and reads its files again.
     let store = redis();
     let away = store.away();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &store.url, "--accept-risks"];
@@ -46,7 +46,7 @@ fn signals_while_the_server_connects_are_heeded() {
     until("it has read them", || server.said().contains("op=reload"));
 }
 
-/// What the lock file beside the database is like.
+/// The mode of the lock file beside the database.
 fn mode(path: &Path) -> u32 {
     path.symlink_metadata().unwrap().permissions().mode() & 0o7777
 }
@@ -81,7 +81,7 @@ fn a_lock_file_that_is_no_file_of_ours_is_refused() {
         outcome.says(69, says);
         assert!(outcome.err.contains("served.db.server"), "{outcome:?}");
     };
-    // A link, also one that leads nowhere yet.
+    // A link, even one to a file that does not exist.
     std::os::unix::fs::symlink(&other, &lock).unwrap();
     refused("symbolic link");
     assert!(!other.exists());
@@ -125,7 +125,7 @@ fn a_store_that_cannot_be_opened_is_named_without_its_secrets() {
             assert!(!outcome.err.contains("hush"), "{outcome:?}");
         }
     }
-    // The same of the other commands.
+    // The same for the other commands.
     let mut list = leasehold(&["list", "--url", "sqlite:data"]);
     let listed: Ended = ended({
         list.current_dir(dir.path());
@@ -134,14 +134,14 @@ fn a_store_that_cannot_be_opened_is_named_without_its_secrets() {
     listed.says(64, &dir.path().join("data").canonicalize().unwrap().display().to_string());
 }
 
-/// The store answers, but not what is asked about how it is set up.
+/// The store answers, except to questions about its setup.
 #[test]
 fn a_failed_look_at_the_store_does_not_stop_the_start() {
     let redis = testkit::redis::Server::start();
     let proxy = testkit::proxy::Proxy::before(([127, 0, 0, 1], redis.port()).into()).unwrap();
     let url = redis.url().replace(&redis.port().to_string(), &proxy.address().port().to_string());
     let dir = tempfile::tempdir().unwrap();
-    // It is opened, and what opens it once more is not answered.
+    // The first connection works, and the second is not answered.
     let start = |arguments: &[&str]| {
         let opening = proxy.hold_request(b"CONFIG");
         let running = Running::start(serve(&[&["--store", &url], arguments].concat(), dir.path()));
@@ -153,7 +153,7 @@ fn a_failed_look_at_the_store_does_not_stop_the_start() {
     let mut served = start(&[]);
     until("it serves", || served.has_ended() || served.printed().contains("export LEASEHOLD_URL="));
     let shown = support::Store::at(url.clone()).shown();
-    let words = format!("leasehold: {shown}: how it is set up could not be looked at");
+    let words = format!("leasehold: {shown}: its setup could not be examined");
     assert!(served.said().contains(&words) && !served.has_ended(), "{}", served.said());
     proxy.disarm();
     let own = served
@@ -162,15 +162,15 @@ fn a_failed_look_at_the_store_does_not_stop_the_start() {
         .find_map(|line| line.strip_prefix("export LEASEHOLD_URL=").map(str::to_owned));
     let locks = leasehold::blocking::Locks::connect(&own.unwrap()).unwrap();
     locks.mutex("x").lock().unwrap().release().unwrap();
-    // Whoever only asks whether all is in order is not told that it is.
+    // `--check` does not report that all is in order.
     let check = start(&["--check"]).ended();
     assert!(
-        check.code() == 69 && check.err.contains("could not be looked at") && check.out.is_empty(),
+        check.code() == 69 && check.err.contains("could not be examined") && check.out.is_empty(),
         "{check:?}"
     );
 }
 
-/// A name with several addresses, in a file of hosts that only this process sees.
+/// A name with several addresses, in a hosts file that only this process sees.
 #[test]
 fn a_server_listens_on_every_address_of_a_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn a_server_listens_on_every_address_of_a_name() {
     let first = served.greeting.lines().next().unwrap();
     let (one, other) = (format!("http://127.0.0.2:{own}"), format!("http://127.0.0.3:{own}"));
     assert!(first.contains(&one) && first.contains(&other), "{first}");
-    // A place that is taken is an error, also if it is only one of them.
+    // An address in use is an error, even if it is only one of several.
     let taken = std::net::TcpListener::bind("127.0.0.3:0").unwrap();
     let address = format!("several:{}", taken.local_addr().unwrap().port());
     let refused = ended(serve(&address, &[]));

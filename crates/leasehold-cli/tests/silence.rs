@@ -1,4 +1,4 @@
-//! A store that does not answer is a broken store: given up in time, and never taken for a lock that is held.
+//! A silent store is a broken store: commands give up in time, and never take it for a held lock.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -11,8 +11,8 @@ use leasehold::ErrorKind;
 use support::{Running, each, ended, fallible_stores, leasehold, postgres, server, until};
 
 #[test]
-fn who_is_never_answered_gives_up_and_exits_69_and_sooner_if_it_waits_no_longer() {
-    // It takes connections and says nothing.
+fn a_silent_store_exits_69_and_a_shorter_wait_exits_sooner() {
+    // It accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let http = format!("http://{address}");
@@ -45,15 +45,15 @@ fn who_is_never_answered_gives_up_and_exits_69_and_sooner_if_it_waits_no_longer(
     assert!(*limited + Duration::from_secs(1) < *patient, "{limited:?}, and without a limit {patient:?}");
 }
 
-/// By the command line, and by the library without it.
+/// With the command line, and with the library alone.
 #[test]
-fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
+fn a_store_that_falls_silent_during_a_wait_is_not_contention() {
     each(&fallible_stores(), |store| {
         let _holder = store.hold("x", &["--ttl", "60s"]);
         let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
         let _held = locks.mutex("y").ttl(Duration::from_secs(60)).lock().unwrap();
         let other = leasehold::blocking::Locks::connect(&store.url).unwrap();
-        // A lock that is held would be success.
+        // A held lock would be success.
         let waiter = store.start(&["-w", "5", "--skip-ok", "x", "--", "touch", "ran"]);
         store.until_waited_for("x", &waiter);
         let one_waits = store.session_locks();
@@ -77,7 +77,7 @@ fn a_store_that_falls_silent_while_one_waits_is_not_taken_for_contention() {
     });
 }
 
-/// On stores where a look that gets no answer lasts longest.
+/// On the stores where an unanswered look lasts longest.
 #[test]
 fn a_bounded_wait_is_kept_when_the_store_falls_silent() {
     each(&[server(), postgres()], |store| {
@@ -87,12 +87,12 @@ fn a_bounded_wait_is_kept_when_the_store_falls_silent() {
         store.until_opened_by(&endless);
         let bounded = wait(&["-w", "2.5"]);
         store.until_opened_by(&bounded);
-        // Time for a first look, and not longer than the wait: while it opens the store it has another limit.
+        // Time for a first look, but less than the wait: opening the store has another limit.
         std::thread::sleep(Duration::from_secs(1));
         let away = store.away();
         let bounded = bounded.ended();
         assert_eq!(bounded.code(), 69, "{}: {bounded:?}", store.url);
-        // The one without a limit says so, and looks on until the store is back.
+        // The command without a limit reports it, and continues until the store is back.
         until("it says that nobody answers", || endless.said().contains("does not answer"));
         assert!(!endless.has_ended(), "{}: {}", store.url, endless.said());
         drop(away);

@@ -1,4 +1,4 @@
-//! `leasehold torture` as a user meets it: its exit codes, its files, and that nothing of it is left.
+//! `leasehold torture` as a user sees it: its exit codes, its files, and that it leaves nothing behind.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_plan_and_a_run_can_be_judged_again() {
+fn one_seed_gives_one_plan_and_a_run_can_be_judged_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let run_for = |secs: &str, name: &str| {
         let out = directory.path().join(format!("{name}-{secs}"));
@@ -52,10 +52,13 @@ fn what_does_not_suit_is_refused_with_a_reason() {
     for (args, reason) in [
         (&["--store", "sqlite", "--profile", "net"][..], "nobody reaches this store by the network"),
         (&["--store", "memory", "--profile", "restart"], "does not survive"),
-        (&["--store", "redis", "--profile", "restart", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (
+            &["--store", "redis", "--profile", "restart", "--url", "redis://127.0.0.1:1"],
+            "needs a throw-away store",
+        ),
         (&["--store", "sqlite", "--front", "server"], "that is the store http"),
         (&["--store", "redis", "--front", "pgbouncer"], "PgBouncer is for PostgreSQL"),
-        (&["--store", "redis", "--front", "tls", "--url", "redis://127.0.0.1:1"], "somebody's"),
+        (&["--store", "redis", "--front", "tls", "--url", "redis://127.0.0.1:1"], "needs a throw-away store"),
         (&["--store", "sqlite", "--profile", "many"], "is filled with names"),
         (&["--front", "nginx"], "no such front"),
         (&["--store", "postgres", "--front", "server", "--profile", "failover"], "with nothing before it"),
@@ -77,10 +80,10 @@ fn what_does_not_suit_is_refused_with_a_reason() {
     assert!(said(&output).contains("is not empty"), "{}", said(&output));
 }
 
-/// A variable of the supervisor's environment, which every process that it starts inherits.
+/// A variable in the supervisor's environment, which all its processes inherit.
 const RUN: &str = "LEASEHOLD_TEST_RUN";
 
-/// The supervisor of this run, and every process that it has started.
+/// The supervisor of this run, and all its processes.
 fn processes(out: &Path) -> Vec<String> {
     let mark = format!("{RUN}={}", out.display());
     let processes = std::fs::read_dir("/proc").expect("there is /proc").flatten();
@@ -93,7 +96,7 @@ fn processes(out: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Killed, should the test fail.
+/// Killed if the test fails.
 struct Supervisor(Child);
 
 impl Drop for Supervisor {
@@ -104,7 +107,7 @@ impl Drop for Supervisor {
 }
 
 #[test]
-fn a_killed_supervisor_leaves_no_process_behind_also_none_that_stands_still() {
+fn a_killed_supervisor_leaves_no_process_not_even_a_stopped_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("run");
     let mut command =
@@ -115,8 +118,8 @@ fn a_killed_supervisor_leaves_no_process_behind_also_none_that_stands_still() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     };
-    // The supervisor, four workers and the resource; one of them stopped.
-    until("somebody stands still", || {
+    // The supervisor, four workers and the resource; one of them is stopped.
+    until("a worker is paused", || {
         let processes = processes(&out);
         processes.len() >= 6 && processes.iter().any(stands_still)
     });
@@ -131,7 +134,7 @@ fn hours_end_in_order_on_sigint_and_leave_no_process() {
     let mut command = torture(&["--hours", "1", "--store", "memory,sqlite", "--secs", "1", "--workers", "4"]);
     command.arg("--out").arg(&out).arg("--json").env(RUN, &out);
     let mut supervisor = Supervisor(command.spawn().expect("it runs"));
-    // A round has been told of: somebody may read how it stands.
+    // The report of a round exists: a user may read it meanwhile.
     until("a round is over", || out.join("report.json").exists());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(supervisor.0.id()).expect("a process id"));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it is there");
@@ -155,11 +158,11 @@ fn hours_end_in_order_on_sigint_and_leave_no_process() {
 fn several_stores_take_hours() {
     let directory = tempfile::tempdir().expect("a directory");
     for (args, reason) in [
-        (&["--store", "sqlite,file"][..], "several stores or profiles take --hours"),
-        (&["--profile", "calm,kill"], "several stores or profiles take --hours"),
+        (&["--store", "sqlite,file"][..], "several stores or profiles need `--hours`"),
+        (&["--profile", "calm,kill"], "several stores or profiles need `--hours`"),
         (&["--hours", "1", "--minutes", "1"], "cannot be used with"),
-        (&["--hours=-1"], "from 0 to 10000"),
-        (&["--minutes", "0"], "from 0 to 10000"),
+        (&["--hours=-1"], "above 0 and at most 10000"),
+        (&["--minutes", "0"], "above 0 and at most 10000"),
         (&["--minutes", "1", "--profile", "net,restart"], "none of these profiles suits"),
         (
             &["--minutes", "1", "--url", "redis://127.0.0.1:1", "--store", "redis,http"],

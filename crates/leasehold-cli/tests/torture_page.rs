@@ -1,4 +1,4 @@
-//! Every command of docs/torture.md works as it stands, for less time.
+//! Every command in docs/torture.md works as written, with a shorter time.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -37,7 +37,7 @@ fn every_command_on_the_page_works() {
             words.drain(at..at + 2);
         }
         words.extend(short);
-        // The first run is the one that is judged once more.
+        // The first run is the one that is judged again.
         if words.len() == 1 + short.len() {
             words.extend(["--out", &run]);
         }
@@ -47,9 +47,9 @@ fn every_command_on_the_page_works() {
             other => other,
         });
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        // What did not show enough in so short a time is kept, and must not be.
+        // A run that shows too little in so short a time would keep its files; do not let it.
         let output = command.args(words).env("TMPDIR", directory.path()).output().unwrap();
-        // So short a run may be vacuous; never more than that.
+        // So short a run may prove nothing; nothing worse is accepted.
         assert!(matches!(output.status.code(), Some(0 | 81)), "{line}: {output:?}");
     }
     assert!(commands >= 6, "{commands}");

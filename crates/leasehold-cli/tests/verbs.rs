@@ -1,4 +1,4 @@
-//! The verbs for scripts, driven as a script does.
+//! The commands for scripts, driven as a script does.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use support::{Ended, Running, Store, ended, file, sqlite, stores, ttl_stores, until};
 use testkit::pty::Terminal;
 
-/// Leaving a queue is tried for a second; who was not told would wait for ever.
+/// Leaving a queue is tried for a second; a waiter that missed the signal would wait for ever.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn call(store: &Store, args: &[&str]) -> Ended {
@@ -45,7 +45,7 @@ fn a_script_takes_renews_and_gives_back_a_lease_by_eval() {
 }
 
 #[test]
-fn a_lease_can_be_in_a_file_or_come_by_pipe_but_not_be_an_argument() {
+fn a_lease_comes_from_a_file_or_pipe_but_never_an_argument() {
     for store in ttl_stores() {
         let taken = call(&store, &["acquire", "x", "--owner", "me", "--metadata", "why not"]);
         assert_eq!(taken.code(), 0, "{taken:?}");
@@ -85,7 +85,7 @@ fn leases_that_end_with_the_process_are_not_for_scripts() {
 }
 
 #[test]
-fn a_lease_nobody_could_be_told_of_is_given_back() {
+fn a_lease_that_cannot_be_printed_is_given_back() {
     for store in ttl_stores() {
         let mut acquire = store.leasehold(&["acquire", "x"]);
         acquire.stdout(std::fs::File::create("/dev/full").unwrap());
@@ -95,7 +95,7 @@ fn a_lease_nobody_could_be_told_of_is_given_back() {
 }
 
 #[test]
-fn a_waiting_acquire_or_wait_leaves_at_once_when_told_and_nothing_stays_in_the_queue() {
+fn signals_end_acquire_and_wait_and_leave_no_queue_place() {
     use rustix::process::Signal;
     for store in ttl_stores().into_iter().chain([support::quorum()]) {
         let _holder = store.hold("x", &[]);
@@ -127,7 +127,7 @@ fn a_waiting_acquire_or_wait_leaves_at_once_when_told_and_nothing_stays_in_the_q
 
 #[test]
 fn ctrl_c_ends_a_script_that_waits_for_a_lock() {
-    // A shell goes on after what did not die of the signal, as if it had dealt with it.
+    // A shell script continues after a command that did not die of the signal, as if the command had handled it.
     let store = sqlite();
     let _holder = store.hold("x", &[]);
     for verb in ["acquire x", "run x -- true"] {
@@ -145,13 +145,13 @@ fn ctrl_c_ends_a_script_that_waits_for_a_lock() {
 }
 
 #[test]
-fn list_and_show_say_who_holds_and_who_waits_and_never_the_lease_id() {
+fn list_and_show_name_holders_and_waiters_but_no_lease_id() {
     for store in stores() {
         if store.shows_names {
             assert_eq!(json(&store, &["list"]), serde_json::json!([]));
         } else {
-            call(&store, &["list"]).says(64, "ask for one with `leasehold show NAME`");
-            call(&store, &["watch"]).says(64, "ask for one with `leasehold show NAME`");
+            call(&store, &["list"]).says(64, "look at one with `leasehold show NAME`");
+            call(&store, &["watch"]).says(64, "look at one with `leasehold show NAME`");
         }
         let _holder = store.hold("jobs/a", &["--owner", "holder\x1b[2J"]);
         let _other = store.hold("other", &["-s"]);
@@ -245,13 +245,13 @@ fn wait_ends_when_nobody_holds_it_or_its_time_is_over() {
 }
 
 #[test]
-fn watch_tells_of_what_comes_and_goes() {
+fn watch_reports_what_comes_and_goes() {
     for store in stores().into_iter().filter(|store| store.shows_names) {
         let watch = Running::start(store.leasehold(&["watch", "--interval", "20ms", "--output", "json"]));
         let told = |change: &str| {
             let is_it =
                 |line: &str| serde_json::from_str::<Value>(line).is_ok_and(|told| told["change"] == change);
-            until(&format!("{change} is told"), || watch.printed().lines().any(is_it));
+            until(&format!("{change} is printed"), || watch.printed().lines().any(is_it));
         };
         let holder = store.hold("x", &["--owner", "me"]);
         told("held");
@@ -267,7 +267,7 @@ fn revoke_asks_first_and_takes_the_lock_away() {
     for store in ttl_stores() {
         let lease = call(&store, &["acquire", "x", "--owner", "me"]);
         std::fs::write(store.path("lease.json"), &lease.out).unwrap();
-        call(&store, &["revoke", "x"]).says(64, "say --yes");
+        call(&store, &["revoke", "x"]).says(64, "use `--yes`");
         let mut terminal = Terminal::start(&store.leasehold(&["revoke", "x"]), 100);
         terminal.sees("Revoke \"x\", held by me? [y/N] ");
         terminal.type_in("n\n");
@@ -290,7 +290,7 @@ fn revoke_asks_first_and_takes_the_lock_away() {
 }
 
 #[test]
-fn revoke_spares_a_holder_who_came_after_the_question() {
+fn revoke_spares_a_holder_that_came_after_the_question() {
     for store in ttl_stores() {
         let lease = call(&store, &["acquire", "x", "--owner", "me"]);
         std::fs::write(store.path("lease.json"), &lease.out).unwrap();
@@ -318,7 +318,7 @@ fn many_holders_are_cut_and_counted() {
     assert!(shown.ends_with("  and 3 more: 103 hold it\n"), "{shown}");
     let listed = call(&store, &["list"]).out;
     assert_eq!((listed.lines().count(), listed.matches("and 3 more").count()), (102, 1), "{listed}");
-    // One that asks means those it has seen.
+    // With a confirmation, only the holders shown are revoked.
     let mut terminal = Terminal::start(&store.leasehold(&["revoke", "pool", "--now"]), 200);
     terminal.sees("and 102 more: the oldest 100 of them? [y/N] ");
     terminal.type_in("y\n");

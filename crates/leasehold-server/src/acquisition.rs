@@ -1,9 +1,10 @@
-//! One acquire of a client that may vanish: drives the library's wait loop, and gives back what nobody comes for.
+//! Handles one acquire request: drives the library's wait loop, and gives back a lease or place that no client will
+//! claim.
 //!
-//! The store is never cut off in the middle of a call: the loop looks for reasons to stop only between calls, and when
-//! the client has gone the work goes on by itself ([`Detached`]) to where it can be seen what it got. Every request is
-//! an attempt with a number of its own (promise 9), so it never takes away what the same client, come back with the
-//! same lease id, has got meanwhile; and it gives back only what it got itself, never a lease that was there before.
+//! A call to the store is never cut off half way. The loop checks for reasons to stop only between calls; when the
+//! client disconnects, the work continues on its own ([`Detached`]) until its result is known. Every request is an
+//! attempt with its own number (promise 9), so it never takes away a lease that the same client got meanwhile with the
+//! same lease id. A request gives back only what it got itself, never a lease that existed before.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,19 +22,19 @@ use crate::problem::Refusal;
 use crate::token::Share;
 use crate::turns::{Left, Turn};
 
-/// How long an answer waits for that: any store that is well has done it by then.
+/// How long an answer waits for the give-back. A healthy store finishes sooner.
 const PROMPT: Duration = Duration::from_millis(250);
 
-/// What a client asks for, checked.
+/// A checked acquire request.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     pub(crate) claim: Claim,
-    /// The client made the lease id, so it can come back with it.
+    /// The client made the lease id, so it can repeat the request with it.
     pub(crate) own_id: bool,
-    /// The client numbers its attempts by itself.
+    /// The client numbers its attempts itself.
     pub(crate) numbered: bool,
     pub(crate) wait: Duration,
-    /// How long the place is kept after an answer that grants nothing.
+    /// How long the store keeps the queue place after an answer that grants nothing.
     pub(crate) keep: Option<Duration>,
 }
 
@@ -42,18 +43,18 @@ pub(crate) struct AcquireRequest {
 pub(crate) enum Outcome {
     Granted(Grant),
     Busy(Busy),
-    /// The id will never be granted.
+    /// The store will never grant this id.
     Gone(Gone),
     Failed(Error),
-    /// Its token no longer allows it.
+    /// The token no longer allows the request.
     Barred(Refusal),
-    /// The server ends.
+    /// The server is shutting down.
     Draining,
-    /// The client has gone, so nobody reads this.
+    /// The client disconnected, so nobody reads this.
     Vanished,
 }
 
-/// The work of one request, which goes on by itself when the client has gone.
+/// The work of one request; it continues on its own when the client disconnects.
 pub(crate) struct Detached {
     app: Arc<App>,
     work: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
@@ -94,14 +95,14 @@ impl Drop for Detached {
 struct Acquisition {
     app: Arc<App>,
     request: AcquireRequest,
-    /// Its part of what the token may use, where there is one.
+    /// The request's share of its token's limits, if the server uses tokens.
     share: Option<Share>,
     vanished: Cancel,
-    /// Requests with one id of a client's own follow each other.
+    /// Requests with the same client-made id run one after the other.
     turn: Option<Turn>,
-    /// Whatever the id has in the store, this request put it there.
+    /// Whatever the store holds under this id, this request put it there.
     ours: bool,
-    /// A call may have had no answer, of this request or of the one before it.
+    /// A call of this request, or of the request before it, may have gone unanswered.
     unanswered: bool,
 }
 
@@ -109,7 +110,7 @@ impl Acquisition {
     fn new(app: Arc<App>, request: AcquireRequest, share: Option<Share>, vanished: Cancel) -> Self {
         let follows = request.own_id && !request.numbered;
         let turn = follows.then(|| Turn::of(Arc::clone(&app), &request.claim));
-        // A client that numbers its attempts may repeat one: what that finds was there before.
+        // A client that numbers its attempts may repeat one, and then finds what the first one left.
         let ours = !request.numbered;
         Acquisition { app, request, share, vanished, turn, ours, unanswered: false }
     }
@@ -126,14 +127,14 @@ impl Acquisition {
     }
 
     async fn acquire(&mut self) -> Outcome {
-        // The first call with an id of the client's own only asks whether the id has something already: it changes
-        // nothing then.
+        // With a client-made id, the first call only asks whether the id already has something; if so, it changes
+        // nothing.
         let mut probing = self.turn.is_some();
         self.request.claim.first &= !probing;
         if let Some(turn) = &mut self.turn
             && let Some(left) = turn.comes().await
         {
-            // Goes on from where the request before it with the same id stopped.
+            // Continue where the previous request with the same id stopped.
             let claim = &mut self.request.claim;
             (claim.nonce, claim.first) = (left.nonce, left.first);
             claim.repeat |= left.unanswered;
@@ -164,13 +165,13 @@ impl Acquisition {
         let ended = loop {
             match wait.run().await {
                 Ended::Gone(..) if probing && !wait.driver.answered_busy => {
-                    // The id has a lease or a place from an earlier request, or is spent: the next call tells.
+                    // The id has a lease or a place from an earlier request, or is spent; the next call tells which.
                     (probing, self.ours, wait.claim.first) = (false, false, true);
                 }
                 ended => break ended,
             }
         };
-        // A place with our number is ours, and so is whatever it becomes.
+        // A place with our number is ours, and so is the lease it turns into.
         self.ours |= wait.driver.placed;
         self.unanswered = wait.unanswered || wait.claim.repeat;
         let started = wait.started;
@@ -189,12 +190,12 @@ impl Acquisition {
         }
     }
 
-    /// Gives back what nobody will come for, or leaves it to the next request with the same id.
+    /// Gives back what no client will claim, or leaves it to the next request with the same id.
     async fn tidy(&mut self, outcome: &Outcome) {
         let vanished = self.vanished.is_cancelled();
         let barred = matches!(outcome, Outcome::Barred(_));
         if (self.request.numbered && !barred) || (matches!(outcome, Outcome::Granted(_)) && !vanished) {
-            // The client is told of what it got: from here on nobody but the client gives it back.
+            // The answer tells the client what it got; from here on only the client gives it back.
             self.turn = None;
             return;
         }
@@ -209,14 +210,15 @@ impl Acquisition {
         }
         let queued = claim.queue.is_some();
         let comes_back = *own_id && keep.is_some() && !vanished;
-        // What was there before is never given back.
+        // Never give back what existed before this request.
         let give_back = self.ours
             && match outcome {
                 Outcome::Granted(_) | Outcome::Barred(_) | Outcome::Vanished => true,
                 Outcome::Busy(_) => queued && !comes_back,
                 Outcome::Draining => (queued || self.unanswered) && !comes_back,
                 Outcome::Gone(_) => false,
-                // A client that made the id repeats the call or gives it up; of an id we made, nobody else knows.
+                // A client that made the id repeats the call or gives it up. An id made by the server is unknown to
+                // anyone else.
                 Outcome::Failed(_) => !*own_id || vanished,
             };
         if !give_back {
@@ -224,13 +226,13 @@ impl Acquisition {
         }
         let mut release = Release::new(claim.name.clone(), claim.id);
         release.nonce = Some(claim.nonce);
-        // Of an id that the server made, an attempt that is still on its way must never be granted.
+        // For an id that the server made, an attempt still in flight must never be granted.
         release.unanswered = (self.unanswered && !*own_id).then_some(claim.ttl);
         let work = give_back_to(Arc::clone(&self.app), release, self.turn.take(), self.share.take());
         if vanished {
             return work.await;
         }
-        // The answer does not wait for a store that does not answer.
+        // Do not delay the answer for a store that does not respond.
         let task = self.app.go_on_with(work);
         if let Some(task) = task.filter(|_| !matches!(outcome, Outcome::Failed(_))) {
             in_time(PROMPT, task).await;
@@ -238,25 +240,24 @@ impl Acquisition {
     }
 }
 
-/// Whether this very call made the lease, from a place that an earlier request had: it has all of its time, and that is
-/// what was asked for. A lease that was there before has at least a microsecond less.
+/// Whether this call created the lease, from a place that an earlier request held: then the lease has its full ttl
+/// left. A lease that existed before has at least a microsecond less.
 fn is_new(claim: &Claim, grant: &Grant) -> bool {
     let shown =
         grant.expires_at_ms.map(|end| Duration::from_millis(end.saturating_sub(grant.acquired_at_ms)));
-    // Shown times are rounded.
+    // Displayed times are rounded.
     let whole = shown.is_some_and(|shown| shown.abs_diff(claim.ttl) <= Duration::from_millis(1));
     grant.renewals == 0 && grant.left == Some(claim.ttl) && whole
 }
 
-/// The server stops a wait when its client has vanished, a newer request has taken its place, its token bars it, or the
-/// server drains.
+/// Stops a wait when its client disconnects, a newer request takes its place, its token bars it, or the server drains.
 struct ByClient<'a> {
     app: &'a App,
     vanished: &'a Cancel,
     turn: Option<&'a Turn>,
     share: Option<&'a Share>,
     waits: bool,
-    /// Counted from the first answer that grants nothing.
+    /// Starts counting at the first answer that grants nothing.
     waiting: Option<Waits>,
     answered_busy: bool,
     /// The claim has a place in the queue.
@@ -308,7 +309,7 @@ impl Driver for ByClient<'_> {
     }
 
     fn retried(&mut self, error: &Error) {
-        // The last one is counted with the answer.
+        // The last busy answer is counted together with the response.
         if error.kind() == ErrorKind::Overloaded {
             self.app.metrics.found_busy("acquire");
         }
@@ -323,8 +324,8 @@ async fn give_back_to(app: Arc<App>, release: Release, mut turn: Option<Turn>, s
         let (app, release, turn) = (&app, &release, turn.take());
         async move {
             let answer = app.ask("release", app.backend.release(release)).await;
-            // Without an answer this may be on its way for long, and take away what has our number: the next request
-            // takes a number of its own, and does not wait.
+            // An unanswered release may stay in flight for long and remove what carries our number. So the next
+            // request takes a new number and does not wait for this one.
             drop(turn);
             answer
         }

@@ -21,13 +21,13 @@ use crate::problem::Refusal;
 use crate::settings::Settings;
 use crate::turns::Turns;
 
-/// How long a call to the store may take when the server ends. Whoever waits for its answer is told then.
+/// How long a call to the store may still take at shutdown. After that, waiting clients get an error.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 
-/// How long it takes after that until everybody is told: five seconds in all.
+/// How long it then takes until every client has its answer. Both together are five seconds.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// A store, as a server has it.
+/// A store and everything a server keeps about it.
 #[derive(Debug)]
 pub struct App {
     pub(crate) backend: Arc<dyn Backend>,
@@ -41,18 +41,18 @@ pub struct App {
     pub(crate) request_ids: RequestIds,
     pub(crate) turns: Turns,
     pub(crate) readiness: Readiness,
-    /// The server ends: whoever waits is told so.
+    /// The server is shutting down: waiting requests end with an error.
     pub(crate) draining: Cancel,
-    /// It has ended as far as the store is concerned: no call to it is waited for any more.
+    /// No call to the store is waited for any more.
     pub(crate) closing: Cancel,
-    /// What goes on without a request listens to this, so it can be seen when all of it has ended.
+    /// Background work holds a receiver of this, so the server can see when all of it has ended.
     background: watch::Sender<()>,
-    /// The store's connections live on its thread.
+    /// Keeps the thread alive on which the store's connections live.
     _locks: Locks,
 }
 
 impl App {
-    /// A server of this store.
+    /// Creates the server state for this store.
     ///
     /// # Errors
     /// `Unsupported` for a store whose locks end with a session: the server's connection is not the client's.
@@ -85,15 +85,15 @@ impl App {
         }))
     }
 
-    /// Reads the file of tokens again.
+    /// Reads the token file again.
     ///
     /// # Errors
-    /// As [`Tokens::read`](crate::Tokens::read); the old tokens stay in force then.
+    /// As [`Tokens::read`](crate::Tokens::read); the old tokens then stay in force.
     pub fn reload_tokens(&self) -> leasehold::Result<()> {
         self.settings.tokens.as_ref().map_or(Ok(()), crate::Tokens::reload)
     }
 
-    /// Where its lines go.
+    /// The server's log.
     pub fn log(&self) -> &Log {
         &self.settings.log
     }
@@ -106,7 +106,7 @@ impl App {
         self.settings.max_ttl.min(self.info.max_ttl)
     }
 
-    /// A call to the store that ends in time, and is measured.
+    /// Calls the store within the time limit and measures the call.
     pub(crate) async fn ask<T>(
         &self,
         op: &'static str,
@@ -115,7 +115,7 @@ impl App {
         in_time(self.call, self.measured(op, call)).await.unwrap_or_else(|| Err(no_answer_in_time()))
     }
 
-    /// A call to the store that is measured, also if it is cut off, and ends with the server.
+    /// Calls the store and measures the call, also if it is cut off. The call ends when the server ends.
     pub(crate) async fn measured<T>(
         &self,
         op: &'static str,
@@ -129,7 +129,7 @@ impl App {
         }
     }
 
-    /// Goes on with something when nobody waits for it any more; the server's end is put off for it, within bounds.
+    /// Runs work that no request waits for any more. Shutdown waits for it, within bounds.
     pub(crate) fn go_on_with(
         &self,
         work: impl Future<Output = ()> + Send + 'static,
@@ -139,29 +139,29 @@ impl App {
             work.await;
             drop(under_way);
         };
-        // Without a runtime the process ends, and with it everything that could go on.
+        // Without a runtime the process is ending, and this work with it.
         tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.spawn(work))
     }
 
-    /// Ends: answers those who wait with an error that can be retried, gives back what they had in the store, waits for
-    /// `connections` to close, and returns after at most five seconds. [`serve`](crate::serve) does so by itself.
+    /// Shuts down: answers waiting clients with a retryable error, gives back what they had in the store, waits for
+    /// `connections` to close, and returns after at most five seconds. [`serve`](crate::serve) calls this itself.
     pub async fn drain(&self, connections: impl Future<Output = ()>) {
         self.draining.cancel();
         let all = async {
             connections.await;
-            // What those who waited had in the store is given back, even if they were answered before.
+            // Waits for the give-backs of waiting clients, even of those already answered.
             self.background.closed().await;
         };
         let mut all = pin!(all);
         if tokio::time::timeout(LAST_CALLS, all.as_mut()).await.is_err() {
-            // Whatever is left does not get any further.
+            // Stop whatever is still running.
             self.closing.cancel();
             let _ = tokio::time::timeout(LAST_ANSWERS, all).await;
         }
         self.settings.log.flush();
     }
 
-    /// A ttl in a body.
+    /// Checks a ttl from a request body.
     pub(crate) fn ttl(&self, field: &str, ms: u64) -> Result<Duration, Refusal> {
         let most = leasehold::wire::floor_ms(self.max_ttl());
         if ms == 0 || ms > most {
@@ -178,7 +178,7 @@ fn no_answer_in_time() -> Error {
     Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time")
 }
 
-/// A call to the store that is under way.
+/// A call to the store in progress.
 struct Measured<'a> {
     metrics: &'a Metrics,
     op: &'static str,
@@ -191,7 +191,7 @@ impl Drop for Measured<'_> {
     }
 }
 
-/// What a future comes to within this time, if it does. Most are ready at once, and then no timer is made.
+/// The result of a future if it finishes within this time. Most are ready at once, and then no timer is made.
 pub(crate) async fn in_time<F: Future>(time: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {

@@ -1,6 +1,6 @@
-//! Numbers as text for what is written at every request: the ways of `fmt` take several times as long.
+//! Fast formatting of numbers for what every request writes; `fmt` takes several times as long.
 
-/// Digits of the greatest number.
+/// Digits of the largest `u64`.
 pub(crate) const MOST: usize = 20;
 
 /// A number as text.

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use crate::app::{App, in_time};
 use crate::problem::Refusal;
 
-/// Bytes of a body at most, so 128 for each of a full batch of renewals: one that says no more than it must fits with a
-/// name of 52 bytes. Who has longer names sends smaller batches, as the Rust client does.
+/// Largest request body. A full batch of renewals has 128 bytes for each; a minimal renewal fits with a name of 52
+/// bytes. Clients with longer names send smaller batches, as the Rust client does.
 const MAX_BODY: usize = 64 * 1024;
 
 /// The name in `/v1/locks/{name}…`: one segment, decoded once.
@@ -22,7 +22,7 @@ pub(crate) fn name(app: &App, uri: &Uri) -> Result<Name, Refusal> {
     Ok(app.name(&decoded(segment)?)?)
 }
 
-/// Percent-decodes, strictly: what is no escape is refused, not taken as it stands.
+/// Percent-decodes strictly: an invalid escape is refused, not taken literally.
 pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
     let malformed = || Refusal::bad("the name in the path must be percent-encoded UTF-8");
     let mut rest = text.as_bytes();
@@ -36,7 +36,7 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
     percent_encoding::percent_decode_str(text).decode_utf8().map_err(|_| malformed())
 }
 
-/// The pairs of a query.
+/// The key-value pairs of a query string.
 pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Refusal> {
     let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     pairs
@@ -48,7 +48,7 @@ pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Refusal> {
         .collect()
 }
 
-/// The body of a request that must be JSON.
+/// Reads and parses a request body, which must be JSON.
 pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>) -> Result<T, Refusal> {
     if !is_json(request.headers()) {
         return Err(Refusal::bad("the body must be JSON, with content-type: application/json"));
@@ -56,7 +56,7 @@ pub(crate) async fn body<T: DeserializeOwned>(app: &App, request: Request<Body>)
     object(&bytes(request.into_body(), app.settings.read_timeout).await?)
 }
 
-/// A body, or one of many in a body.
+/// Parses a body, or one element of a batch.
 pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     let read = serde_json::from_slice(bytes).map(|wire::Object(body)| body);
     read.map_err(|error| {
@@ -65,20 +65,20 @@ pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     })
 }
 
-/// What is wrong with a body, and nothing of what it holds, not even the names of its fields: any of it may be a secret
-/// that stands in the wrong place, and this is logged. By itself serde repeats what it met.
+/// Describes what is wrong with a body without repeating any of it, not even field names: a secret may stand in the
+/// wrong place, and this text is logged. serde's own message repeats what it found.
 fn without_values(error: &serde_json::Error) -> String {
     if !error.is_data() {
         return format!("it is not JSON from line {}, column {} on", error.line(), error.column());
     }
     let text = error.to_string();
-    // The names of fields here are our own.
+    // These field names are our own.
     if text.starts_with("missing field") || text.starts_with("duplicate field") {
         return text;
     }
     let expected = match text.rsplit_once(" at line ") {
         Some((said, _)) if said.ends_with("there are no fields") => None,
-        // The last one: what comes before it was sent.
+        // Take the last match: everything before it came from the client.
         _ => text.rsplit_once(", expected ").map(|(_, expected)| format!("expected {}", in_words(expected))),
     };
     match (text.starts_with("unknown field"), expected) {
@@ -89,7 +89,7 @@ fn without_values(error: &serde_json::Error) -> String {
     }
 }
 
-/// What serde expects, in words of no language.
+/// Turns serde's description of an expected type into words that do not mention Rust.
 fn in_words(expected: &str) -> String {
     let (what, place) = expected.split_once(" at line ").unwrap_or((expected, ""));
     let what = match what {
@@ -99,7 +99,7 @@ fn in_words(expected: &str) -> String {
     if place.is_empty() { what.into() } else { format!("{what} at line {place}") }
 }
 
-/// The field whose value is of the wrong type. No request is without defaults, so each field can be tried alone.
+/// The field whose value has the wrong type. All fields of a request have defaults, so each can be tried alone.
 fn wrong_field<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Option<String> {
     let is_value = |error: &serde_json::Error| {
         let text = error.to_string();
@@ -109,7 +109,7 @@ fn wrong_field<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> 
         return None;
     }
     let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(bytes).ok()?;
-    // Only fields that are known have values of a wrong type.
+    // Only known fields can have a value of a wrong type.
     let wrong = fields.into_iter().find(|(field, value)| {
         let alone = serde_json::from_value::<T>(serde_json::json!({ field: value }));
         alone.is_err_and(|error| is_value(&error))
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_batch_fits_into_a_body_with_names_of_52_bytes_and_no_longer() {
+    fn a_full_batch_fits_with_names_of_at_most_52_bytes() {
         let bytes = |name: usize| {
             let mut one = wire::Renew::default();
             one.lock_name = Some("n".repeat(name));

@@ -1,6 +1,6 @@
-//! What lately happened to a lock, as far as it came through this server: for people who look at it.
+//! The recent history of each lock, as far as it came through this server, for people to look at.
 //!
-//! Nothing depends on it. It is in memory only, bounded, and forgotten when the server ends.
+//! Nothing depends on it. It is bounded, kept in memory only, and lost when the server ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -14,14 +14,14 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Events of one name: about a screen of them.
+/// Events kept per name: about a screenful.
 const EVENTS: usize = 24;
 
-/// Names in one generation of a shard. With two generations and all shards 8192 names: some 35 MB if each of them has all
-/// its events and short owners, 90 MB if also each name and owner is as long as it may be; see the test.
+/// Names in one generation of a shard. Two generations and all shards hold 8192 names: about 35 MB if each has all its
+/// events and short owners, 90 MB if each name and owner has its greatest length; see the test.
 const NAMES: usize = 256;
 
-/// Operations on different names seldom wait for each other.
+/// Shards, so that operations on different names seldom wait for each other.
 const SHARDS: usize = 16;
 
 /// What happened.
@@ -30,13 +30,13 @@ const SHARDS: usize = 16;
 pub(crate) enum What {
     Granted,
     Released,
-    /// The holder came too late: its lease was gone.
+    /// The holder renewed too late: its lease was gone.
     RenewalRefused,
     ReleaseRefused,
     Revoked,
 }
 
-/// One event, as it is kept.
+/// One event, as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     at: SystemTime,
@@ -69,19 +69,19 @@ impl Event {
     }
 }
 
-/// One event, as it is shown. Never a lease id.
+/// One event, as shown. Never contains a lease id.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Shown {
     /// When this server answered, in milliseconds since 1970.
     at_ms: u64,
     what: What,
-    /// Whose lease it was, where this server granted it.
+    /// The lease's owner, if this server granted it.
     owner_id: Option<String>,
     fencing_token: Option<u64>,
-    /// A digest by which events of one lease can be told from those of others.
+    /// A digest that tells the events of one lease from those of others.
     lease_digest: Option<String>,
     waited_ms: Option<u64>,
-    /// Why it was refused.
+    /// Why the renewal or release was refused.
     reason: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl From<&Event> for Shown {
     }
 }
 
-/// What lately happened to a lock, the newest first.
+/// The recent history of a lock, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({"lock_name": "nightly", "events": [
     {"at_ms": 1794827463890_u64, "what": "renewal_refused", "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "waited_ms": null, "reason": "revoked"},
@@ -110,7 +110,7 @@ pub(crate) struct Recent {
     pub(crate) events: Vec<Shown>,
 }
 
-/// Names with their events, in two generations: when the young ones are many, the old ones are forgotten.
+/// Names with their events, in two generations: when the young generation is full, the old one is dropped.
 #[derive(Default)]
 struct Shard {
     young: HashMap<Name, VecDeque<Event>>,
@@ -118,7 +118,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// The oldest first.
+    /// The events of a name, oldest first.
     fn events(&self, name: &Name) -> impl DoubleEndedIterator<Item = &Event> {
         self.young.get(name).or_else(|| self.old.get(name)).into_iter().flatten()
     }
@@ -139,8 +139,8 @@ impl Shard {
 fn add(events: &mut VecDeque<Event>, mut event: Event) {
     let mut grants = events.iter().rev().filter(|known| known.what == What::Granted);
     if event.what == What::Granted {
-        // A repeat of a call whose answer was lost is answered with the same lease. Fences rise, so most of what is
-        // known need not be looked at.
+        // A repeated call whose first answer was lost gets the same lease. Fences rise, so most known events need not
+        // be compared.
         if grants.take_while(|known| known.fence >= event.fence).any(|known| known.lease == event.lease) {
             return;
         }
@@ -156,7 +156,7 @@ fn add(events: &mut VecDeque<Event>, mut event: Event) {
     events.push_back(event);
 }
 
-/// What lately happened to every lock.
+/// The recent history of all locks.
 #[derive(Default)]
 pub(crate) struct History {
     hasher: std::hash::RandomState,
@@ -183,7 +183,7 @@ impl History {
         self.shard(name).events(name).rev().map(Shown::from).collect()
     }
 
-    /// Owner and fence of a lease, if its grant is remembered.
+    /// Owner and fence of a lease, if its grant is still remembered.
     pub(crate) fn grant(&self, name: &Name, id: LeaseId) -> Option<(Option<Arc<str>>, Option<Fence>)> {
         let shard = self.shard(name);
         let mut grants = shard.events(name).rev().filter(|known| known.what == What::Granted);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_with_the_owner_and_fence_of_its_grant_and_a_repeat_is_told_once() {
+    fn an_end_records_owner_and_fence_and_a_repeat_adds_no_event() {
         let (history, name, id) = (History::default(), Name::within("n", "x").unwrap(), LeaseId::random());
         history.note(&name, granted(id, "me", 7));
         history.note(&name, granted(id, "me", 7));
@@ -230,7 +230,7 @@ mod tests {
         assert!(history.recent(&busy).is_empty());
     }
 
-    /// What 8192 names take, all with all their events; without what the allocator needs for itself.
+    /// The memory that 8192 names with all their events take, without the allocator's overhead.
     #[test]
     fn it_takes_no_more_memory_than_is_said() {
         let most = |name: &str, owner: &str| {
@@ -241,7 +241,7 @@ mod tests {
             let events = &shard.young[&name];
             let text = name.stored().len()
                 + events.iter().flat_map(|e| e.owner.as_deref()).map(str::len).sum::<usize>();
-            // Counts of what is shared; and a table is never more than twice as large as what is in it, and a bit.
+            // Reference counts of shared values. A table is never much more than twice as large as its contents.
             let counts = 16 * (1 + events.len());
             let entry = 2 * (1 + size_of::<(Name, VecDeque<Event>)>());
             let each = events.capacity() * size_of::<Event>() + text + counts + entry;

@@ -11,10 +11,13 @@
 //! let locks = leasehold::Locks::connect("memory:").await?;
 //! let app = App::new(locks, Settings::default())?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-//! serve(app, listener, None, std::future::ready(())).await?; // ends at once: it is told to
+//! serve(app, listener, None, std::future::ready(())).await?; // `ready` ends it at once
 //! # Ok(())
 //! # }
 //! ```
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("the leasehold server builds on Linux only. Clients on other systems use it over HTTP");
 
 mod acquisition;
 mod app;

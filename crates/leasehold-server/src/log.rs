@@ -1,4 +1,4 @@
-//! One line for each operation, written by a thread of its own: a slow reader of the log delays no lock.
+//! One line for each operation, written by a separate thread, so that a slow log reader delays no lock.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::digits::Digits;
 
-/// Bytes of lines that may wait for their writer, some thousand lines; more are dropped and counted.
+/// Bytes of lines that may wait for the writer thread, some thousand lines. Further lines are dropped and counted.
 const CAPACITY: usize = 4 << 20;
 
-/// How long lines are gathered before they are written together: waking the writer for each of many costs more than
-/// the lines, and nobody reads them this soon.
+/// How long lines are collected before they are written together. Waking the writer for each line costs more than the
+/// lines, and nobody reads them this soon.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LogForm {
@@ -26,11 +26,11 @@ pub enum LogForm {
     Json,
 }
 
-/// Where the lines of a server go.
+/// A handle to the server's log.
 #[derive(Debug, Clone)]
 pub struct Log(Option<Arc<Sender>>);
 
-/// What those who log share; the writer ends, after what is still waiting, when the last of them is gone.
+/// Shared by all handles of a log. When the last one is dropped, the writer writes what is left and ends.
 #[derive(Debug)]
 struct Sender {
     form: LogForm,
@@ -44,7 +44,7 @@ impl Drop for Sender {
     }
 }
 
-/// Where lines wait for the writer.
+/// The buffer where lines wait for the writer.
 #[derive(Debug, Default)]
 struct Desk {
     state: Mutex<Lines>,
@@ -58,14 +58,14 @@ struct Desk {
 struct Lines {
     lines: Vec<u8>,
     dropped: u64,
-    /// Somebody waits for what is there to be written: it is not gathered any longer.
+    /// A `flush` is waiting: write at once instead of collecting more lines.
     hurry: bool,
     writing: bool,
     closed: bool,
 }
 
 impl Desk {
-    /// The writer's thread.
+    /// Runs the writer thread.
     fn write(&self, mut out: impl Write, form: LogForm) {
         let mut lines = Vec::new();
         loop {
@@ -88,7 +88,7 @@ impl Desk {
                 line.number("dropped", dropped);
                 lines.append(&mut line.end());
             }
-            // With the reader gone there is nobody left to tell.
+            // If the log's reader is gone, nobody is left to report that to.
             let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
             self.state.lock().writing = false;
@@ -98,15 +98,15 @@ impl Desk {
 }
 
 impl Log {
-    /// No lines at all.
+    /// A log that drops every line.
     pub fn none() -> Self {
         Log(None)
     }
 
-    /// Lines to this writer.
+    /// Writes lines to `out`.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If the thread cannot be started.
     pub fn to(out: impl Write + Send + 'static, form: LogForm) -> std::io::Result<Self> {
         let desk = Arc::new(Desk::default());
         let writer = Arc::clone(&desk);
@@ -114,7 +114,7 @@ impl Log {
         Ok(Log(Some(Arc::new(Sender { form, desk }))))
     }
 
-    /// Waits until what was logged so far is written, at most a second.
+    /// Waits until everything logged so far is written, at most a second.
     pub fn flush(&self) {
         let Some(sender) = &self.0 else { return };
         let mut state = sender.desk.state.lock();
@@ -124,7 +124,7 @@ impl Log {
         sender.desk.done.wait_while_for(&mut state, unwritten, Duration::from_secs(1));
     }
 
-    /// Adds a warning.
+    /// Logs a warning.
     pub fn warning(&self, text: &str) {
         self.line(|line| {
             line.text("level", "warn");
@@ -133,7 +133,7 @@ impl Log {
         });
     }
 
-    /// Adds a line.
+    /// Logs a line.
     pub(crate) fn line(&self, fill: impl FnOnce(&mut Line)) {
         let Some(sender) = &self.0 else { return };
         let mut line = Line::begin(sender.form);
@@ -161,7 +161,7 @@ pub(crate) struct Line {
 
 impl Line {
     fn begin(form: LogForm) -> Self {
-        // Longer than most.
+        // Longer than most lines.
         let mut line = Line { form, text: Vec::with_capacity(512) };
         line.number("ts", SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, leasehold::wire::floor_ms));
         line
@@ -184,29 +184,29 @@ impl Line {
         }
     }
 
-    /// A number.
+    /// Adds a number.
     pub(crate) fn number(&mut self, key: &str, value: impl Into<u64>) {
         self.key(key);
         self.text.extend_from_slice(Digits::of(value.into()).as_bytes());
     }
 
-    /// A text; in quotes where it could be misread without.
+    /// Adds a text, in quotes where it could be misread without them.
     pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.key(key);
         if self.form == LogForm::Text && is_plain(value) {
             self.text.extend_from_slice(value.as_bytes());
         } else {
-            // A text always serialises, and memory always takes it.
+            // A text always serialises, and writing to memory cannot fail.
             let _ = serde_json::to_writer(&mut self.text, value);
         }
     }
 
-    /// Milliseconds, with the microseconds.
+    /// Adds a time in milliseconds, with microseconds as decimals.
     pub(crate) fn milliseconds(&mut self, key: &str, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.number(key, micros / 1000);
         let rest = micros % 1000;
-        // As many digits as always, so a thousand more and without its one.
+        // Always three decimals: add a thousand, and drop the leading one.
         self.text.push(b'.');
         self.text.extend_from_slice(&Digits::of(1000 + rest).as_bytes()[1..]);
     }

@@ -31,7 +31,7 @@ type Labels = [(&'static str, &'static str); 1];
 /// Calls to the store that are measured.
 const STORE_OPS: [&str; 6] = ["acquire", "renew", "release", "revoke", "inspect", "sweep"];
 
-/// The figures of one verb at hand, so that counting does not look for them by their labels.
+/// The metrics of one verb, kept at hand so that counting needs no lookup by label.
 struct Verb {
     name: &'static str,
     results: [(&'static str, Counter); 3],
@@ -39,7 +39,7 @@ struct Verb {
     store_busy: Counter,
 }
 
-/// Everything that is counted.
+/// All metrics of the server.
 pub(crate) struct Metrics {
     registry: Registry,
     verbs: [Verb; 3],
@@ -63,7 +63,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// 1 to 2048 ms, doubling.
+/// A histogram from 1 to 2048 ms, doubling.
 fn milliseconds() -> Histogram {
     Histogram::new(exponential_buckets(1.0, 2.0, 12))
 }
@@ -75,7 +75,7 @@ impl Metrics {
             Family::<Labels, Histogram>::new_with_constructor(milliseconds as fn() -> Histogram);
         let store_busy = Family::<Labels, Counter>::default();
         let answered: [Family<Labels, Counter>; 3] = Default::default();
-        // All are there from the start, so that a rate can be had of the first one.
+        // Create all label values at the start, so that the first event already gives a rate.
         let verb = |which: usize, name| Verb {
             name,
             results: ["success", "fail", "busy"]
@@ -100,7 +100,7 @@ impl Metrics {
             reload_went_well: Gauge::default(),
             reloaded_at: Gauge::default(),
         };
-        // What it starts with was read.
+        // The files read at start count as a reload.
         metrics.reloaded(true);
         let [acquires, renewals, releases] = answered;
         let r = &mut metrics.registry;
@@ -168,14 +168,15 @@ impl Metrics {
         verb.latency.observe(took.as_secs_f64() * 1e3);
     }
 
-    /// A call of a request that goes on found the store busy: nobody is told of it.
+    /// The store was busy in a call that the request then repeats. Only this metric shows it; the client does not see
+    /// it.
     pub(crate) fn found_busy(&self, op: &str) {
         if let Some(verb) = self.verbs.iter().find(|verb| verb.name == op) {
             verb.store_busy.inc();
         }
     }
 
-    /// The files of tokens and certificates were read again, all of them or not.
+    /// The files of tokens and certificates were read again; `well` if all of them could be read.
     pub(crate) fn reloaded(&self, well: bool) {
         self.reload_went_well.set(i64::from(well));
         if well {
@@ -189,7 +190,7 @@ impl Metrics {
         }
     }
 
-    /// A lease was granted; with how long it was waited for, if it was.
+    /// A lease was granted; `waited` is how long the request waited, if it did.
     pub(crate) fn granted(&self, name: &Name, id: LeaseId, waited: Option<Duration>) {
         let handover = self.spans.granted(name, id);
         if let Some(waited) = waited {
@@ -219,14 +220,14 @@ impl Metrics {
         self.queued.set(i64::try_from(swept.waiting).unwrap_or(i64::MAX));
     }
 
-    /// Counts a request that waits, for as long as the answer lives.
+    /// Counts a waiting request for as long as the returned value lives.
     pub(crate) fn waiting(&self) -> Waits {
         self.waiting.inc();
         Waits(self.waiting.clone())
     }
 }
 
-/// A request that waits.
+/// A waiting request.
 pub(crate) struct Waits(Gauge);
 
 impl Drop for Waits {

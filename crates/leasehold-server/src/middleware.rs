@@ -1,4 +1,4 @@
-//! What every request passes: its id, whether it may come from where it comes, who sent it, and the line in the log.
+//! What every request passes through: it gets an id, its origin and token are checked, and its result is logged.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::token::{Renewing, Share, Token, Verb};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Characters of a request id at most: it is echoed and logged.
+/// Longest request id: it is echoed and logged.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Who sent a request: a token, or anybody where there are none.
+/// The sender of a request: a token, or anybody if the server has no tokens.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller(Option<Arc<Token>>);
 
@@ -30,7 +30,7 @@ impl Caller {
         request.extensions_mut().remove().unwrap_or_default()
     }
 
-    /// Whether the token allows it; without tokens everybody may everything.
+    /// Whether the token allows the verb. Without tokens everybody may do everything.
     pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
         self.0.as_ref().map_or(Ok(()), |token| token.may(verb, name))
     }
@@ -43,12 +43,12 @@ impl Caller {
         }
     }
 
-    /// Room for what a claim may get, where there is a token.
+    /// Reserves room in the token's limits for what a claim may get. `None` without tokens.
     pub(crate) fn share(&self, claim: &Claim, waits: bool) -> Result<Option<Share>, Refusal> {
         self.0.as_ref().map(|token| Share::of(token, claim, waits)).transpose()
     }
 
-    /// Renewals that are about to be sent.
+    /// Tracks renewals that are about to be sent.
     pub(crate) fn renewing<'a>(&'a self, leases: &'a [Renewal]) -> Renewing<'a> {
         Renewing::of(self.0.as_deref(), leases)
     }
@@ -61,7 +61,7 @@ impl Caller {
     }
 }
 
-/// What an operation was and how it ended: for the log and the metrics.
+/// What an operation was and how it ended, for the log and the metrics.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Operation {
     pub(crate) op: &'static str,
@@ -91,7 +91,7 @@ impl Operation {
         self.lease = Some(id);
     }
 
-    /// What a client says of the lease it means. No lease has a longer owner, and nobody needs to read one.
+    /// Records what a client says about its lease. An owner longer than any lease can have is ignored.
     pub(crate) fn said(&mut self, owner: Option<&str>, fence: Option<u64>) {
         self.owner = owner.filter(|owner| owner.len() <= MAX_OWNER_BYTES).map(str::to_owned);
         self.fence = fence.map(Fence::new);
@@ -110,7 +110,7 @@ impl Operation {
         self.result(if busy { "busy" } else { "fail" }, &refusal.detail);
     }
 
-    /// What changed a lock, or failed to because a lease was gone, belongs into its history.
+    /// Adds the operation to the lock's history if it changed the lock, or failed because the lease was gone.
     fn remember(&self, history: &History, status: StatusCode) {
         let Some(name) = &self.name else { return };
         let what = match (self.op, self.result, status) {
@@ -122,17 +122,17 @@ impl Operation {
             _ => return,
         };
         let mut event = Event::new(what, self.lease).because(self.why.as_deref());
-        // Of any other lease only what was known before is true for sure.
+        // For any other event, trust only what was known before it.
         if what == What::Granted {
             event = event.granted(self.owner.as_deref(), self.fence, self.waited);
         } else if what == What::Revoked {
-            // A revocation that met one lease met the one with this fence.
+            // A revocation that ended one lease ended the one with this fence.
             event = event.granted(None, self.fence, None);
         }
         history.note(name, event);
     }
 
-    /// Owner and fence of a lease that was not granted just now, where it was granted here.
+    /// Owner and fence of an earlier lease, if this server granted it.
     fn granted_here(&self, history: &History) -> Option<(Option<Arc<str>>, Option<Fence>)> {
         let is_known = self.op == "acquire" || (self.owner.is_some() && self.fence.is_some());
         if is_known { None } else { history.grant(self.name.as_ref()?, self.lease?) }
@@ -144,7 +144,7 @@ impl Operation {
     }
 }
 
-/// What the operations in one request were, each with the status of its answer.
+/// The operations of one request, each with the status of its answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Operations(Vec<(Operation, StatusCode)>);
 
@@ -159,7 +159,7 @@ impl Operations {
     }
 }
 
-/// The gate itself, before whatever answers.
+/// Passes a request through the checks and on to the handler, and logs the result.
 pub(crate) async fn pass<F>(
     app: &App,
     mut request: Request<Body>,
@@ -173,7 +173,7 @@ where
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
     let mut response = match admit(app, &request) {
         Ok(caller) => {
-            // Who has no token is nobody in particular, and need not be named.
+            // Without a token there is no caller to name.
             if caller.0.is_some() {
                 request.extensions_mut().insert(caller);
             }
@@ -249,7 +249,7 @@ fn tell(app: &App, operation: &Operation, request_id: &HeaderValue, status: Stat
     });
 }
 
-/// The numbers of requests that bring none of their own: those of one process have the same beginning.
+/// Makes ids for requests that bring none. All ids of one process start alike.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     begin: String,
@@ -266,7 +266,7 @@ impl RequestIds {
         id.extend_from_slice(self.begin.as_bytes());
         id.push(b'-');
         id.extend_from_slice(Digits::of(self.next.fetch_add(1, Ordering::Relaxed)).as_bytes());
-        // Letters and digits are always good in a header.
+        // Letters and digits are always valid in a header.
         HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
     }
 }
@@ -278,13 +278,14 @@ fn request_id(app: &App, headers: &HeaderMap) -> HeaderValue {
     headers.get(REQUEST_ID).filter(good).cloned().unwrap_or_else(|| app.request_ids.next())
 }
 
-/// Whether a request may come in, and who sends it.
+/// Whether a request is admitted, and who sends it.
 fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
     let headers = request.headers();
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let host = text(header::HOST).or_else(|| request.uri().authority().map(|authority| authority.as_str()));
     let Some(host) = host else { return Err(Refusal::bad("a Host header is required")) };
-    // A page of somewhere else whose name was made to point here: without tokens, only the name gives it away.
+    // DNS rebinding: a foreign page whose host name was made to point here. Without tokens, only the host name gives
+    // it away.
     if app.settings.tokens.is_none() && !is_ours(app, host) {
         return Err(Refusal::forbidden(
             "this server is not known by that host name; if it should be, start it with --host NAME",
@@ -297,7 +298,7 @@ fn admit(app: &App, request: &Request<Body>) -> Result<Caller, Refusal> {
         }
     }
     let path = request.uri().path();
-    // For probes, and the page that asks for the token.
+    // Open to health probes, and to the page that asks for the token.
     if matches!(path, "/healthz" | "/readyz" | "/" | "/openapi.json") {
         return Ok(Caller(None));
     }

@@ -1,4 +1,4 @@
-//! Errors as answers: one table from the kind of error to the status.
+//! Errors as HTTP answers, with one table from error kind to status.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
     pub(crate) retry_after_ms: Option<u64>,
 }
 
-/// How soon to come back to a store that is down or a server that ends.
+/// When to retry if the store is down or the server is shutting down.
 const RETRY_AFTER_MS: u64 = 1000;
 
 impl Refusal {
@@ -32,7 +32,7 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, wire::code(ErrorKind::AuthFailed), detail)
     }
 
-    /// Whatever is or is not there.
+    /// The same answer whether or not the lock exists.
     pub(crate) fn out_of_scope() -> Self {
         Refusal::forbidden("the token does not allow this")
     }
@@ -69,7 +69,7 @@ impl Refusal {
         }
     }
 
-    /// What every body of an error has.
+    /// The fields that every error body has.
     pub(crate) fn problem(&self) -> Problem {
         Problem {
             kind: "about:blank".into(),
@@ -86,7 +86,7 @@ impl Refusal {
         self.response_with(&self.problem())
     }
 
-    /// The response with a body that says more than its problem.
+    /// A response whose body says more than the problem alone.
     pub(crate) fn response_with(&self, body: &impl Serialize) -> Response<Body> {
         let mut response = json(self.status, body);
         let kind = HeaderValue::from_static("application/problem+json");
@@ -115,8 +115,8 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The table. 408 and 423 are never used: proxies and clients repeat the one by themselves, and the other
-/// is WebDAV's.
+/// The table of statuses. 408 and 423 are never used: proxies and clients repeat a 408 by themselves, and 423 belongs
+/// to WebDAV.
 fn status(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::InvalidArgument => StatusCode::BAD_REQUEST,
@@ -125,7 +125,7 @@ fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::Deadlock | ErrorKind::Timeout => StatusCode::CONFLICT,
         ErrorKind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-        // The store refused the server's own credentials: nothing the client can mend.
+        // The store refused the server's own credentials, which the client cannot fix.
         ErrorKind::AuthFailed
         | ErrorKind::Unavailable
         | ErrorKind::Overloaded
@@ -137,7 +137,7 @@ fn status(kind: ErrorKind) -> StatusCode {
 
 /// A JSON answer.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
-    // As much as most answers need. Our own types of strings and numbers always serialise.
+    // Enough for most answers. Our own types of strings and numbers always serialise.
     let mut bytes = Vec::with_capacity(384);
     let _ = serde_json::to_writer(&mut bytes, body);
     let mut response = Response::new(Body::from(bytes));
@@ -148,7 +148,7 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> 
     response
 }
 
-/// Whole seconds, rounded up: the header knows nothing finer.
+/// Sets `Retry-After` in whole seconds, rounded up: the header allows nothing finer.
 fn retry_after(response: &mut Response<Body>, after_ms: u64) {
     response.headers_mut().insert(header::RETRY_AFTER, after_ms.div_ceil(1000).into());
 }

@@ -1,4 +1,4 @@
-//! What can be set on a server.
+//! The settings of a server.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::handlers::findings::Examiner;
 use crate::log::Log;
 use crate::token::Tokens;
 
-/// How a server behaves.
+/// The settings of a server.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Settings {
@@ -16,23 +16,23 @@ pub struct Settings {
     pub namespace: String,
     /// The longest ttl a client may ask for; the store's own bound may be lower.
     pub max_ttl: Duration,
-    /// Host names under which it may be addressed, besides `localhost` and plain addresses. With tokens any.
+    /// Host names under which clients may address it, besides `localhost` and IP addresses. With tokens, any.
     pub hosts: Vec<String>,
-    /// Who may do what; `None`: everybody everything.
+    /// Which token may do what. With `None`, everybody may do everything.
     pub tokens: Option<Tokens>,
-    /// What looks at how its store is set up, for those who may know; `None`: nobody is told.
+    /// Examines how the store is set up, for clients that may see it. With `None`, the server does not report it.
     pub examiner: Option<Examiner>,
-    /// Where its lines go.
+    /// Where log lines go.
     pub log: Log,
-    /// Whether logs show lock names and owners as they are, and not only hashes of the names.
+    /// Whether logs show lock names and owners as they are, instead of hashes of the names.
     pub log_names: bool,
-    /// How often what has expired is swept away and counted.
+    /// How often expired leases are swept and counted.
     pub sweep_every: Duration,
-    /// Connections at a time at most.
+    /// The greatest number of open connections.
     pub max_connections: usize,
-    /// How long a client may take to send the head of a request, and how long its body.
+    /// How long a client may take to send the head of a request, and again for its body.
     pub read_timeout: Duration,
-    /// Metrics and the dashboard have an address of their own, and are not at the server's: see
+    /// Metrics and the dashboard have their own address, and are absent from the server's: see
     /// [`serve_figures`](crate::serve_figures).
     pub figures_elsewhere: bool,
 }

@@ -1,4 +1,4 @@
-//! Sweeping away what has expired, and counting it. Nothing depends on it but the figures.
+//! Sweeps expired leases and counts them. Only the metrics depend on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,20 @@ pub(crate) async fn once(app: &App) -> leasehold::Result<Swept> {
     Ok(swept)
 }
 
-/// A sweep may walk through all names of a store. However many there are, the pause after it is so many times as long, so
-/// that sweeps have a twentieth of the store's time.
+/// The pause after a sweep is this many times as long as the sweep. A sweep may walk through all names of a store; so
+/// sweeps take a twentieth of the store's time, however many names there are.
 const PAUSE: u32 = 19;
 
-/// The longest pause, whatever made a sweep so long: the figures are never older than this.
+/// The longest pause, however long the sweep took: the metrics are never older than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long to wait after a sweep, done or failed: a store that is too slow for one needs the rest more than any other.
+/// How long to wait after a sweep, whether it succeeded or not. A store that is too slow for a sweep needs the pause
+/// most.
 fn pause(every: Duration, took: Duration) -> Duration {
     every.max(took.saturating_mul(PAUSE).min(LONGEST_PAUSE))
 }
 
-/// Sweeps until the server ends: at once, and then every so often.
+/// Sweeps at once and then repeatedly until the server ends.
 pub(crate) async fn run(app: Arc<App>) {
     let mut wait = Duration::ZERO;
     loop {
@@ -38,7 +39,7 @@ pub(crate) async fn run(app: Arc<App>) {
         let answer = once(&app).await;
         let took = began.elapsed();
         wait = pause(app.settings.sweep_every, took);
-        // A line for each sweep that found something or failed; two a second of nothing help nobody.
+        // Log only sweeps that found something or failed; two empty lines a second help nobody.
         if !matches!(&answer, Ok(swept) if swept.expired == 0) {
             app.settings.log.line(|line| {
                 line.text("level", if answer.is_ok() { "info" } else { "warn" });
@@ -74,7 +75,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sweeps_that_time_out_leave_the_store_most_of_its_time() {
         let store = Faulty::new(Memory::new(), Arc::new(TokioClock::new()));
-        // No answer: each takes as long as a call may.
+        // The store never answers, so each call takes its full time limit.
         store.always(Verb::Other, Act::Never);
         let locks = Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build();
         let app = App::new(locks, Settings::default()).unwrap();

@@ -1,10 +1,11 @@
-//! Requests with one lease id follow each other: what one left in the store that nobody was told of is the next one's.
+//! Requests with the same lease id run one after the other. Each takes over what the previous one left in the store
+//! without telling its client.
 //!
-//! The store knows of attempts only who came last. If the first request gave back while the second takes over, neither
-//! would know of the other: the first sees that its lease is another's by now, the second found one that it did not
-//! make, and if both clients have gone, nobody gives it back. So a request waits until the one before it has come to
-//! an end or to a point where it can hand over, and goes on with its number. At one server: two that stand before
-//! one store do not know of each other.
+//! The store knows only the latest attempt. Suppose the first request gave its lease back while the second took it
+//! over: the first would see that the lease is another's by now, the second would find a lease that it did not make,
+//! and if both clients had disconnected, nobody would give it back. So a request waits until the previous one has
+//! ended or can hand over, and continues with its attempt number. This works within one server: two servers in front
+//! of one store do not know of each other's requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::app::App;
 
 type Key = (Name, LeaseId);
 
-/// The requests that are under way, by what they ask for: the latest of each.
+/// The latest running request of each name and id.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     latest: Mutex<HashMap<Key, Latest>>,
@@ -33,20 +34,20 @@ struct Latest {
     left: oneshot::Receiver<Left>,
 }
 
-/// What a request leaves to the next: with this number it can see whether anything is in the store, and whether anybody
-/// but them has touched that.
+/// What a request leaves to the next. With this attempt number the next request can see whether the store holds
+/// anything, and whether anybody else has touched it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Left {
     pub(crate) nonce: u64,
-    /// The next call takes over what there is.
+    /// The next call takes over what the store holds.
     pub(crate) first: bool,
-    /// A call got no answer.
+    /// A call went unanswered.
     pub(crate) unanswered: bool,
-    /// Whatever has that number was put there by them, and nobody was told of it.
+    /// These requests put whatever has that number into the store, and no client knows of it yet.
     pub(crate) ours: bool,
 }
 
-/// One request's turn. Dropped, the next one begins on its own.
+/// One request's turn. If it is dropped, the next request starts afresh.
 #[derive(Debug)]
 pub(crate) struct Turn {
     app: Arc<App>,
@@ -58,7 +59,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Stands behind whoever is under way with this claim's id, and tells it so.
+    /// Queues behind the running request with this claim's id, and notifies it.
     pub(crate) fn of(app: Arc<App>, claim: &Claim) -> Self {
         let key = (claim.name.clone(), claim.id);
         let number = app.turns.next.fetch_add(1, Ordering::Relaxed);
@@ -73,24 +74,25 @@ impl Turn {
         Turn { app, key, number, before, newer, tell: Some(tell) }
     }
 
-    /// Waits for the one before, no longer than its one call to the store takes; what it leaves, if anything.
+    /// Waits for the previous request, at most for its one call to the store. Returns what that request leaves, if
+    /// anything.
     pub(crate) async fn comes(&mut self) -> Option<Left> {
         self.before.take()?.await.ok()
     }
 
-    /// Resolves when a newer request stands behind this one.
+    /// Resolves when a newer request queues behind this one.
     pub(crate) async fn is_wanted(&self) {
         self.newer.cancelled().await;
     }
 
-    /// Leaves this to the next, if there is one; otherwise the turn goes on.
+    /// Hands over to the next request, if there is one; otherwise returns the turn.
     pub(crate) fn hand_over(mut self, left: Left) -> Option<Self> {
         let is_latest =
             self.app.turns.latest.lock().get(&self.key).is_some_and(|latest| latest.number == self.number);
         if is_latest {
             return Some(self);
         }
-        // Nobody listens only where a runtime ends.
+        // The receiver is gone only when its runtime ends.
         self.tell.take().and_then(|tell| tell.send(left).err()).map(|_| self)
     }
 }
@@ -120,7 +122,7 @@ mod tests {
         let left = Left { nonce: 7, first: false, unanswered: false, ours: true };
         let mut first = Turn::of(Arc::clone(&app), &one);
         assert!(first.comes().await.is_none());
-        // The same id on another name is something else.
+        // The same id on another name is independent.
         let elsewhere = Turn::of(Arc::clone(&app), &other);
         let first = first.hand_over(left).expect("nobody is behind it");
         let mut second = Turn::of(Arc::clone(&app), &one);

@@ -1,4 +1,4 @@
-//! The promises of the contract, shown over HTTP: the remote backend before a server on each store.
+//! The contract's promises over HTTP: the `http:` backend against a server on each store.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -15,7 +15,7 @@ use leasehold::layers::quorum::{Node, Quorum};
 use leasehold_server::{App, Settings, serve};
 use tokio::net::TcpListener;
 
-/// A server on a store, on a port of its own; its URL.
+/// Starts a server on a store, on its own port; returns its URL.
 async fn start(store: &str) -> String {
     let locks = Locks::connect(store).await.unwrap();
     let app = App::new(locks, Settings::default()).unwrap();
@@ -61,7 +61,7 @@ async fn quorum_keeps_every_promise(urls: &[String]) {
                 _ => panic!("{url} is no node"),
             }));
         }
-        // An attempt is two round trips to servers that share the machine: few at a time, and no haste.
+        // An attempt is two round trips to servers that share this machine, so run few at a time with a long timeout.
         Arc::new(Quorum::new(nodes).unwrap().node_timeout(Duration::from_secs(10)))
     };
     let (one, two) = (quorum().await, quorum().await);
@@ -84,7 +84,7 @@ async fn a_quorum_of_mixed_stores_keeps_every_promise() {
     quorum_keeps_every_promise(&[sqlite, redis.url(), start("memory:").await]).await;
 }
 
-/// Two servers before one store are as one.
+/// Two servers in front of one store behave as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_before_one_store_keep_every_promise() {
     let directory = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ async fn two_servers_before_one_store_keep_every_promise() {
     report.assert_passed();
 }
 
-/// Field by field, so that an ability cannot vanish together with its checks.
+/// Compares field by field, so that an ability cannot vanish together with its checks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_a_store_that_can_do_everything_can_too() {
     let info = Http::connect(&start("memory:").await).await.unwrap().info();

@@ -1,5 +1,5 @@
-//! A server process in a directory of its own. Both are gone when it is dropped, and also when the process that
-//! started it dies in any other way.
+//! A server process in its own directory. Both are gone when it is dropped, and when the process that started it dies
+//! in any way.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -16,11 +16,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failed;
 
-/// Long enough for the slowest machine; only who fails waits for it.
+/// Long enough for the slowest machine; only a failure waits this long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps a server: starts it, says its process id, and waits for the end of its own input, which comes when
-/// its owner closes it or dies. Then it kills the server with its children, and removes its memory and the directory.
+/// Keeps a server: starts it, prints its process id, and waits for the end of its own input, which comes when its
+/// owner closes it or dies. Then it kills the server with its children, and removes its shared memory and the
+/// directory.
 const KEEPER: &str = r#"
 dir=$1; log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
@@ -36,12 +37,12 @@ ipcrm -m "$(sed -n '7s/.* //p' "$dir/data/postmaster.pid")"
 for n in 1 2 3 4 5; do rm -rf "$dir" && break; sleep 0.2; done
 "#;
 
-/// A directory of its own, removed when dropped.
+/// A separate directory, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Directory(PathBuf);
 
 impl Directory {
-    /// A new one, which belongs to whoever the server runs as.
+    /// Creates one that belongs to the user the server runs as.
     ///
     /// # Errors
     /// Those of the system.
@@ -50,7 +51,7 @@ impl Directory {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         // Short: the path of a Unix socket may have 107 bytes.
         let path = std::env::temp_dir().join(format!("leasehold-{what}-{}-{number}", std::process::id()));
-        // What a process with the same id has left behind.
+        // Left behind by an earlier process with the same id.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path)?;
         let directory = Directory(path);
@@ -65,8 +66,8 @@ impl Directory {
         &self.0
     }
 
-    /// A PostgreSQL that was killed leaves a segment of shared memory behind, whose number is at the end of line 7 of
-    /// its lock file. There are 4096 of them on a machine.
+    /// Frees the shared memory segment that a killed PostgreSQL leaves behind; its number is at the end of line 7 of
+    /// the lock file. A machine has only 4096 of them.
     pub(super) fn free_memory(&self) {
         let Ok(lock) = std::fs::read_to_string(self.0.join("data/postmaster.pid")) else { return };
         if let Some(segment) = lock.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
@@ -143,7 +144,7 @@ impl Daemon {
         children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?)).collect()
     }
 
-    /// Waits until it has ended, with all that it had started; its directory stays.
+    /// Waits until it has ended, with all processes it had started; its directory stays.
     ///
     /// # Errors
     /// If that takes too long.
@@ -155,7 +156,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Stops it with SIGSTOP, with all that it has started, and returns when they stand still.
+    /// Stops it with SIGSTOP, with all processes it has started, and returns when they are stopped.
     ///
     /// # Errors
     /// If that takes too long.
@@ -164,8 +165,8 @@ impl Daemon {
             let _ = kill_process(pid, Signal::STOP);
             wait_until("the server does not stand still", || matches!(state(pid), None | Some('T' | 'Z')))
         };
-        // First the one that starts the others. From then on their list can only shrink; it may lack one while another
-        // ends.
+        // First the process that starts the others. From then on their list can only shrink; it may lack one while
+        // another ends.
         stop(self.pid)?;
         loop {
             let children = self.children();
@@ -176,7 +177,7 @@ impl Daemon {
         }
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub(super) fn thaw(&self) {
         for pid in self.children().into_iter().chain([self.pid]) {
             let _ = kill_process(pid, Signal::CONT);
@@ -192,7 +193,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // First the one that starts the others.
+        // First the process that starts the others.
         let all: Vec<Pid> = [self.pid].into_iter().chain(self.children()).collect();
         for pid in &all {
             let _ = kill_process(*pid, Signal::KILL);
@@ -203,18 +204,18 @@ impl Drop for Daemon {
     }
 }
 
-/// A process as the system has it: running, sleeping, stopped (T), a zombie (Z); none if it is gone.
+/// The state of a process: running, sleeping, stopped (T), a zombie (Z); `None` if it is gone.
 fn state(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Whether a process has ended. As long as nobody has asked how, it stays as a zombie.
+/// Whether a process has ended. Until its parent asks how, it stays as a zombie.
 fn has_ended(pid: Pid) -> bool {
     matches!(state(pid), None | Some('Z'))
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 ///
 /// # Errors
 /// If it takes too long.
@@ -229,8 +230,8 @@ pub(super) fn wait_until(otherwise: &str, mut is_so: impl FnMut() -> bool) -> io
     Ok(())
 }
 
-/// The ports for servers: below those that the system gives to outgoing connections, one of which could otherwise take
-/// the port of a server that is about to start, or to start again.
+/// The ports for servers: below those that the system gives to outgoing connections, which could otherwise take the
+/// port of a server that is about to start or restart.
 const PORTS: std::ops::Range<u64> = 10_000..32_000;
 
 /// A port on which nobody listens at the moment.
@@ -253,7 +254,7 @@ pub(super) fn free_port() -> io::Result<u16> {
 /// The start of a command line that runs a program without root's rights, which servers refuse.
 ///
 /// # Errors
-/// If there is nobody whose rights it could have.
+/// If there is no user to run it as.
 pub(super) fn unprivileged(program: &Path, environment: &[(String, String)]) -> io::Result<Vec<PathBuf>> {
     let mut command = vec!["env".into()];
     command.extend(environment.iter().map(|(name, value)| format!("{name}={value}").into()));
@@ -267,7 +268,7 @@ pub(super) fn unprivileged(program: &Path, environment: &[(String, String)]) -> 
     Ok(command)
 }
 
-/// Whose rights servers get if this process is root: those of the user `postgres`, whom its package makes.
+/// The user that servers run as if this process is root: `postgres`, which its package creates.
 fn servant() -> io::Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed: the same seed, the same numbers.
+//! Random numbers from a seed: the same seed gives the same numbers.
 
 use std::hash::BuildHasher as _;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use std::time::Duration;
 pub struct Dice(u64);
 
 impl Dice {
-    /// From a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Dice(seed)
     }
 
-    /// Another one, which follows from this seed and a number and shares nothing with it.
+    /// Another generator, derived from this seed and a number, with unrelated numbers.
     pub fn fork(seed: u64, number: u64) -> Self {
         let mut dice = Dice(seed ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
         dice.roll();
@@ -28,22 +28,22 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this; 0 of none.
+    /// A number below this; 0 if the bound is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.roll() % bound.max(1)
     }
 
-    /// True once in so many times.
+    /// True once in this many times.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// From the first to before the second.
+    /// From the first number to before the second.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to.saturating_sub(from))
     }
 
-    /// From 0 to so many microseconds, with as many short ones as long ones: each power of two is as likely.
+    /// From 0 to this many microseconds, with as many short times as long ones: each power of two is equally likely.
     pub fn micros(&mut self, most: u64) -> Duration {
         let powers = u64::from(most.max(1).ilog2()) + 1;
         let power = self.below(powers);
@@ -51,16 +51,16 @@ impl Dice {
     }
 }
 
-/// The seed in the variable `SEED`, if that is set: to try something again.
+/// The seed in the variable `SEED`, if that is set, to repeat a run.
 ///
 /// # Panics
-/// If the variable is no number.
+/// If the variable is not a number.
 pub fn chosen_seed() -> Option<u64> {
     let seed = std::env::var("SEED").ok()?;
     Some(seed.parse().expect("the variable `SEED` is a number"))
 }
 
-/// A seed that nobody has tried before, and that is short enough to be typed.
+/// A new random seed, short enough to be typed.
 pub fn fresh_seed() -> u64 {
     std::hash::RandomState::new().hash_one(()) >> 32
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers_and_another_gives_others() {
+    fn one_seed_gives_one_sequence_and_another_seed_another() {
         let numbers = |mut dice: Dice| -> Vec<u64> { (0..100).map(|_| dice.roll()).collect() };
         assert_eq!(numbers(Dice::new(7)), numbers(Dice::new(7)));
         assert_ne!(numbers(Dice::new(7)), numbers(Dice::new(8)));

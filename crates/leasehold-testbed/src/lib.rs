@@ -1,8 +1,11 @@
-//! Throw-away Redis and PostgreSQL servers, and a TCP proxy that makes faults between them and their clients.
+//! Throw-away Redis and PostgreSQL servers, and a TCP proxy that injects faults between them and their clients.
 //!
-//! Each server runs on a free port, in a directory of its own. Both are gone when it is dropped, and when the process that
-//! started it dies. Nothing here knows of locks. `leasehold torture` ships and needs these servers, so they are a crate of
-//! their own; `testkit`, which only this workspace's tests use, re-exports them.
+//! Each server runs on a free port, in its own directory. Both are gone when it is dropped, and when the process that
+//! started it dies. Nothing here knows of locks. `leasehold torture` ships and needs these servers, so they are a
+//! separate crate; `testkit`, which only this workspace's tests use, re-exports them.
+
+#[cfg(not(unix))]
+compile_error!("leasehold-testbed builds on Unix only");
 
 mod daemon;
 pub mod dice;
@@ -17,13 +20,13 @@ fn failed(message: impl Into<String>) -> io::Error {
     io::Error::other(message.into())
 }
 
-/// For callers that cannot go on without the server.
+/// For callers that cannot continue without the server.
 #[track_caller]
 fn or_panic<T>(started: io::Result<T>) -> T {
     started.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The last lines of a server's log, for the message that it does not start.
+/// The last lines of a server's log, for the error that it does not start.
 fn last_lines(log: &str) -> String {
     const LINES: usize = 12;
     let lines: Vec<&str> = log.lines().collect();

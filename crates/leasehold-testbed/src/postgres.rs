@@ -1,4 +1,4 @@
-//! Throw-away PostgreSQL servers, and PgBouncer before them: real ones, on free ports, in directories of their own.
+//! Throw-away PostgreSQL servers, and PgBouncer in front of them: real ones, on free ports, in their own directories.
 
 mod pgbouncer;
 mod standby;
@@ -18,7 +18,7 @@ pub use self::standby::Pair;
 use crate::daemon::{Daemon, Directory, PATIENCE, free_port, unprivileged};
 use crate::{failed, last_lines, or_panic};
 
-/// How often a server is started again because somebody else was quicker to take its port.
+/// How often to restart a server because another process took its port first.
 const TRIES: usize = 5;
 
 /// Sets up a [`Postgres`].
@@ -29,8 +29,8 @@ pub struct PostgresBuilder {
     access: String,
 }
 
-/// A running PostgreSQL server with the superuser `postgres`, who needs no password. Killed on drop and when
-/// the process that started it dies.
+/// A running PostgreSQL server with the superuser `postgres`, without a password. Killed on drop and when the process
+/// that started it dies.
 #[derive(Debug)]
 pub struct Postgres {
     daemon: Option<Daemon>,
@@ -40,20 +40,20 @@ pub struct Postgres {
     environment: Vec<(String, String)>,
 }
 
-/// How a server is told to stop.
+/// How to stop a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Ends all sessions, writes everything down (`-m fast`).
+    /// Ends all sessions and writes everything to disk (`-m fast`).
     Fast,
     /// Ends at once; the next start recovers from the log (`-m immediate`).
     Immediate,
-    /// SIGKILL to every process, as in a crash of the machine whose disk has kept what was synced.
+    /// SIGKILL to every process, like a machine crash after which the disk has what was synced.
     Kill,
 }
 
 impl PostgresBuilder {
-    /// Sets a parameter of the server, as in `postgresql.conf`: `max_connections`,
-    /// `default_transaction_isolation`, … The last one counts.
+    /// Sets a parameter of the server, as in `postgresql.conf`: `max_connections`, `default_transaction_isolation`, …
+    /// The last one counts.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
@@ -66,8 +66,8 @@ impl PostgresBuilder {
         self.setting("fsync", "off").setting("synchronous_commit", "off").setting("full_page_writes", "off")
     }
 
-    /// Puts a line before the others of `pg_hba.conf`, which let everybody in without a password:
-    /// `host all alice 127.0.0.1/32 scram-sha-256`.
+    /// Adds a line at the top of `pg_hba.conf`, whose other lines let everybody in without a password: `host all alice
+    /// 127.0.0.1/32 scram-sha-256`.
     #[must_use]
     pub fn access(mut self, line: &str) -> Self {
         self.access.push_str(line);
@@ -75,13 +75,13 @@ impl PostgresBuilder {
         self
     }
 
-    /// Speaks TLS, with a certificate for `localhost` that [`Postgres::authority`] has signed.
+    /// Uses TLS, with a certificate for `localhost` that [`Postgres::authority`] has signed.
     #[must_use]
     pub fn tls(self) -> Self {
         self.setting("ssl", "on")
     }
 
-    /// Sets a variable of the server's environment.
+    /// Sets a variable in the server's environment.
     #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
@@ -118,7 +118,7 @@ impl PostgresBuilder {
 }
 
 impl Postgres {
-    /// A server with the settings that its package has, but for room for more connections.
+    /// A server with its package's settings, but with room for more connections.
     ///
     /// # Panics
     /// As [`PostgresBuilder::start`].
@@ -126,12 +126,12 @@ impl Postgres {
         Postgres::builder().start()
     }
 
-    /// A server to be set up.
+    /// A builder for a server.
     pub fn builder() -> PostgresBuilder {
         PostgresBuilder::default().setting("max_connections", "200")
     }
 
-    /// It, running on a port of its own.
+    /// Starts the server on its own port.
     fn up(mut self) -> io::Result<Self> {
         for _ in 0..TRIES {
             self.port = free_port()?;
@@ -142,7 +142,7 @@ impl Postgres {
         Err(self.does_not_start())
     }
 
-    /// Where it listens on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -162,12 +162,12 @@ impl Postgres {
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The file of the authority that signed its certificate, if it speaks TLS.
+    /// The file of the authority that signed its certificate, if it uses TLS.
     pub fn authority(&self) -> PathBuf {
         self.directory.path().join("authority.pem")
     }
 
-    /// Runs SQL as the superuser with `psql`; what it prints, unaligned and without headings.
+    /// Runs SQL as the superuser with `psql`; returns what it prints, unaligned and without headings.
     ///
     /// # Panics
     /// If it fails.
@@ -199,7 +199,7 @@ impl Postgres {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Stops it, and waits until nothing of it runs.
+    /// Stops it, and waits until all its processes have ended.
     ///
     /// # Panics
     /// If it does not run, or does not stop.
@@ -207,7 +207,7 @@ impl Postgres {
         or_panic(self.try_stop(how));
     }
 
-    /// Stops it, and waits until nothing of it runs.
+    /// Stops it, and waits until all its processes have ended.
     ///
     /// # Errors
     /// If it does not run, or does not stop.
@@ -256,7 +256,7 @@ impl Postgres {
         self.start_again();
     }
 
-    /// Stops every process of it with SIGSTOP, and returns when they stand still: connections stay open, nothing is
+    /// Stops all its processes with SIGSTOP, and returns when they are stopped: connections stay open, nothing is
     /// answered.
     ///
     /// # Panics
@@ -265,7 +265,7 @@ impl Postgres {
         or_panic(self.daemon.as_ref().expect("the server runs").freeze());
     }
 
-    /// Lets it go on.
+    /// Continues it.
     ///
     /// # Panics
     /// If it does not run.
@@ -286,7 +286,7 @@ impl Postgres {
         kill_process(pid, signal).expect("the session is there");
     }
 
-    /// Whether it has come up; not if the port was taken meanwhile.
+    /// Whether it has started; false if the port was taken meanwhile.
     fn come_up(&mut self) -> io::Result<bool> {
         let (data, log) = (self.directory.path().join("data"), self.directory.path().join("log"));
         let mut args: Vec<String> = vec!["-D".into(), data.display().to_string()];
@@ -342,7 +342,7 @@ fn template() -> io::Result<&'static Path> {
     }
 }
 
-/// Whether the server says of itself, in its eighth line, that it takes connections.
+/// Whether the eighth line of the server's lock file says that it accepts connections.
 fn is_ready(data: &Path, pid: Pid) -> bool {
     let text = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let mut lines = text.lines();
@@ -350,10 +350,10 @@ fn is_ready(data: &Path, pid: Pid) -> bool {
         && lines.nth(6).is_some_and(|line| matches!(line.trim(), "ready" | "standby"))
 }
 
-/// Names the directory with the programs of another PostgreSQL, to try the same things on that.
+/// Names the directory with the programs of another PostgreSQL, to run the same tests on that.
 const PROGRAMS: &str = "LEASEHOLD_POSTGRES_PROGRAMS";
 
-/// A program of PostgreSQL: of the newest version that is installed, unless another was named.
+/// A program of PostgreSQL: of the newest installed version, unless another was named.
 fn program(name: &str) -> io::Result<PathBuf> {
     if let Some(programs) = std::env::var_os(PROGRAMS) {
         return Ok(PathBuf::from(programs).join(name));
@@ -371,7 +371,7 @@ fn program(name: &str) -> io::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&binaries.stdout).trim()).join(name))
 }
 
-/// An authority, and a certificate for `localhost` that it has signed. The server's key is for its user alone.
+/// Makes an authority, and a certificate for `localhost` that it has signed. Only the server's user can read its key.
 fn make_certificates(dir: &Path) -> io::Result<()> {
     let script = r#"
 set -e; cd "$1"; umask 077

@@ -1,10 +1,10 @@
-//! A TCP proxy before a real server that delays, swallows, holds back, cuts, resets and refuses, on command.
+//! A TCP proxy in front of a real server that delays, swallows, holds back, cuts, resets and refuses on command.
 //!
-//! It runs on a thread of its own, so that its users may block their runtime or pause their time, and when it is
-//! dropped everything is closed.
+//! It runs on its own thread, so that its users may block their runtime or pause their time. When it is dropped,
+//! everything is closed.
 //!
-//! One file of more than 500 lines: each fault is a method and a branch in the one loop that copies bytes, and both are read
-//! together.
+//! One file of more than 500 lines: each fault is a method and a branch in the one loop that copies bytes, and both
+//! are read together.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Requests.
@@ -37,8 +37,8 @@ const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A proxy before one server. A chunk, below, is what one read from a socket gave: on loopback a request or
-/// an answer that was written at once, or several that were under way together.
+/// A proxy in front of one server. A chunk, below, is the result of one read from a socket: on loopback, one request
+/// or answer that was written at once, or several that were in flight together.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -60,14 +60,14 @@ pub struct Counts {
     pub to_server: u64,
     /// Bytes passed on to clients.
     pub to_client: u64,
-    /// Answers that [`Proxy::swallow_answer`] and [`Proxy::lose_answers`] made away with.
+    /// Answers dropped by [`Proxy::swallow_answer`] and [`Proxy::lose_answers`].
     pub swallowed: u64,
     /// Connections that [`Proxy::cut_after`] closed.
     pub cut: u64,
 }
 
-/// A request that was held back by [`Proxy::hold_request`]. Dropped before it is delivered, its connection
-/// is reset and the request never arrives.
+/// A request held back by [`Proxy::hold_request`]. If it is dropped before delivery, its connection is reset and the
+/// request never arrives.
 #[derive(Debug)]
 pub struct HeldRequest {
     caught: watch::Receiver<bool>,
@@ -86,13 +86,13 @@ struct Shared {
     cut: AtomicU64,
 }
 
-/// What holds for all bytes from now on.
+/// What applies to all bytes from now on.
 #[derive(Debug, Default, Clone, Copy)]
 struct Plan {
     lanes: [Lane; 2],
     /// Connections of an earlier generation are reset.
     generation: u64,
-    /// How often traps were taken back: connections whose answers are lost are then reset.
+    /// How often traps were disarmed: connections whose answers are lost are then reset.
     disarmed: u64,
 }
 
@@ -100,11 +100,11 @@ struct Plan {
 struct Lane {
     delay: Duration,
     held: bool,
-    /// Chunks read in an earlier epoch are thrown away.
+    /// Chunks read in an earlier epoch are dropped.
     epoch: u64,
 }
 
-/// What happens once.
+/// Faults that happen once.
 #[derive(Debug, Default)]
 struct Traps {
     cuts: [Option<u64>; 2],
@@ -112,7 +112,7 @@ struct Traps {
     hold: Vec<Trap>,
 }
 
-/// What becomes of answers.
+/// What happens to answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Swallow {
     None,
@@ -129,15 +129,15 @@ struct Trap {
 
 #[derive(Debug)]
 enum Command {
-    /// Whether new connections are refused; the channel tells when that is so.
+    /// Whether new connections are refused; the channel reports when that is in effect.
     Refuse(bool, mpsc::Sender<io::Result<()>>),
 }
 
 impl Proxy {
-    /// A proxy on a free port of the loopback address, before this server, that passes everything on.
+    /// A proxy on a free loopback port, in front of this server, that passes everything on.
     ///
     /// # Errors
-    /// Those of the system, if there is no port or no thread to be had.
+    /// Those of the system, if no port or no thread is available.
     pub fn before(server: SocketAddr) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
@@ -153,7 +153,7 @@ impl Proxy {
         Ok(Proxy { address, shared, commands, thread: Some(thread) })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -180,19 +180,18 @@ impl Proxy {
             .send_modify(|plan| directions.iter().for_each(|d| change(&mut plan.lanes[*d as usize])));
     }
 
-    /// Passes everything on again, without delay; also what was held back.
+    /// Passes everything on again, without delay, including what was held back.
     pub fn pass(&self) {
         self.change(&BOTH, |lane| (lane.delay, lane.held) = (Duration::ZERO, false));
     }
 
-    /// Lets every chunk in that direction arrive this much later. Chunks do not wait for each other.
+    /// Delays every chunk in that direction by this much. Chunks do not wait for each other.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.change(&[direction], |lane| lane.delay = delay);
     }
 
-    /// Holds back everything, both ways: connections stay open and new ones are accepted, but nothing
-    /// arrives, neither bytes nor the end of a connection. Until [`pass`](Proxy::pass) or
-    /// [`discard`](Proxy::discard).
+    /// Holds back everything, both ways, until [`pass`](Proxy::pass) or [`discard`](Proxy::discard): connections stay
+    /// open and new ones are accepted, but nothing arrives, neither bytes nor the end of a connection.
     pub fn blackhole(&self) {
         self.change(&BOTH, |lane| lane.held = true);
     }
@@ -202,50 +201,50 @@ impl Proxy {
         self.change(&[direction], |lane| lane.held = true);
     }
 
-    /// Passes everything on again, but what was held back never arrives, except that a connection ended.
+    /// Passes everything on again, but drops what was held back, except the end of a connection.
     pub fn discard(&self) {
         self.change(&BOTH, |lane| {
             *lane = Lane { epoch: lane.epoch + 1, ..Lane::default() };
         });
     }
 
-    /// Resets all connections that are open now, to both sides.
+    /// Resets all open connections, to both sides.
     pub fn reset(&self) {
         self.shared.plan.send_modify(|plan| plan.generation += 1);
     }
 
-    /// Refuses new connections, or no longer does. When this returns, it is so.
+    /// Refuses new connections, or accepts them again. In effect when this returns.
     ///
     /// # Panics
-    /// If the port cannot be had again.
+    /// If the port cannot be taken again.
     pub fn refuse(&self, refuse: bool) {
         let (done, answer) = mpsc::channel();
         self.commands.send(Command::Refuse(refuse, done)).expect("the proxy runs");
         answer.recv().expect("the proxy runs").expect("the port is still free");
     }
 
-    /// Closes the connection on which, counted over all from now on, this many more bytes have passed in
-    /// that direction; not one more passes. Once.
+    /// Closes the connection on which this many more bytes have passed in that direction, counted over all connections
+    /// from now on; not one more passes. Once.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
         self.shared.traps.lock().cuts[direction as usize] = Some(bytes);
     }
 
-    /// Passes on the next request that contains these bytes in one chunk, and makes away with the first
-    /// chunk that the server sends on that connection after it. Once. No bytes: any request.
+    /// Passes on the next request that contains these bytes in one chunk, and drops the first chunk that the server
+    /// then sends on that connection. Once. No bytes: any request.
     pub fn swallow_answer(&self, request: &[u8]) {
         self.shared.traps.lock().swallow.push((request.to_owned(), Swallow::One));
     }
 
-    /// Passes on the next request that contains these bytes in one chunk, and makes away with everything that the server
-    /// sends on that connection after it, as a network does that loses an answer: no later one takes its place.
-    /// Once. No bytes: any request.
+    /// Passes on the next request that contains these bytes in one chunk, and drops everything that the server then
+    /// sends on that connection, like a network that loses an answer: no later one takes its place. Once. No bytes:
+    /// any request.
     pub fn lose_answers(&self, request: &[u8]) {
         self.shared.traps.lock().swallow.push((request.to_owned(), Swallow::All));
     }
 
-    /// Takes back what [`cut_after`](Proxy::cut_after), [`swallow_answer`](Proxy::swallow_answer) and
-    /// [`lose_answers`](Proxy::lose_answers) have not met yet. A connection whose answers are lost is reset: nobody
-    /// hears of it otherwise, and for it the fault would never end.
+    /// Disarms [`cut_after`](Proxy::cut_after), [`swallow_answer`](Proxy::swallow_answer) and
+    /// [`lose_answers`](Proxy::lose_answers) if they have not struck yet. A connection whose answers are lost is
+    /// reset: otherwise its client would not notice, and for it the fault would never end.
     pub fn disarm(&self) {
         let mut traps = self.shared.traps.lock();
         traps.cuts = [None, None];
@@ -254,8 +253,8 @@ impl Proxy {
         self.shared.plan.send_modify(|plan| plan.disarmed += 1);
     }
 
-    /// Holds back the next request that contains these bytes in one chunk, and what follows on that
-    /// connection, until told: also after the client has closed it. Once. No bytes: any request.
+    /// Holds back the next request that contains these bytes in one chunk, and what follows on that connection, until
+    /// delivery, even after the client has closed it. Once. No bytes: any request.
     pub fn hold_request(&self, request: &[u8]) -> HeldRequest {
         let (caught, is_caught) = watch::channel(false);
         let (deliver, is_delivered) = watch::channel(false);
@@ -267,7 +266,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The thread ends, and closes everything, when nobody can command it any more.
+        // The thread ends, and closes everything, when its command channel closes.
         (self.commands, _) = unbounded_channel();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -289,7 +288,7 @@ impl HeldRequest {
         *self.caught.borrow()
     }
 
-    /// Lets it go on to the server, however late.
+    /// Passes it on to the server, however late.
     pub fn deliver(self) {
         self.deliver.send_replace(true);
     }
@@ -299,8 +298,8 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Takes a port without listening on it. The proxy can take its port a second time before it lets go of it: let go, it
-/// would be anybody's.
+/// Takes a port without listening on it. The proxy takes its port a second time before it lets go of it: otherwise
+/// another process could take it in between.
 fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -309,7 +308,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Accepts, until nobody can command it any more.
+/// Accepts connections until the command channel closes.
 async fn serve(
     listener: TcpListener,
     address: SocketAddr,
@@ -358,10 +357,10 @@ async fn serve(
     }
 }
 
-/// One connection of a client, and the one to the server that belongs to it.
+/// A client's connection, and the matching one to the server.
 struct Connection {
     shared: Arc<Shared>,
-    /// What becomes of the next chunk from the server.
+    /// What happens to the next chunk from the server.
     swallow: Mutex<Swallow>,
 }
 
@@ -402,7 +401,7 @@ impl Connection {
             }
         };
         let connect = async {
-            // While requests do not pass, a connection does not either.
+            // While requests do not pass, a new connection does not either.
             let _ = plan.wait_for(|plan| !plan.lanes[Direction::ToServer as usize].held).await;
             TcpStream::connect(server).await
         };
@@ -432,7 +431,7 @@ impl Connection {
         }
     }
 
-    /// Both are open until each side has ended its half; an error is how both end at once.
+    /// Copies one direction. Both stay open until each side has ended its half; an error ends both at once.
     async fn lane(&self, direction: Direction, from: ReadHalf<'_>, to: WriteHalf<'_>) -> Result<(), End> {
         let (send, queue) = unbounded_channel();
         tokio::try_join!(self.read(direction, from, send), self.write(direction, queue, to)).map(drop)
@@ -458,7 +457,7 @@ impl Connection {
                     }
                     let _ = send.send(Chunk { bytes: Some(bytes), at, epoch });
                 }
-                // A client that is gone may have left a request behind that is held back.
+                // A client that has disconnected may have left a request behind that is held back.
                 Ok(0) | Err(_) if read.is_ok() || direction == Direction::ToServer => {
                     let _ = send.send(Chunk { bytes: None, at, epoch });
                     return Ok(());
@@ -468,7 +467,7 @@ impl Connection {
         }
     }
 
-    /// Whether an answer is swallowed that has just come.
+    /// Whether to drop the answer that has just come.
     fn swallows(&self) -> bool {
         let mut swallow = self.swallow.lock();
         let now = *swallow;
@@ -507,7 +506,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a request that somebody wants to be held back, and waits until it may go on.
+    /// Holds back a request that matches a trap, and waits until it may pass.
     async fn spring_traps(&self, chunk: &Chunk) -> Result<(), End> {
         let Some(bytes) = &chunk.bytes else { return Ok(()) };
         let trap = {
@@ -526,7 +525,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Shortens the chunk to what may still pass; whether that was all.
+    /// Shortens the chunk to what may still pass; returns whether it was cut.
     fn cut(&self, direction: Direction, bytes: &mut Vec<u8>) -> bool {
         let mut traps = self.shared.traps.lock();
         let cut = &mut traps.cuts[direction as usize];

@@ -1,5 +1,5 @@
-//! Throw-away Redis servers: single ones, clusters, sentinels. On free ports, in directories of their own, gone when
-//! dropped and when the process that started them is.
+//! Throw-away Redis servers: single ones, clusters, sentinels. They run on free ports, in their own directories, and
+//! are gone when dropped and when the process that started them is.
 //!
 //! The kernel ends a server when the **thread** that started it ends, so start them on one that lasts: a test's own.
 
@@ -27,7 +27,7 @@ use crate::{failed, last_lines, or_panic};
 /// How often a port may turn out to be taken.
 const TRIES: usize = 10;
 
-/// A port nobody has at this moment.
+/// A port that is free at this moment.
 ///
 /// # Panics
 /// If there is none.
@@ -35,7 +35,7 @@ pub fn free_port() -> u16 {
     or_panic(daemon::free_port())
 }
 
-/// A directory of its own, removed on drop.
+/// A separate directory, removed on drop.
 #[derive(Debug)]
 struct Dir(PathBuf);
 
@@ -77,8 +77,8 @@ impl Server {
         Server::with(&[])
     }
 
-    /// A server with options as on its command line, for example `["--appendonly", "yes"]`. `--requirepass` is noticed,
-    /// and its password used by [`cli`](Server::cli) and [`url`](Server::url).
+    /// A server with command-line options, for example `["--appendonly", "yes"]`. If `--requirepass` is among them,
+    /// [`cli`](Server::cli) and [`url`](Server::url) use its password.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -102,7 +102,7 @@ impl Server {
         Server::with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
-    /// A server that speaks TLS only, with a certificate for localhost that [`ca`](Server::ca) has signed.
+    /// A server that accepts only TLS, with a certificate for localhost that [`ca`](Server::ca) has signed.
     ///
     /// # Panics
     /// If the certificates cannot be made, or it cannot be started.
@@ -157,7 +157,7 @@ impl Server {
         )))
     }
 
-    /// Starts it; whether it came up.
+    /// Starts it; returns whether it came up.
     fn run(&mut self) -> io::Result<bool> {
         let mut command = Command::new("setpriv");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -201,7 +201,7 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
-        // By its own word: somebody else may listen on the port.
+        // Trust only its log: another process may listen on the port.
         if !self.sentinel && !self.log().contains("Ready to accept connections") {
             return false;
         }
@@ -235,7 +235,7 @@ impl Server {
         format!("redis://{password}127.0.0.1:{}/", self.port)
     }
 
-    /// The certificate of its authority, if it speaks TLS.
+    /// The certificate of its authority, if it uses TLS.
     pub fn ca(&self) -> PathBuf {
         self.dir.0.join("ca.pem")
     }
@@ -263,7 +263,7 @@ impl Server {
         kill_process(pid, signal).expect("the server is there");
     }
 
-    /// Stops it with SIGSTOP: it answers nobody.
+    /// Stops it with SIGSTOP, so that it answers nobody.
     ///
     /// # Panics
     /// If it does not run.
@@ -271,7 +271,7 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Continues it.
     ///
     /// # Panics
     /// If it does not run.
@@ -302,7 +302,7 @@ impl Server {
     pub fn try_restart(&mut self) -> io::Result<()> {
         self.kill();
         let started = Instant::now();
-        // Somebody may have taken the port for a moment.
+        // Another process may have taken the port for a moment.
         while !self.run()? {
             if started.elapsed() > PATIENCE {
                 let log = self.log();
@@ -331,7 +331,7 @@ impl Drop for Server {
     }
 }
 
-/// Options for a server that speaks TLS on this port, with the certificates in this directory.
+/// Options for a server that uses TLS on this port, with the certificates in this directory.
 fn tls_only(dir: &Path, port: u16) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let port = port.to_string();
@@ -343,7 +343,7 @@ fn tls_only(dir: &Path, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// An authority, and a certificate for localhost that it has signed.
+/// Makes an authority, and a certificate for localhost that it has signed.
 fn certificates(dir: &Path) -> io::Result<()> {
     let openssl = |args: &[&str]| {
         let done = Command::new("openssl").args(args).current_dir(dir).output();
@@ -376,7 +376,7 @@ fn certificates(dir: &Path) -> io::Result<()> {
     ])
 }
 
-/// So many plain servers.
+/// Starts this many plain servers.
 ///
 /// # Panics
 /// If one cannot be started.

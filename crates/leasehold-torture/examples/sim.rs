@@ -1,4 +1,5 @@
-//! Seeds of the deterministic simulation: `scripts/sim.sh` runs it. Not part of the shipped `leasehold`, which has no simulation.
+//! Runs seeds of the deterministic simulation; `scripts/sim.sh` starts it. The shipped `leasehold` contains no
+//! simulation.
 
 use std::process::ExitCode;
 
@@ -16,7 +17,7 @@ Usage: scripts/sim.sh [--seeds N] [--from N]
 
 Exit: 0 passed, 80 a promise was broken, 81 too little happened to show anything, 64 usage";
 
-/// As `leasehold torture` has them.
+/// The exit codes of `leasehold torture`.
 const USAGE_ERROR: u8 = 64;
 const VIOLATED: u8 = 80;
 const VACUOUS: u8 = 81;
@@ -52,7 +53,7 @@ fn usage() -> ExitCode {
     ExitCode::from(USAGE_ERROR)
 }
 
-/// One seed, with its whole history.
+/// Prints one seed with its whole history.
 fn show(seed: u64) -> ExitCode {
     print!("{}", sim::simulate(seed));
     let (_, _, violations) = sim::judge(seed);

@@ -1,4 +1,4 @@
-//! Wall clocks that step: a small library before the system's, which adds to the wall clock what a file says.
+//! Wall clocks that step: a small preloaded library, which adds an offset from a file to the wall clock.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::history::record::Fault;
 
-/// Its source. Nothing else is safe to put before every server: it touches one clock and nothing more.
+/// Its source. It changes one clock and nothing more, so it is safe to preload into every server.
 const SOURCE: &str = include_str!("clock/shim.c");
 
-/// The wall clocks of a run: one of the workers, one of the store.
+/// The wall clocks of a run: one for the workers, one for the store.
 #[derive(Debug)]
 pub struct Clocks {
     directory: PathBuf,
@@ -21,7 +21,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Builds the library, where also servers can read it that run with fewer rights.
+    /// Builds the library, in a place that servers with fewer rights can read too.
     ///
     /// # Errors
     /// If there is no C compiler, or no room for files.
@@ -29,7 +29,7 @@ impl Clocks {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("leasehold-clock-{}-{number}", std::process::id()));
-        // What a process with the same id has left behind.
+        // Left behind by an earlier process with the same id.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory)?;
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
@@ -47,7 +47,7 @@ impl Clocks {
         }
         for file in [&clocks.workers, &clocks.store] {
             std::fs::write(file, [0; 16])?;
-            // Also a server with fewer rights counts how often it reads its clock.
+            // A server with fewer rights must also be able to count how often it reads its clock.
             std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666))?;
         }
         Ok(clocks)
@@ -58,17 +58,17 @@ impl Clocks {
         vec![("LD_PRELOAD".into(), text(&self.library)), ("LEASEHOLD_CLOCK".into(), text(file))]
     }
 
-    /// What a worker's environment needs.
+    /// The environment of a worker.
     pub fn of_workers(&self) -> Vec<(String, String)> {
         self.environment(&self.workers)
     }
 
-    /// What a server's environment needs.
+    /// The environment of a server.
     pub fn of_store(&self) -> Vec<(String, String)> {
         self.environment(&self.store)
     }
 
-    /// Sets how far a wall clock is off, in seconds: the store's for [`Fault::ClockStore`], else that of the workers.
+    /// Sets the offset of a wall clock, in seconds: the store's for [`Fault::ClockStore`], else that of the workers.
     ///
     /// # Errors
     /// If its file cannot be written.
@@ -78,7 +78,7 @@ impl Clocks {
         std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)
     }
 
-    /// How often processes have read such a clock while it was off.
+    /// How often processes have read such a clock while it had an offset.
     ///
     /// # Errors
     /// If its file cannot be read.
@@ -113,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_steps_while_a_process_runs_and_no_other_clock_does() {
+    fn only_the_wall_clock_steps_while_a_process_runs() {
         const SAYS: &str = "it is ";
         if std::env::var_os("LEASEHOLD_CLOCK").is_some() {
-            // This is the process whose clock steps: it says what its clocks say for each line that it reads.
+            // The process whose clock steps: for each line that it reads, it prints its clocks.
             let began = Instant::now();
             std::io::stdin().lines().for_each(|_| println!("{SAYS}{} {}", wall(), began.elapsed().as_secs()));
             return;

@@ -1,4 +1,5 @@
-//! What must have happened for a run to show anything: below it a run without violations is vacuous.
+//! What must have happened for a run to prove anything: a run below its floors proves nothing, even without
+//! violations.
 
 use std::fmt;
 
@@ -14,9 +15,9 @@ use crate::supervise::{Faults, Looks};
 /// One thing that must have happened often enough.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Floor {
-    /// What.
+    /// What must have happened.
     pub what: String,
-    /// How often.
+    /// How often it must have happened.
     pub least: u64,
     /// How often it did.
     pub seen: u64,
@@ -35,20 +36,20 @@ impl fmt::Display for Floor {
     }
 }
 
-/// Hand-overs in 20 calm seconds; a store that no other work disturbs has two to four times as many.
+/// Hand-overs in 20 calm seconds; a store on an otherwise idle machine has two to four times as many.
 const CALM_HANDOVERS: u64 = 1_500;
 
-/// Leases that were certainly held while somebody else wanted them, in 20 calm seconds.
+/// Leases that were certainly held while another client wanted them, in 20 calm seconds.
 const CALM_JUDGED: u64 = 500;
 
-/// Fail-overs in the time that is beside it.
+/// Fail-overs in [`FAILOVER_SECS`].
 const FAILOVERS: u64 = 20;
 
-/// How long a run with fail-overs lasts unless it is told otherwise.
+/// The default length of a run with fail-overs.
 pub const FAILOVER_SECS: u64 = 200;
 
-/// How many fail-overs a run has to land: in a part of that time a part of them. It goes on until it has them, for up to
-/// [so many](FAILOVER_TIMES) times as long.
+/// How many fail-overs a run has to land, in proportion to its length. It continues until it has them, for up to [this
+/// many](FAILOVER_TIMES) times as long.
 pub(crate) fn failovers(plan: &Plan) -> u64 {
     match plan.profile {
         Profile::Failover => (FAILOVERS * plan.lasts_ms / (FAILOVER_SECS * 1_000)).max(2),
@@ -56,7 +57,7 @@ pub(crate) fn failovers(plan: &Plan) -> u64 {
     }
 }
 
-/// A machine that needs longer than this many times its time shows nothing.
+/// A machine that needs more than this many times the planned time proves nothing.
 pub(crate) const FAILOVER_TIMES: u32 = 3;
 
 /// All floors of a run.
@@ -68,12 +69,12 @@ pub(crate) fn of(
     figures: &Figures,
 ) -> Vec<Floor> {
     let mut floors = Vec::new();
-    // They are said for 20 seconds; a part of that has a part of them.
+    // They are given for 20 seconds; a shorter run needs proportionally fewer.
     let mut at_least = |what: &str, in_twenty: u64, seen: u64| {
         let least = (in_twenty * plan.lasts_ms / 20_000).max(1);
         floors.push(Floor { what: what.into(), least, seen });
     };
-    // Where the supervisor cannot tell, the histories say whether anybody was there.
+    // Where the supervisor cannot tell, the histories show whether a worker felt it.
     let landed = |fault: Fault| {
         let felt = figures.felt.get(&format!("{fault:?}")).copied().unwrap_or(0);
         let assumed = matches!(fault, Fault::RestartStore | Fault::PauseStore | Fault::Descriptors)
@@ -84,9 +85,9 @@ pub(crate) fn of(
     let part = match plan.profile {
         Profile::Calm => 1,
         Profile::Cancel | Profile::Clock | Profile::Leak | Profile::Logs | Profile::Many => 4,
-        // A queue stands still for a ticket ttl, half a run, when one who waits in it is killed.
+        // A queue stands still for a ticket ttl, half a run, when a waiter in it is killed.
         Profile::All => 25,
-        // For half of the time there is nobody who could grant anything.
+        // For half of the time no server can grant anything.
         Profile::Failover => 25,
         _ => 10,
     };
@@ -99,7 +100,7 @@ pub(crate) fn of(
         used(plan, promises, figures, part, &mut at_least);
     }
     if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel | Profile::Crowd) {
-        // Elsewhere something explains nearly every delay.
+        // With other profiles something explains nearly every delay.
         at_least("waits judged by J1", 50, figures.judged_by(Invariant::J1));
     }
     match plan.profile {
@@ -108,7 +109,7 @@ pub(crate) fn of(
             at_least("sweeps", 5, looks.sweeps);
             at_least("pages of a list", 3, looks.lists);
         }
-        // The locks of a session are not renewed.
+        // Session locks are not renewed.
         Profile::Crowd if promises.session => {}
         Profile::Crowd => at_least("guards judged by J10", 100, figures.judged_by(Invariant::J10)),
         Profile::Logs => {
@@ -133,10 +134,10 @@ pub(crate) fn of(
             for fault in [Delay, Reset, Blackhole, Cut, Swallow, Hold] {
                 at_least(&format!("{fault:?}"), 2, landed(fault));
             }
-            // In a quorum a minority that fails costs nothing.
+            // In a quorum a failing minority costs nothing.
             let unknown = match plan.store {
                 store if store.is_quorum() => 40,
-                // There are fewer faults, each of one worker.
+                // There are fewer faults, each for one worker.
                 Store::Advisory => 5,
                 _ if plan.front == Front::Tls => 40,
                 _ => 100,
@@ -189,7 +190,7 @@ pub(crate) fn of(
         floors.push(Floor { what, least: 1, seen: figures.judged_by(invariant) });
     }
     if plan.profile == Profile::Pause && !promises.session {
-        // Without these nobody was ever in danger, and that nothing happened means nothing.
+        // Without these no lease was ever in danger, and the absence of violations proves nothing.
         floors.push(Floor {
             what: "overlaps without fences".into(),
             least: 1,
@@ -200,7 +201,7 @@ pub(crate) fn of(
     floors
 }
 
-/// What must have been judged at all: otherwise that it was not broken means nothing.
+/// What must have been judged at all: otherwise the absence of violations proves nothing.
 fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
     use Invariant::{I2, I3, I4, I5, I6, I7, I10, I11, I12, I13, J2, J3, J4, J6, J7};
     let Promises { session, fenced, fifo, durable, .. } = *promises;
@@ -249,7 +250,7 @@ fn used(
     at_least("acquires by blocking faces", least, faces("Blocking"));
     at_least("work inside of run", least, operations("RunEnded"));
     if plan.profile == Profile::All {
-        // Half of its time everybody stands behind one who died in the queue: what is rare may not happen at all.
+        // Half of the time everybody waits behind a dead waiter: what is rare may not happen at all.
         return;
     }
     if plan.store != Store::File {
@@ -264,7 +265,7 @@ fn used(
         }
     }
     if promises.fifo {
-        at_least("lists of those who waited", least / 10, figures.lists);
+        at_least("lists with waiters", least / 10, figures.lists);
         if plan.profile == Profile::Calm {
             at_least("grants judged by a list (J4)", CALM_USED, figures.judged_by(Invariant::J4));
         }
@@ -282,7 +283,7 @@ mod tests {
     use crate::history::setting::Losses;
 
     #[test]
-    fn a_run_in_which_nothing_happened_is_below_the_floors_of_every_profile() {
+    fn an_empty_run_is_below_the_floors_of_every_profile() {
         let promises = Promises {
             session: false,
             notices_within: 0,

@@ -1,4 +1,4 @@
-//! Where a run takes place: the store, what is before it, and the servers and proxies that belong to both.
+//! The ground of a run: the store, what is in front of it, and the servers and proxies of both.
 //!
 //! One file of slightly more than 500 lines: every method answers the same question for each kind of store and front.
 
@@ -39,7 +39,7 @@ impl Server {
         }
     }
 
-    /// How it is reached at this port, its own or that of a proxy before it.
+    /// Its URL at this port, its own or that of a proxy in front of it.
     fn url_at(&self, store: Store, front: Front, port: u16) -> String {
         let scheme = if store == Store::Advisory { "postgres+advisory" } else { "postgres" };
         match self {
@@ -53,7 +53,7 @@ impl Server {
                 format!("{scheme}://postgres@localhost:{port}/postgres?{tls}")
             }
             Server::Redis(_) => format!("redis://127.0.0.1:{port}"),
-            // Session locks want to be told that the pooler keeps sessions.
+            // For session locks the URL must say that the pooler keeps sessions.
             Server::PgBouncer(_) if store == Store::Advisory => {
                 format!("{scheme}://postgres@127.0.0.1:{port}/postgres?pooler=session")
             }
@@ -65,38 +65,40 @@ impl Server {
     }
 }
 
-/// The store of a run, and what is before it. Everything that was started for it ends with it.
+/// The store of a run, and what is in front of it. Everything that was started for it ends with it.
 #[derive(Debug)]
 pub(crate) struct Ground {
     store: Store,
     front: Front,
-    /// Whose store it is, if it is not a throw-away one.
+    /// The URL of the user's own store, if it is not a temporary one.
     url: Option<String>,
     /// The path of a store without a server.
     path: String,
     servers: Vec<Server>,
-    /// The servers that replicas follow, if there are any: these are found by clients themselves.
+    /// The servers with replicas, if there are any: clients find these themselves.
     replicated: Option<Replicated>,
-    /// How many replicas have to confirm a grant.
+    /// How many replicas must confirm a grant.
     wait_replicas: u32,
-    /// The servers that a client's URL names: one, or the nodes of a quorum. Clients are spread over several doors.
+    /// The servers that a client's URL names: one, or the nodes of a quorum. Clients are spread over several such
+    /// doors.
     doors: Vec<Vec<usize>>,
-    /// One before each server of a door, of each side. Workers of all sides share the store, and a fault is one side's.
+    /// One proxy in front of each server of a door, for each side. Workers of all sides share the store, and a fault
+    /// hits one side.
     proxies: Vec<Vec<Proxy>>,
-    /// Those between lock servers and the store. A fault of theirs is everybody's.
+    /// The proxies between lock servers and the store. Their faults hit everybody.
     behind: Vec<Proxy>,
-    /// The disk that it is on, if that can be filled.
+    /// The store's disk, if it can be filled.
     room: Option<Room>,
     configuration: String,
 }
 
-/// A proxy before what listens on this port.
+/// A proxy in front of this port.
 fn proxy(port: u16) -> io::Result<Proxy> {
     Proxy::before(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
 impl Ground {
-    /// Uses somebody's store.
+    /// Uses the user's own store.
     pub(crate) fn theirs(store: Store, url: &str) -> Self {
         Ground {
             store,
@@ -110,11 +112,11 @@ impl Ground {
             proxies: Vec::new(),
             behind: Vec::new(),
             room: None,
-            configuration: "somebody's own".into(),
+            configuration: "the user's own store".into(),
         }
     }
 
-    /// Starts the throw-away store of a plan in a directory, with these variables in the environment of its servers.
+    /// Starts the temporary store of a plan in a directory, with these variables in the environment of its servers.
     pub(crate) fn start(plan: &Plan, directory: &Path, environment: &[(String, String)]) -> io::Result<Self> {
         let Plan { store, front, profile, wait_replicas, .. } = *plan;
         let room = match (profile, store) {
@@ -145,7 +147,7 @@ impl Ground {
         let through_proxies = matches!(profile, Profile::Net | Profile::Leak | Profile::Many | Profile::All);
         let log = directory.join("server.log");
         let lock_server = |url: &str| LockServer::start(url, &log, &around).map(Server::Lock);
-        // In a crowd each of more than a hundred clients has some connections. PgBouncer must not be refused one.
+        // In a crowd more than a hundred clients have several connections each, and PgBouncer must be refused none.
         let connections = match (profile, front) {
             (Profile::Crowd, _) => 800,
             (_, Front::PgBouncer) => 400,
@@ -157,7 +159,8 @@ impl Ground {
             ground.configuration += "; without a full disk, which takes root's rights";
         }
         if through_proxies && !ground.servers.is_empty() {
-            // A session is not judged for a second after a fault on its way: with one way for each worker, some are.
+            // A session is not judged for a second after a fault on its route: with one route for each worker, some
+            // are judged.
             let sides = if store == Store::Advisory { plan.workers.len() } else { 2 };
             let ports = |side: usize| {
                 ground.doors[side % ground.doors.len()].iter().map(|at| ground.servers[*at].port())
@@ -168,7 +171,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// The servers of the store itself, which are the only door as long as nothing is before them.
+    /// Starts the servers of the store itself, which are the only door while nothing is in front of them.
     fn start_store(
         &mut self,
         profile: Profile,
@@ -231,7 +234,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What is before the store: other servers, which become the doors.
+    /// Starts what is in front of the store: other servers, which become the doors.
     fn start_front(
         &mut self,
         through_proxies: bool,
@@ -280,12 +283,12 @@ impl Ground {
         Ok(())
     }
 
-    /// For people.
+    /// A description for people.
     pub(crate) fn configuration(&self) -> &str {
         &self.configuration
     }
 
-    /// What a worker connects to: through the proxies, if there are any.
+    /// The URL a worker connects to: through the proxies, if there are any.
     pub(crate) fn url_of(&self, worker: u32) -> String {
         let side = worker as usize % self.sides();
         let ports =
@@ -293,12 +296,12 @@ impl Ground {
         self.url_at(side, ports)
     }
 
-    /// What the supervisor connects to.
+    /// The URL the supervisor connects to.
     pub(crate) fn own_url(&self) -> String {
         self.url_at(0, None)
     }
 
-    /// The URL for a side, at these ports instead of the servers' own.
+    /// The URL for a side, with these ports instead of the servers' own.
     fn url_at(&self, side: usize, ports: Option<Vec<u16>>) -> String {
         if let Some(url) = &self.url {
             return url.clone();
@@ -325,12 +328,12 @@ impl Ground {
         all.nth(number.checked_rem(all.clone().count())?)
     }
 
-    /// By how many ways workers reach the store.
+    /// The number of routes by which workers reach the store.
     pub(crate) fn sides(&self) -> usize {
         self.proxies.len().max(self.doors.len()).max(1)
     }
 
-    /// To which way one of the proxies belongs; `None` if to all of them, or if there are none.
+    /// The route a proxy belongs to; `None` if it serves all of them, or if there are no proxies.
     pub(crate) fn side_of(&self, number: usize) -> Option<usize> {
         let before: usize = self.proxies.iter().map(Vec::len).sum();
         let place = number.checked_rem(before + self.behind.len())?;
@@ -341,13 +344,14 @@ impl Ground {
         })
     }
 
-    /// Makes every packet late by so much, between workers and the front and behind that.
+    /// Delays every packet by this much, between workers and the front and behind it.
     pub(crate) fn delay(&self, late: Duration) {
         let all = self.proxies.iter().flatten().chain(&self.behind);
         all.for_each(|proxy| proxy.delay(Direction::ToServer, late));
     }
 
-    /// Puts so many copies of a name of the usual namespace that is at rest into the store, and as many keys of others.
+    /// Puts this many copies of an idle name of the default namespace into the store, and as many keys of other
+    /// programs.
     pub(crate) fn fill(&self, name: &str, count: u32) -> io::Result<()> {
         const REDIS: &str = "local head = redis.call('GET', KEYS[1]) \
             for i = ARGV[1], ARGV[2] do \
@@ -384,7 +388,8 @@ impl Ground {
         self.proxies.iter().flatten().chain(&self.behind).for_each(Proxy::pass);
     }
 
-    /// Whether one server begins only when another one answers: a lock server, or PgBouncer, and the store behind it.
+    /// Whether one server can start only when another one answers: a lock server, or PgBouncer, and the store behind
+    /// it.
     pub(crate) fn needs(&self, server: usize, other: usize) -> bool {
         let is_door = |which: usize| self.doors.iter().flatten().any(|door| *door == which);
         is_door(server) && !is_door(other)
@@ -402,7 +407,8 @@ impl Ground {
         number.checked_rem(self.servers.len())
     }
 
-    /// A server that has ended by itself: PgBouncer 1.18 does when cancel requests come and go quickly ("bad client state").
+    /// A server that has ended by itself: PgBouncer 1.18 does when cancel requests come and go quickly ("bad client
+    /// state").
     pub(crate) fn fallen(&self) -> Option<usize> {
         let has_ended = |server: &Server| matches!(server, Server::PgBouncer(pooler) if pooler.has_ended());
         self.servers.iter().position(has_ended)
@@ -410,7 +416,7 @@ impl Ground {
 
     /// Kills a server and starts it again.
     pub(crate) fn restart(&mut self, server: usize) -> io::Result<()> {
-        // What begins has to reach the store, and faults end only when this one is over.
+        // The restarted server has to reach the store, and faults end only when the restart is over.
         for between in &self.behind {
             between.disarm();
             between.pass();
@@ -426,7 +432,7 @@ impl Ground {
         }
     }
 
-    /// Stops a server with SIGSTOP, or lets it go on.
+    /// Stops a server with SIGSTOP, or continues it.
     pub(crate) fn freeze(&self, server: usize, freeze: bool) -> io::Result<()> {
         match (&self.servers[server], freeze) {
             (Server::Redis(server), true) => server.freeze(),
@@ -441,7 +447,7 @@ impl Ground {
         Ok(())
     }
 
-    /// The servers that replicas follow, if there are any.
+    /// The servers with replicas, if there are any.
     pub(crate) fn replicated(&mut self) -> Option<&mut Replicated> {
         self.replicated.as_mut()
     }
@@ -451,12 +457,12 @@ impl Ground {
         self.replicated.as_ref().map_or(0, |replicated| replicated.part_of(name))
     }
 
-    /// The disk that it is on, if that can be filled.
+    /// The store's disk, if it can be filled.
     pub(crate) fn room(&self) -> Option<&Room> {
         self.room.as_ref()
     }
 
-    /// Gives a Redis server so much memory, in bytes; 0: as much as it wants.
+    /// Limits the memory of a Redis server, in bytes; 0: no limit.
     pub(crate) fn limit_memory(&self, server: usize, bytes: u64) -> bool {
         match &self.servers[server] {
             Server::Redis(server) => server.cli(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]) == "OK",
@@ -478,7 +484,7 @@ impl Ground {
         self.servers.iter().filter_map(pid).collect()
     }
 
-    /// How much is kept in it, as far as that can be seen from outside: what is counted, and how many there are.
+    /// How much the store contains, as far as that can be seen from outside: what is counted, and how many there are.
     pub(crate) fn kept(&self) -> Vec<(&'static str, Option<u64>)> {
         if self.url.is_some() {
             return Vec::new();

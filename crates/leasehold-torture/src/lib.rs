@@ -1,7 +1,10 @@
-//! Provokes the worst moments of a lock store, and judges what was seen.
+//! Puts a lock store through its worst moments, and judges what was seen.
 //!
-//! Workers are processes that use the public API alone; each appends what it did and saw to a
-//! [history] of its own, which is there after a SIGKILL. Everything is judged afterwards, from the histories alone.
+//! Workers are processes that use only the public API. Each appends what it did and saw to its own [history], which
+//! survives a SIGKILL. Everything is judged afterwards, from the histories alone.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("leasehold-torture builds on Linux only");
 
 pub mod check;
 #[cfg(feature = "run")]

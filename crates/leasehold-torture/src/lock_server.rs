@@ -1,4 +1,4 @@
-//! A lock server as a store: a process that can be killed, stopped, and started again on the same port.
+//! A lock server as a store: a process that can be killed, stopped, and restarted on the same port.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::roles::{self, Around, Role};
 
-/// Only a machine that is broken takes this long.
+/// Only a broken machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As the process: serves this store until its input ends.
+/// Runs the server process: serves this store until its input ends.
 pub(crate) fn serve(store: &str, port: u16) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -47,7 +47,7 @@ pub(crate) struct LockServer {
 }
 
 impl LockServer {
-    /// Starts one before this store.
+    /// Starts one in front of this store.
     pub(crate) fn start(store: &str, log: &Path, around: &Around) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let process = launch(store, port, log, around)?;
@@ -86,7 +86,7 @@ impl Drop for LockServer {
     }
 }
 
-/// Sends a signal to a child that was not waited for.
+/// Sends a signal to a child that was not waited for yet.
 pub(crate) fn signal_child(child: &Child, signal: Signal) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     Ok(kill_process(pid.ok_or_else(|| io::Error::other("no process id"))?, signal)?)
@@ -103,7 +103,7 @@ fn launch(store: &str, port: u16, log: &Path, around: &Around) -> io::Result<Chi
         }
         let _ = child.kill();
         let _ = child.wait();
-        // Somebody may have taken the port for a moment.
+        // Another process may have taken the port for a moment.
         if started.elapsed() > PATIENCE {
             let said = std::fs::read_to_string(log).unwrap_or_default();
             return Err(io::Error::other(format!("the lock server does not start: {said}")));
@@ -112,7 +112,7 @@ fn launch(store: &str, port: u16, log: &Path, around: &Around) -> io::Result<Chi
     }
 }
 
-/// Waits until a process says that it is ready; false if it ends before that.
+/// Waits until a process says that it is ready; false if it ends first.
 pub(crate) fn is_ready(child: &mut Child) -> bool {
     let mut line = String::new();
     child

@@ -1,4 +1,4 @@
-//! What will happen in a run, all of it from the seed: who works, and which fault comes when, to whom, for how long.
+//! The plan of a run, derived from the seed: the workers, and which fault comes when, to whom, for how long.
 
 use serde::{Serialize, Serializer};
 
@@ -12,21 +12,21 @@ pub const FILE: &str = "plan.json";
 /// A run, before it begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// Everything follows from this, and from what was asked for.
+    /// Everything derives from this, and from the request.
     pub seed: u64,
     /// The store.
     pub store: Store,
-    /// What is before it.
+    /// What is in front of it.
     pub front: Front,
     /// The profile.
     pub profile: Profile,
-    /// How many replicas have to confirm a grant, where there are any.
+    /// How many replicas must confirm a grant, where there are any.
     pub wait_replicas: u32,
-    /// How long it goes on, in milliseconds.
+    /// How long the run is, in milliseconds.
     pub lasts_ms: u64,
-    /// How long leases last, in milliseconds.
+    /// The ttl of leases, in milliseconds.
     pub ttl_ms: u64,
-    /// The worker processes. Who takes the place of one that was killed is like it.
+    /// The worker processes. The replacement of a killed worker is like it.
     pub workers: Vec<Worker>,
     /// The faults, in time order.
     pub faults: Vec<Planned>,
@@ -41,19 +41,19 @@ pub struct Worker {
     pub threads: bool,
 }
 
-/// One fault to come.
+/// One planned fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Planned {
     /// When, in milliseconds from the start.
     pub at_ms: u64,
-    /// What.
+    /// Which fault.
     #[serde(serialize_with = "by_name")]
     pub fault: Fault,
-    /// To whom: the place of a worker where the search for one that holds a lock begins, or a server or proxy.
+    /// Its target: the index of the worker where the search for a lock holder begins, or a server or proxy.
     pub target: u64,
     /// For how long, in milliseconds.
     pub lasts_ms: u64,
-    /// How much: milliseconds of delay, bytes before a cut, seconds of a step; 1 for a kill of whoever it is.
+    /// How much: milliseconds of delay, bytes before a cut, seconds of a clock step; 1 for a kill of any worker.
     pub much: i64,
 }
 
@@ -61,7 +61,7 @@ fn by_name<S: Serializer>(fault: &Fault, serializer: S) -> Result<S::Ok, S::Erro
     serializer.collect_str(&format_args!("{fault:?}"))
 }
 
-/// Faults of one kind, at about equal distances.
+/// Faults of one kind, at about equal intervals.
 struct Series<'a> {
     plan: &'a mut Plan,
     dice: Dice,
@@ -69,7 +69,7 @@ struct Series<'a> {
 
 impl Series<'_> {
     fn every(&mut self, ms: u64, mut make: impl FnMut(&mut Dice) -> (Fault, u64, u64, i64)) {
-        // Workers get to work first, and recover at the end.
+        // Workers get time to start, and to recover at the end.
         let mut at_ms = 300 + self.dice.below(ms);
         while at_ms + 300 < self.plan.lasts_ms {
             let (fault, target, lasts_ms, much) = make(&mut self.dice);
@@ -80,7 +80,7 @@ impl Series<'_> {
 }
 
 impl Plan {
-    /// The plan for a store and a profile that suit each other. `owned`: it is a throw-away store, which may be harmed.
+    /// The plan for a store and a profile that suit each other. `owned`: it is a temporary store, which may be harmed.
     pub fn new(
         seed: u64,
         (store, front): (Store, Front),
@@ -90,24 +90,25 @@ impl Plan {
         workers: usize,
     ) -> Self {
         let ttl_ms = match (profile, store) {
-            // What is not given back is there for longer than anybody waits.
+            // A leaked lease lasts for longer than anybody waits.
             (Profile::Leak, _) => 10_000,
-            // So many clients on one machine take turns: a renewal may be late, but not by a second.
+            // So many clients share one machine: a renewal may be late, but not by a second.
             (Profile::Crowd, _) => 2_000,
-            // What is lost is missed only by those who still believe when the replica has taken over.
+            // A loss is noticed only by holders that still rely on their lease when the replica has taken over.
             (Profile::Failover, _) => 3_000,
-            // Of a quorum's ttl 90 % must be left when the grant arrives.
+            // 90 % of a quorum's ttl must be left when the grant arrives.
             _ if store.is_quorum() => 800,
             _ => 400,
         };
-        // To be met with a lock and not in a queue, where its death would hold up everybody until its ticket lapses.
+        // A worker with a single task is to be hit while it holds a lock, not in a queue, where its death would delay
+        // everybody until its ticket lapses.
         let lonely = matches!(profile, Profile::Kill | Profile::Pause | Profile::All);
         let worker = |place: usize| Worker {
             tasks: if profile == Profile::Crowd {
-                // With twelve workers 60 in the crowd, and 54 quiet ones.
+                // With twelve workers: 60 clients in the crowd, and 54 quiet ones.
                 if place < workers.div_ceil(2) { 10 } else { 9 }
             } else if profile == Profile::Logs && place < workers.div_ceil(2) {
-                // A log that blocks holds up all of its process.
+                // A blocked log delays the whole process.
                 1
             } else if lonely && place < workers.div_ceil(2) {
                 1
@@ -126,7 +127,8 @@ impl Plan {
             number += 1;
             Series { plan, dice: Dice::fork(seed, number) }.every(every, make);
         };
-        // One in forty is whoever it is: who dies in a queue holds up the others until its ticket lapses, half a run long.
+        // One kill in forty hits any worker: a waiter that dies delays the others until its ticket lapses, half a run
+        // long.
         let kill = |dice: &mut Dice| (Fault::Kill, dice.below(places), 0, i64::from(dice.once_in(40)));
         let pause =
             |dice: &mut Dice| (Fault::Pause, dice.below(places), dice.between(ttl_ms / 2, ttl_ms * 3), 0);
@@ -140,8 +142,8 @@ impl Plan {
             Profile::Logs => series(&mut plan, 2_500, &pause),
             Profile::Kill => series(&mut plan, 200, &kill),
             Profile::Pause => series(&mut plan, 180, &pause),
-            // Often: most of what is lost on the way is found again, and no call's outcome stays unknown.
-            // Sessions are judged between the faults of their way only, and with TLS each fault costs new connections.
+            // Often: most of what is lost on the way is recovered, and then no call's outcome stays unknown. Sessions
+            // are judged only between the faults of their route, and with TLS each fault costs new connections.
             Profile::Net => {
                 let seldom = store == Store::Advisory || front == Front::Tls;
                 series(&mut plan, if seldom { 150 } else { 60 }, &net);
@@ -210,8 +212,8 @@ fn net(dice: &mut Dice) -> (Fault, u64, u64, i64) {
     }
 }
 
-/// How it ends is shuffled, so that a few have all kinds; for how long nothing comes to the replica before a crash, or an
-/// old primary serves beside the new one.
+/// The kinds are shuffled, so that a few fail-overs include all of them. Also chooses for how long nothing reaches the
+/// replica before a crash, or an old primary serves beside the new one.
 fn failover(dice: &mut Dice) -> (Fault, u64, u64, i64) {
     let part = dice.below(3);
     let lasts = dice.between(200, 800);
@@ -223,7 +225,7 @@ fn failover(dice: &mut Dice) -> (Fault, u64, u64, i64) {
     }
 }
 
-/// From a second to an hour, forwards or back, in seconds.
+/// A clock step from a second to an hour, forwards or back, in seconds.
 fn step(dice: &mut Dice) -> i64 {
     let seconds = [1, 5, 60, 600, 3_600][dice.below(5) as usize];
     if dice.once_in(2) { seconds } else { -seconds }

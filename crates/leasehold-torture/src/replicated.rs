@@ -1,4 +1,4 @@
-//! Stores whose servers have replicas that take their place: the steps of a fail-over, the same for all of them.
+//! Stores with replicas that take over: the steps of a fail-over, the same for all of them.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,8 @@ pub(crate) enum Replicated {
     Pair(Pair),
 }
 
-/// How long Redis waits for its replicas: so long that a slow one costs a call, and so short that a renewal comes in time.
+/// How long Redis waits for its replicas. A slower replica costs only that one call, and a renewal still comes in
+/// time.
 const WAIT_MS: u32 = 100;
 
 impl Replicated {
@@ -38,7 +39,7 @@ impl Replicated {
         })
     }
 
-    /// For people.
+    /// A description for people.
     pub(crate) fn configuration(&self, wait_replicas: u32) -> String {
         let servers = match self {
             Replicated::Sentinels(_) => "a Redis server with a replica and three sentinels",
@@ -65,7 +66,7 @@ impl Replicated {
         }
     }
 
-    /// Which part of the store a name is in: each part fails over by itself.
+    /// The part of the store a name is in; parts fail over independently.
     pub(crate) fn part_of(&self, name: &str) -> u64 {
         match self {
             Replicated::Cluster(cluster) => {
@@ -80,7 +81,7 @@ impl Replicated {
         if matches!(self, Replicated::Cluster(_)) { number % 3 } else { 0 }
     }
 
-    /// The server that is the primary of a part, and the one that follows it.
+    /// The primary of a part, and its replica.
     pub(crate) fn roles(&self, part: u64) -> io::Result<(usize, usize)> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.roles(),
@@ -89,7 +90,7 @@ impl Replicated {
         }
     }
 
-    /// Lets nothing come to a replica any more.
+    /// Cuts a replica off: nothing reaches it any more.
     pub(crate) fn cut(&self, replica: usize) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.cut(replica),
@@ -117,9 +118,9 @@ impl Replicated {
         }
     }
 
-    /// The replica takes the place of a primary that is dead or stands still: sentinels and clusters find that out by
-    /// themselves, unless they are told to do it at once; PostgreSQL has to be told, and an old primary that stands still is
-    /// killed then, as it must never serve again.
+    /// Lets the replica take the place of a dead or stopped primary. Sentinels and clusters notice that by themselves,
+    /// unless they are asked to do it at once; PostgreSQL has to be asked. There, a stopped old primary is killed
+    /// first, because it must never serve again.
     pub(crate) fn promote(&mut self, replica: usize, at_once: bool) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) if at_once => sentinels.switch(replica),
@@ -130,12 +131,12 @@ impl Replicated {
         }
     }
 
-    /// Whether an old primary that stood still serves again, before it learns that another has taken its place.
+    /// Whether an old primary that was stopped serves again before it learns that another has taken its place.
     pub(crate) fn has_two_primaries(&self) -> bool {
         !matches!(self, Replicated::Pair(_))
     }
 
-    /// Lets an old primary that stood still go on, beside the new one for about so long; it is a replica when this returns.
+    /// Continues a stopped old primary, beside the new one for about this long; it is a replica when this returns.
     pub(crate) fn go_on_beside(&self, old: usize, time: Duration) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.go_on_beside(old, time),
@@ -144,12 +145,12 @@ impl Replicated {
         }
     }
 
-    /// Whether a switch lets the old primary serve for a while beside the new one, and loses what it answers.
+    /// Whether a switch lets the old primary serve for a while beside the new one, and loses its answers.
     pub(crate) fn switches_in_disorder(&self) -> bool {
         matches!(self, Replicated::Sentinels(_))
     }
 
-    /// The replica takes the place of a primary that lives, and which is its replica, or stopped, when this returns.
+    /// Lets the replica take the place of a living primary, which is its replica, or stopped, when this returns.
     pub(crate) fn switch(&mut self, replica: usize) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.switch(replica),
@@ -162,7 +163,7 @@ impl Replicated {
         }
     }
 
-    /// An old primary that was killed comes back as a replica.
+    /// Brings a killed old primary back as a replica.
     pub(crate) fn come_back(&mut self, old: usize) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.come_back(old),
@@ -171,7 +172,7 @@ impl Replicated {
         }
     }
 
-    /// Waits until a replica has everything.
+    /// Waits until a replica has all data.
     pub(crate) fn wait_for_copy(&self, replica: usize) -> io::Result<()> {
         match self {
             Replicated::Sentinels(sentinels) => sentinels.wait_for_copy(replica),

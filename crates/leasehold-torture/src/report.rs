@@ -1,4 +1,4 @@
-//! What came of a run: one screen for people, and `report.json`.
+//! The report on a run: one screen for people, and `report.json`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::supervise::{Faults, Looks, Observed, Order};
 /// The name of its file in the directory of a run.
 pub const FILE: &str = "report.json";
 
-/// How many violations are told on the screen; all are in the file.
+/// How many violations are shown on the screen; all are in the file.
 const TOLD: usize = 3;
 
-/// From so many percent on others use too much of the machine for times to mean anything.
+/// From this many percent on, other processes use too much of the machine for times to be meaningful.
 const OTHERS: u64 = 30;
 
-/// Whether it is only a matter of how quickly something happened.
+/// Whether the invariant is only about how quickly something happened.
 fn is_of_time(invariant: Invariant) -> bool {
     matches!(
         invariant,
@@ -31,26 +31,26 @@ fn is_of_time(invariant: Invariant) -> bool {
     )
 }
 
-/// How it ended.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Everything that was promised was kept, and enough happened to show it.
+    /// Every promise was kept, and enough happened to prove it.
     Passed,
-    /// Too little happened to show anything.
+    /// Too little happened to prove anything.
     Vacuous,
     /// A promise was broken.
     Violated,
 }
 
-/// What came of a run.
+/// The report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// The plan follows from this.
+    /// The seed of its plan.
     pub seed: u64,
-    /// The store, and what is before it.
+    /// The store, and what is in front of it.
     pub store: String,
     /// The profile of faults.
     pub profile: Profile,
@@ -58,7 +58,7 @@ pub struct Report {
     pub configuration: String,
     /// What the store promises.
     pub promises: Promises,
-    /// How long leases lasted, in milliseconds.
+    /// The ttl of leases, in milliseconds.
     pub ttl_ms: u64,
     /// Worker processes at any time.
     pub workers: usize,
@@ -66,25 +66,25 @@ pub struct Report {
     pub processes: u32,
     /// How long they worked, in seconds.
     pub seconds: f64,
-    /// Workers that did not finish when they were told to.
+    /// Workers that did not finish when asked to.
     pub stuck: usize,
     /// The faults, by kind.
     pub faults: Faults,
-    /// What came of the sweeps and lists of the profile `many`.
+    /// The results of the sweeps and lists of the profile `many`.
     pub looks: Looks,
-    /// What the histories show.
+    /// The figures from the histories.
     pub figures: Figures,
-    /// What must have happened for the run to show anything.
+    /// What must have happened for the run to prove anything.
     pub floors: Vec<Floor>,
-    /// The part of the processor time in use that was that of processes which have nothing to do with the run, in percent.
+    /// The share of the used processor time that went to unrelated processes, in percent.
     pub others: u64,
     /// How often each invariant was broken.
     pub broken: BTreeMap<String, usize>,
-    /// How often each bound of time was broken on a machine that others used too much: these count for nothing.
+    /// How often each time bound was broken on a machine that others used too much: these do not count.
     pub excused: BTreeMap<String, usize>,
-    /// All that was broken.
+    /// All violations.
     pub violations: Vec<Violation>,
-    /// Where everything is.
+    /// The directory of the run.
     pub directory: PathBuf,
 }
 
@@ -109,7 +109,7 @@ impl Report {
             list.insert("slow looks".into(), seen.looks.failed.len());
         }
         if seen.stuck > 0 {
-            // Everything was healed by then: whoever cannot give back what it holds hangs.
+            // All faults were undone by then: a worker that cannot give back its locks hangs.
             broken.insert("stuck workers".into(), seen.stuck);
         }
         let outcome = match (broken.is_empty(), floors.iter().all(Floor::is_met)) {
@@ -146,7 +146,7 @@ impl Report {
     }
 }
 
-/// As many digits as one reads.
+/// With a readable number of digits.
 fn ms(nanos: u64) -> String {
     format!("{:.1} ms", nanos as f64 / 1e6)
 }

@@ -1,8 +1,8 @@
-//! What the locks protect: a process of its own with two tables, a fenced one that rejects what is stale, and an
-//! unfenced one that shows what would have been corrupted.
+//! What the locks protect: a separate process with two tables. The fenced table rejects stale writes; the unfenced one
+//! shows what would have been corrupted.
 //!
-//! It speaks over a Unix socket: a request is 40 bytes, its answer 1. Only names that are held exclusively are
-//! written to, because fences do not order those who are inside together.
+//! It uses a Unix socket: a request is 40 bytes, its answer 1. Only exclusively held names are written to, because
+//! fences do not order holders that share a lock.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -27,13 +27,13 @@ const REQUEST: usize = 40;
 enum Verb {
     /// Writes to the fenced table.
     Write,
-    /// Begins what only one may do at a time, in the unfenced table.
+    /// Begins work in the unfenced table that only one may do at a time.
     Enter,
     /// Ends it.
     Leave,
 }
 
-/// Who does it, with what.
+/// The holder that acts, with its fence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holder {
     pub(crate) name: u16,
@@ -53,12 +53,12 @@ impl Client {
         tokio::net::UnixStream::connect(socket).await.map(Client)
     }
 
-    /// Writes to the fenced table; whether it was taken.
+    /// Writes to the fenced table; returns whether the write was accepted.
     pub(crate) async fn write(&mut self, holder: Holder) -> io::Result<bool> {
         self.ask(Verb::Write, holder).await
     }
 
-    /// Begins what only one may do at a time, looking at nothing.
+    /// Begins work that only one may do at a time, without any check.
     pub(crate) async fn enter(&mut self, holder: Holder) -> io::Result<()> {
         self.ask(Verb::Enter, holder).await.map(drop)
     }
@@ -107,7 +107,7 @@ fn decode(bytes: &[u8; REQUEST]) -> Option<(Verb, Holder)> {
     Some((verb, holder))
 }
 
-/// Whether stale writes are taken: a planted defect.
+/// Whether stale writes are accepted: a planted defect.
 fn takes_stale() -> bool {
     #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::ResourceTakesStale);
@@ -115,7 +115,7 @@ fn takes_stale() -> bool {
     false
 }
 
-/// Both tables; their order is that of the history.
+/// Both tables; the order of their changes is that of the history.
 struct Tables {
     highest: HashMap<u16, u64>,
     log: Log,
@@ -152,7 +152,7 @@ impl Tables {
     }
 }
 
-/// Serves until its input ends, which it does with its parent.
+/// Serves until its input ends, together with its parent.
 pub(crate) fn serve(socket: &Path, history: &Path) -> io::Result<()> {
     let log = Log::append(history)?;
     let listener = UnixListener::bind(socket)?;
@@ -169,7 +169,7 @@ pub(crate) fn serve(socket: &Path, history: &Path) -> io::Result<()> {
 }
 
 fn converse(mut client: UnixStream, tables: &Mutex<Tables>) {
-    // What it has begun and not ended: when its process dies, that has ended too.
+    // Work it has begun and not ended: if its process dies, that work has ended too.
     let mut inside: Vec<Holder> = Vec::new();
     let mut bytes = [0; REQUEST];
     while client.read_exact(&mut bytes).is_ok() {

@@ -1,11 +1,12 @@
 //! The processes of a run, and how they are started.
 //!
 //! The supervisor starts its own program again, as `PROGRAM torture process`, and writes what the process is to do, a
-//! [`Part`] as JSON, to its standard input, as the first line. Not among the arguments: everybody on the machine can read
-//! those, and a URL may hold a password. So a program that tortures has to answer to these arguments:
+//! `Part` as JSON, to its standard input as the first line. Not as arguments: everybody on the machine can read
+//! those, and a URL may contain a password. So a program that tortures has to handle these arguments:
 //!
 //! - `leasehold` has a hidden subcommand, which calls [`play`];
-//! - a test or an example that uses this crate calls [`play_if_asked`] before anything else, and ends if it gets a code.
+//! - a test or an example that uses this crate calls [`play_if_asked`] before anything else, and ends if it gets a
+//!   code.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -26,11 +27,11 @@ const ARGUMENTS: [&str; 2] = ["torture", "process"];
 pub(crate) enum Role {
     /// Takes locks.
     Worker(worker::Task),
-    /// What the locks protect.
+    /// The resource that the locks protect.
     Resource { socket: PathBuf, history: PathBuf },
     /// A lock server.
     Server { store: String, port: u16 },
-    /// Looks at the store at rest.
+    /// Checks the store at rest.
     Rest(rest::Rest),
     /// Sweeps the store and lists its names all the time.
     Looker(many::Looker),
@@ -43,7 +44,7 @@ struct Part {
     role: Role,
 }
 
-/// Plays the part that standard input names, and says how it ended.
+/// Plays the part that standard input names, and returns the exit code.
 pub fn play() -> ExitCode {
     let mut line = String::new();
     // The rest of the input belongs to the role.
@@ -52,7 +53,7 @@ pub fn play() -> ExitCode {
         eprintln!("`torture process` is for processes that `leasehold torture` starts");
         return ExitCode::from(64);
     };
-    // Also when it stands still while its parent is killed.
+    // Also if it is stopped while its parent is killed.
     let bound = set_parent_process_death_signal(Some(Signal::KILL));
     let orphan = getppid().is_none_or(|pid| pid.as_raw_nonzero().get().unsigned_abs() != parent);
     if bound.is_err() || orphan {
@@ -79,12 +80,12 @@ pub fn play_if_asked() -> Option<ExitCode> {
     std::env::args().skip(1).eq(ARGUMENTS).then(play)
 }
 
-/// What a process finds around itself.
+/// The surroundings of a process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Around {
     /// Variables of its environment.
     pub(crate) environment: Vec<(String, String)>,
-    /// The start of the command line that leads to where it runs.
+    /// The start of the command line that enters its mount namespace.
     pub(crate) entered: Vec<String>,
 }
 
@@ -104,7 +105,7 @@ pub(crate) fn start(role: Role, errors: Stdio, around: &Around) -> io::Result<Ch
         .process_group(0)
         .spawn()?;
     if let Some(input) = &mut child.stdin {
-        // A process that ends before it has read this is noticed by its end.
+        // If the process ends before it has read this, its end is noticed.
         let _ = input.write_all(part.as_bytes());
     }
     Ok(child)

@@ -1,11 +1,12 @@
-//! A disk that can be filled: a small one in memory, in a mount namespace of its own, which is gone with its keeper.
+//! A disk that can be filled: a small one in memory, in a separate mount namespace, which is gone with its keeper
+//! process.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Enough for a store, little enough to be filled at once.
+/// Enough for a store, and little enough to be filled quickly.
 const SIZE: &str = "size=16m";
 
 /// Mounts it, says so, and keeps it until its input ends.
@@ -20,7 +21,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Makes one at a directory. Only root can.
+    /// Makes one at a directory. Needs root.
     pub(crate) fn new(directory: &Path) -> io::Result<Self> {
         std::fs::create_dir(directory)?;
         let mut unshare = Command::new("setpriv");
@@ -45,7 +46,7 @@ impl Room {
         }
     }
 
-    /// The start of a command line that runs a program where it is seen.
+    /// The start of a command line that runs a program where the disk is visible.
     pub(crate) fn entered(&self) -> Vec<String> {
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.keeper.id());
         vec!["nsenter".into(), namespace, "--".into()]
@@ -56,7 +57,7 @@ impl Room {
         Path::new(&format!("/proc/{}/root", self.keeper.id())).join(inside).join("filler")
     }
 
-    /// Fills it, to the last byte; whether it is full.
+    /// Fills it to the last byte; returns whether it is full.
     pub(crate) fn fill(&self) -> io::Result<bool> {
         let mut file = File::create(self.filler())?;
         for size in [64 * 1024, 4096, 1] {

@@ -1,4 +1,4 @@
-//! The stores that can be tortured, what can be before them, and the profiles of faults that each of them can be tortured with.
+//! The stores that can be tortured, what can be in front of them, and the fault profiles that suit each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ macro_rules! named {
             /// All of them.
             pub const ALL: &[$name] = &[$($name::$variant),+];
 
-            /// As it is typed.
+            /// As typed on the command line.
             pub const fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text,)+ }
             }
@@ -40,9 +40,9 @@ macro_rules! named {
 }
 
 named! {
-    /// A throw-away store.
+    /// A temporary store.
     Store("store") {
-        /// A lock server that keeps everything in memory: `memory:` is one process's own.
+        /// A lock server that keeps everything in memory, because `memory:` is private to one process.
         Memory = "memory",
         /// A SQLite file.
         Sqlite = "sqlite",
@@ -68,50 +68,50 @@ named! {
 }
 
 named! {
-    /// What clients meet before the store.
+    /// What clients go through to reach the store.
     Front("front") {
-        /// Nothing: they reach the store itself.
+        /// Nothing: they reach the store directly.
         None = "none",
-        /// A lock server; of a quorum, one before each node.
+        /// A lock server; with a quorum, one in front of each node.
         Server = "server",
-        /// Two lock servers before one store. Half of the clients use the one, half the other.
+        /// Two lock servers in front of one store, each used by half of the clients.
         TwoServers = "two-servers",
-        /// PgBouncer: in session mode before session locks, else in transaction mode.
+        /// PgBouncer: in session mode for session locks, otherwise in transaction mode.
         PgBouncer = "pgbouncer",
-        /// TLS, with an authority of its own.
+        /// TLS, with its own certificate authority.
         Tls = "tls",
     }
 }
 
 named! {
-    /// Which faults there are.
+    /// The kinds of faults.
     Profile("profile") {
         /// None.
         Calm = "calm",
         /// Workers are killed.
         Kill = "kill",
-        /// Workers stand still for longer than they may.
+        /// Workers are stopped for longer than they may be.
         Pause = "pause",
         /// The network delays, resets, swallows and holds back.
         Net = "net",
-        /// The store is killed and started again, or stands still.
+        /// The store is killed and restarted, or stopped for a while.
         Restart = "restart",
         /// Wall clocks step.
         Clock = "clock",
-        /// Calls are given up half-way.
+        /// Calls are cancelled half-way.
         Cancel = "cancel",
-        /// Leases last long and are held for moments, calls are given up half-way and packets are late: a second after the
-        /// end nothing is left.
+        /// Leases last long and are held for moments, calls are cancelled half-way and packets are late: a second
+        /// after the end nothing is left.
         Leak = "leak",
-        /// There is no more room: on the disk, in memory, for open files.
+        /// A resource runs out: the disk, memory, open files.
         Resources = "resources",
-        /// Sixty clients after one name that is stuck and then hot, beside fifty that have names of their own.
+        /// Sixty clients want one name that is stuck and then hot, beside fifty that have names of their own.
         Crowd = "crowd",
-        /// The logs of some workers panic, those of others block; now and then workers stand still.
+        /// The logs of some workers panic, those of others block; now and then workers are stopped.
         Logs = "logs",
-        /// The store is full of names at rest and of what others keep there, packets are late, and somebody sweeps and lists.
+        /// The store is full of idle names and other programs' data, packets are late, and a process sweeps and lists.
         Many = "many",
-        /// Replicas take the places of primaries that are killed, stand still, or are told to let them.
+        /// Replicas take the places of primaries that are killed, stopped, or asked to let them.
         Failover = "failover",
         /// Kill, pause, net, restart and cancel together.
         All = "all",
@@ -126,13 +126,13 @@ impl Store {
         let store = leasehold::stores().into_iter().find(|store| store.schemes.iter().any(&is))?;
         match store.info.scheme {
             "rediss" => Some(Store::Redis),
-            // One process's own.
+            // Private to one process.
             "memory" => None,
             scheme => scheme.parse().ok(),
         }
     }
 
-    /// Whether there is a server, which clients reach by the network.
+    /// Whether there is a server that clients reach over the network.
     pub const fn has_server(self) -> bool {
         !matches!(self, Store::Sqlite | Store::File)
     }
@@ -142,7 +142,7 @@ impl Store {
         matches!(self, Store::Quorum | Store::MixedQuorum)
     }
 
-    /// Whether what was answered is still there after the server was killed.
+    /// Whether answers survive a kill of the server.
     pub const fn survives_restart(self) -> bool {
         !matches!(self, Store::Memory)
     }
@@ -158,20 +158,18 @@ impl Store {
         matches!(self, Store::Sentinel | Store::Cluster | Store::Postgres)
     }
 
-    /// Whether its servers are found by other servers, so that nothing can be put in between.
+    /// Whether other servers announce its servers to clients, so that no proxy can be put in between.
     pub const fn is_found_by_others(self) -> bool {
         matches!(self, Store::Sentinel | Store::Cluster)
     }
 }
 
 impl Front {
-    /// Why it cannot be before this store, if it cannot. `owned`: it is a throw-away store.
+    /// Why it cannot be in front of this store, if it cannot. `owned`: it is a temporary store.
     pub fn refuses(self, store: Store, owned: bool) -> Option<&'static str> {
         match (self, store) {
             (Front::None, _) => None,
-            _ if !owned => {
-                Some("it is put before a throw-away store, and --url names one that is somebody's")
-            }
+            _ if !owned => Some("it needs a throw-away store; leave out `--url`"),
             (Front::Server, Store::Redis | Store::Quorum | Store::Postgres) => None,
             (Front::TwoServers, Store::Redis | Store::Postgres) => None,
             (Front::PgBouncer, Store::Postgres | Store::Advisory) => None,
@@ -193,7 +191,7 @@ impl Front {
         matches!(self, Front::Server | Front::TwoServers)
     }
 
-    /// A store with this before it, as histories and reports have it: `redis`, `redis/two-servers`.
+    /// A store with this in front of it, as in histories and reports: `redis`, `redis/two-servers`.
     pub fn before(self, store: Store) -> String {
         match self {
             Front::None => store.to_string(),
@@ -203,7 +201,7 @@ impl Front {
 }
 
 impl Profile {
-    /// Why this store cannot be tortured with it, if it cannot. `owned`: it is a throw-away store.
+    /// Why this store cannot be tortured with it, if it cannot. `owned`: it is a temporary store.
     pub fn refuses(self, store: Store, owned: bool) -> Option<&'static str> {
         match self {
             Profile::Net if !store.has_server() => Some("nobody reaches this store by the network"),
@@ -222,7 +220,7 @@ impl Profile {
             | Profile::Failover
                 if !owned =>
             {
-                Some("it takes a store of its own, and --url names one that is somebody's")
+                Some("it needs a throw-away store; leave out `--url`")
             }
             Profile::Failover if !store.fails_over() => {
                 Some("no replica takes over here; redis-sentinel, redis-cluster and postgres have one")
@@ -236,12 +234,12 @@ impl Profile {
         }
     }
 
-    /// Whether workers give up calls half-way.
+    /// Whether workers cancel calls half-way.
     pub const fn cancels(self) -> bool {
         matches!(self, Profile::Cancel | Profile::Leak | Profile::All)
     }
 
-    /// Whether nothing of it keeps a client that runs from renewing its guards.
+    /// Whether none of its faults keeps a running client from renewing its guards.
     pub const fn keeps(self) -> bool {
         matches!(self, Profile::Crowd | Profile::Logs)
     }

@@ -1,8 +1,8 @@
-//! The bug zoo: which planted defect which check must see.
+//! The bug zoo: which planted defect each check must see.
 //!
-//! A check that sees nothing is worth nothing. Each defect is planted alone, and seeds are simulated, or a real store is
-//! tortured if the defect is in that, until the check that is named beside it says so; other checks may see it too, but
-//! do not count.
+//! A check that sees nothing is worth nothing. Each defect is planted alone. Then seeds are simulated, or a real store
+//! is tortured if the defect is in the store, until the check named beside the defect sees it. Other checks may see it
+//! too, but do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,22 +22,22 @@ pub mod live;
 /// A defect and the check that must see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Exhibit {
-    /// What is planted.
+    /// The planted defect.
     pub bug: Bug,
-    /// What must be found broken.
+    /// The invariant that must be found broken.
     pub caught_by: Invariant,
-    /// It must be found by clients of the lock server.
+    /// Whether clients of the lock server must show it.
     pub through_server: bool,
 }
 
 /// How a defect was seen.
 #[derive(Debug)]
 pub struct Hunt {
-    /// The first seed that showed it by the check that is named.
+    /// The first seed in which the named check saw it.
     pub seed: Option<u64>,
     /// How long that took.
     pub took: Duration,
-    /// What else was found broken meanwhile.
+    /// Other invariants found broken meanwhile.
     pub also: BTreeSet<Invariant>,
 }
 
@@ -49,7 +49,7 @@ const fn through_server(bug: Bug, caught_by: Invariant) -> Exhibit {
     Exhibit { bug, caught_by, through_server: true }
 }
 
-/// Those that the simulation shows.
+/// The defects that the simulation shows.
 pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::ReleaseWithoutId, Invariant::I5),
     exhibit(Bug::RenewWithoutId, Invariant::I1),
@@ -85,7 +85,7 @@ pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::LeftNotCapped, Invariant::I7),
     exhibit(Bug::RevokedRenewed, Invariant::I6),
     exhibit(Bug::SessionEndNotTold, Invariant::I1),
-    // What is wrong in waiting and giving back shows in the server as well, which drives the same loops.
+    // Defects in waiting and giving back show in the server as well, which drives the same loops.
     through_server(Bug::TicketsNeverLapse, Invariant::J7),
     through_server(Bug::QueueIgnored, Invariant::J4),
     through_server(Bug::NobodyWoken, Invariant::J1),
@@ -98,8 +98,8 @@ pub const ZOO: &[Exhibit] = &[
     through_server(Bug::ServerKeepsVanished, Invariant::J2),
 ];
 
-/// Plants the defect and simulates seeds, so many at most and on so many threads, until its check sees it. The seed that is
-/// found is the first of all that show it, however many threads there are.
+/// Plants the defect and simulates seeds, at most this many and on this many threads, until its check sees it. The
+/// seed found is the first that shows it, however many threads there are.
 pub fn hunt(exhibit: Exhibit, seeds: u64, threads: usize) -> Hunt {
     let begun = Instant::now();
     plant(Some(exhibit.bug));

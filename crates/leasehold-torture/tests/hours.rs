@@ -1,7 +1,7 @@
-//! Hours of torture in seconds: residents take and give back some hundred locks. Nothing grows, and each planted leak is
-//! seen.
+//! Hours of torture in seconds: residents (long-lived workers) take and give back some hundred locks. Nothing grows,
+//! and each planted leak is seen.
 //!
-//! A binary without the usual harness, because its processes are itself.
+//! A binary without the usual harness, because it starts itself as its processes.
 
 use std::io;
 use std::process::{Command, ExitCode, Stdio};
@@ -15,7 +15,7 @@ use leasehold_torture::roles;
 use leasehold_torture::store::{Profile, Store};
 use leasehold_torture::zoo::leaks::{LEAKS, Leak};
 
-/// The word with which this binary starts itself, to run with a leak.
+/// The argument with which this binary starts itself, to run with a leak.
 const LEAKING: &str = "--leaking";
 
 /// Acquires of a run.
@@ -75,7 +75,7 @@ fn ensure(is_so: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
     if is_so { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Residents alone, in a directory that is removed.
+/// Runs residents alone, in a directory that is removed.
 fn residents(store: Store, seed: u64) -> io::Result<Report> {
     let directory = tempfile::tempdir()?;
     let mut hours = Hours::new(store, directory.path().join("run"));
@@ -92,7 +92,7 @@ fn nothing_grows(store: Store, seed: u64) -> Result<(), String> {
     ensure(measured("memory") && measured("descriptors") && measured(kept), || report.to_string())
 }
 
-/// Each in a process that has the leak with all that it starts, at the same time.
+/// Runs all leaks at the same time, each in a process that has the leak, as do all processes it starts.
 fn every_leak_is_seen(seed: u64) -> Result<(), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let start = |leak: &'static Leak| {
@@ -112,7 +112,7 @@ fn every_leak_is_seen(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// As that process: whether the leak was seen.
+/// The code of that process. Returns whether the leak was seen.
 fn leaking(name: &str, seed: u64) -> ExitCode {
     let seen = |leak: &Leak, report: &Report| {
         report.growth.iter().any(|growth| growth.grows && growth.what.ends_with(leak.grows))

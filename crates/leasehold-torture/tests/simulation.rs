@@ -3,8 +3,8 @@
 use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 
-/// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` and `make sim` try thousands, with
-/// optimisation.
+/// How many seeds: some, or as many as the variable `LEASEHOLD_SEEDS` says. `make zoo` and `make sim` try thousands,
+/// with optimisation.
 fn seeds() -> u64 {
     let set = std::env::var("LEASEHOLD_SEEDS").ok();
     set.map_or(250, |seeds| seeds.parse().expect("LEASEHOLD_SEEDS is a number"))
@@ -20,7 +20,7 @@ fn nothing_is_broken_and_everything_that_can_happen_does() {
     assert_eq!(report.counts.missing(), [], "{report}");
 }
 
-/// Seeds that no run has tried before: what is red here is a defect.
+/// Seeds that no run has tried before: a failure here is a defect.
 #[test]
 fn fresh_seeds_break_nothing_either() {
     const FRESH: u64 = 60;
@@ -41,7 +41,7 @@ fn the_same_seed_gives_the_same_history() {
     };
     let mut first = simulate(0);
     for seed in 0..40 {
-        // Also on another thread, with other seeds before it.
+        // Also on another thread, after other seeds.
         let again = std::thread::spawn(move || {
             simulate(seed + 1);
             simulate(seed)

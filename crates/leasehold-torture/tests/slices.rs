@@ -1,8 +1,9 @@
 //! Short slices of torture: a few seconds of one profile on each kind of store, one after the other.
 //!
-//! A binary without the usual harness, because its processes are itself. `make torture` has the long runs. A slice goes
-//! on, round after round, until everything has happened that it must have met to show anything: a machine that builds
-//! and tests at the same time needs more rounds. The seed is another one each time, unless the variable `SEED` says which.
+//! A binary without the usual harness, because it starts itself as its processes. `make torture` has the long runs. A
+//! slice continues, round after round, until everything has happened that is needed to prove anything: a machine that
+//! builds and tests at the same time needs more rounds. The seed is a new one each time, unless the variable `SEED`
+//! sets it.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use leasehold_torture::roles;
 use leasehold_torture::store::{Front, Profile, Store};
 use leasehold_torture::supervise::Order;
 
-/// No round is begun after this: a machine that has shown too little by then shows nothing.
+/// No round starts after this: a machine that has shown too little by then proves nothing.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// What is run.
+/// One slice.
 struct Slice {
     name: &'static str,
     store: Store,
@@ -35,7 +36,7 @@ const fn behind(front: Front, slice: Slice) -> Slice {
     Slice { front, ..slice }
 }
 
-// After a restart, and in `all`, those who waited hold up the others for up to ten seconds: a round must last longer.
+// After a restart, and in `all`, dead waiters delay the others for up to ten seconds: a round must last longer.
 const SLICES: [Slice; 9] = [
     slice("sqlite_breaks_nothing_while_workers_are_killed", Store::Sqlite, Profile::Kill, 5),
     slice("redis_breaks_nothing_while_workers_stand_still", Store::Redis, Profile::Pause, 5),
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Rounds of the slice until all its floors are met, by all rounds together; how many.
+/// Runs rounds of the slice until all rounds together meet its floors; returns how many.
 fn run(slice: &Slice, seed: u64) -> Result<u64, String> {
     let started = Instant::now();
     let mut floors: Vec<Floor> = Vec::new();
@@ -101,7 +102,7 @@ fn run(slice: &Slice, seed: u64) -> Result<u64, String> {
         order.seed = seed + round - 1;
         let report = order.run().map_err(|error| error.to_string())?;
         if report.outcome == Outcome::Violated {
-            // Whoever looks into it needs the histories.
+            // Keep the histories for the investigation.
             let kept = directory.keep();
             return Err(format!("{report}the histories are in {}", kept.display()));
         }

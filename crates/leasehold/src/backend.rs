@@ -1,4 +1,4 @@
-//! The contract between the library and a store: the trait [`Backend`] and the plain data it speaks.
+//! The contract between the library and a store: the [`Backend`] trait and the plain data it takes and returns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,80 +11,80 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// A store of locks.
+/// A store that keeps locks.
 ///
-/// A backend makes **single attempts**: it does not retry, sleep or renew. Waiting, renewing and
-/// cancelling exist once, above it. Every method is one atomic step on the store. There are no
-/// default methods, so that a wrapper cannot forget one. See `docs/adding-a-backend.md` for how to
-/// write one, and [`conformance`](crate::conformance) for a test of each promise.
+/// A backend makes **single attempts**: it does not retry, sleep or renew. The loops that wait, renew and cancel exist
+/// once, above the backend. Every method is one atomic step on the store. There are no default methods, so that a
+/// wrapper cannot forget one. `docs/adding-a-backend.md` explains how to write a backend, and
+/// [`conformance`](crate::conformance) has a test for each promise.
 ///
 /// # Promises
 ///
-/// 1. A claim is granted only while compatible with every live lease of its name, and only if
-///    nobody is queued before it who could not enter together with it. An attempt that does not
-///    queue neither overtakes a queue nor joins one.
-/// 2. While its lease lives, the same claim again gives the same grant, with the time that is
-///    *left*: a repeat does not re-arm it, is never a second grant and never blocked by itself.
-/// 3. A lease whose ttl has passed is gone at `now >= expires`, by one predicate in one place.
-///    Renewing it says [`Gone`] for ever, even if nobody took the name.
-/// 4. Renew and release act only if name, id and, where given, fence and owner match, atomically,
-///    however late they arrive. Renew sets `max(old expiry, now + ttl)`; shortening is explicit,
-///    names the lease's renewal count, and does nothing if that has moved.
-/// 5. Fences of one name strictly increase from grant to grant. Above [`Fence::MAX`] there is an
-///    error and no grant. No holder can raise them by more than a day ahead of the store's clock.
-/// 6. No lost wake-ups: interest is registered before the queued attempt is sent. `wait` may
-///    resolve early, and resolves when its channel breaks or comes back.
+/// 1. A claim is granted only while it is compatible with every live lease of its name, and only if every claim queued
+///    before it could enter together with it. An attempt that does not queue neither overtakes a queue nor joins one.
+/// 2. While a claim's lease lives, the same claim again gets the same grant, with the time that is *left*. A repeat
+///    does not restart the ttl, never gives a second grant, and is never blocked by its own lease.
+/// 3. A lease whose ttl has passed is gone at `now >= expires`, by one predicate in one place. Renewing it answers
+///    [`Gone`] for ever, even if no other client took the name.
+/// 4. Renew and release act only if name, id and, where given, fence and owner match. They check and act atomically,
+///    however late they arrive. Renew sets `max(old expiry, now + ttl)`. Shortening is explicit: it names the lease's
+///    renewal count, and does nothing if that count has moved.
+/// 5. Fences of one name strictly increase from grant to grant. Above [`Fence::MAX`] the store returns an error and
+///    grants nothing. No holder can raise them by more than a day ahead of the store's clock.
+/// 6. No wake-up is lost: a waiter registers its interest before it sends the queued attempt. `wait` may resolve
+///    early, and it resolves when its channel breaks or comes back.
 /// 7. Durations decide, not timestamps. [`Grant::left`] was measured no earlier than
 ///    [`Grant::waited`] after the call; stores round up, clients round down.
-/// 8. A release sent while an attempt of that id is unanswered says so, and the store refuses that
-///    id for max(ttl, [`SPENT_FOR`]): a late duplicate never becomes a ghost holder. A repeat after
-///    a lost answer says so too; the lease remembers, and its id is refused likewise however it ends.
-/// 9. A release with a nonce acts only if no newer attempt with that id has arrived. Only an
-///    attempt's first call sets the nonce; later calls with an old one are
-///    [`Gone::Superseded`] and change nothing.
+/// 8. A release that is sent while an attempt of that id is unanswered says so, and the store refuses that id for
+///    max(ttl, [`SPENT_FOR`]), so that a late duplicate never becomes a ghost holder. A repeat after a lost answer
+///    says so too: the lease remembers it, and the store refuses its id in the same way, however the lease ends.
+/// 9. A release with a nonce acts only if no newer attempt with that id has arrived. Only an attempt's first call sets
+///    the nonce. Later calls with an old nonce get [`Gone::Superseded`] and change nothing.
 /// 10. A broken store is an `Err`, never [`Attempt::Busy`], and nothing is granted that was not
 ///     stored.
 ///
 /// # Cancel safety
 ///
-/// Any of these futures may be dropped at any time. The effect of a dropped call is unknown; the
-/// caller settles it with a release that says so (promise 8). A dropped `wait` loses nothing.
+/// Any of these futures may be dropped at any time. The effect of a dropped call is unknown; the caller settles it
+/// with a release that says so (promise 8). Dropping `wait` loses nothing.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// What this store is and can do. Constant, no I/O.
+    /// What this store is and can do. The answer is constant and needs no I/O.
     fn info(&self) -> Info;
 
-    /// One atomic attempt. With [`Claim::queue`] a claim that cannot be granted joins the queue of
-    /// its name, or refreshes its place there.
+    /// Makes one atomic attempt. With [`Claim::queue`], a claim that cannot be granted joins the queue of its name, or
+    /// refreshes its place there.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt>;
 
-    /// Waits, after a queued [`Attempt::Busy`], until another attempt makes sense. A hint.
-    /// Stores that cannot push stay pending. With [`Info::keeps_places`] the claim's place in the queue is kept
-    /// for as long as this is pending; dropped and not called again, it lapses like any other. With
-    /// [`Info::tells_loss`] it waits, for a claim that holds a lease, until that is over.
+    /// Waits, after a queued [`Attempt::Busy`], until another attempt makes sense. The wake-up is only a hint.
+    ///
+    /// In a store that cannot push, this stays pending. With [`Info::keeps_places`] the store keeps the claim's place
+    /// in the queue while this is pending; if the future is dropped and not called again, the place lapses like any
+    /// other. With [`Info::tells_loss`], and for a claim that holds a lease, this waits until that lease is over.
     async fn wait(&self, claim: &Claim) -> Result<Wake>;
 
-    /// Renews leases: one answer each, in the order asked.
+    /// Renews leases and returns one answer for each, in the order of the request.
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>>;
 
     /// Ends a lease, or gives up a place in the queue.
     async fn release(&self, lease: &Release) -> Result<Released>;
 
-    /// Refuses all renewals of the name's leases from here on, so that it passes on when they
-    /// expire; with `now` frees it at once and relies on fences to stop the old holders. With `only` it meets
-    /// the lease that has this fence and no other: if there is none by now, it counts none and changes nothing.
+    /// Refuses all later renewals of the name's leases, so that the name becomes free when they expire.
+    ///
+    /// With `now` it frees the name at once and relies on fences to stop the old holders. With `only` it affects just
+    /// the lease that has this fence: if that lease is gone, nothing changes and the count is zero.
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked>;
 
-    /// Looks without changing anything. By this a wait that has come to its limit also learns whether a store that
-    /// has said nothing for a while is still there: it asks the store, and does not answer from memory.
+    /// Reads without changing anything. It asks the store and never answers from memory, because a wait that has
+    /// reached its limit uses it to learn whether a silent store is still there.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
-    /// Drops what has expired. Never needed for correctness. A store with many names may stop after a while, and go on from
-    /// there when it is called again.
+    /// Drops what has expired. Correctness never needs it. In a store with many names one call may stop after a while;
+    /// the next call goes on from there.
     async fn sweep(&self) -> Result<Swept>;
 }
 
-/// How long a spent id is refused at least (promise 8): longer than a request can be on its way.
+/// The shortest time for which a spent id is refused (promise 8): longer than a request can be in transit.
 pub const SPENT_FOR: Duration = Duration::from_secs(60);
 
 /// How a lease shares its name with others.
@@ -92,9 +92,9 @@ pub const SPENT_FOR: Duration = Duration::from_secs(60);
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Mode {
-    /// Alone: a mutex, or the write side of a reader-writer lock.
+    /// One holder alone: a mutex, or the write side of a reader-writer lock.
     Exclusive,
-    /// Together with others that are shared.
+    /// Together with other shared leases.
     Shared,
     /// One of `limit` permits of a semaphore.
     Permit {
@@ -104,8 +104,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether both can be used on one name: {Exclusive, Shared} are one kind, permits of one
-    /// limit another.
+    /// Whether both modes can be used on one name. Exclusive and Shared are one kind; permits with the same limit are
+    /// another.
     pub fn is_same_kind(self, other: Mode) -> bool {
         match (self, other) {
             (Mode::Permit { limit: a }, Mode::Permit { limit: b }) => a == b,
@@ -114,7 +114,7 @@ impl Mode {
         }
     }
 
-    /// The [`ErrorKind::Mismatch`] of two kinds on one name.
+    /// The [`ErrorKind::Mismatch`] error for two kinds on one name.
     pub(crate) fn mismatch(self, other: Mode) -> Error {
         let message = match (self, other) {
             (Mode::Permit { limit }, Mode::Permit { limit: other }) => {
@@ -147,15 +147,15 @@ pub struct Claim {
     pub name: Name,
     /// The id the lease will have. New for every acquisition.
     pub id: LeaseId,
-    /// How to share it.
+    /// How to share the name.
     pub mode: Mode,
     /// How long the lease lasts unless renewed.
     pub ttl: Duration,
-    /// Who asks: a label for people.
+    /// A label that tells people which client asks.
     pub owner: Arc<str>,
-    /// Whatever the caller wants to be seen with the lease.
+    /// Text of the caller's choice that is shown with the lease.
     pub metadata: Option<Arc<str>>,
-    /// Join the queue, or keep a place in it, for this long. `None`: neither.
+    /// Join the queue, or keep a place in it, for this long. `None` does neither.
     pub queue: Option<Duration>,
     /// An earlier attempt with this id got no answer (promise 8).
     pub repeat: bool,
@@ -182,7 +182,7 @@ impl Claim {
         }
     }
 
-    /// The same claim, queued for this long at a time.
+    /// The same claim, which also queues and keeps its place for this long.
     #[must_use]
     pub fn queued(mut self, ticket_ttl: Duration) -> Self {
         self.queue = Some(ticket_ttl);
@@ -194,9 +194,9 @@ impl Claim {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Attempt {
-    /// The lease is held.
+    /// The claim was granted.
     Granted(Grant),
-    /// Somebody else is in the way.
+    /// Another client is in the way.
     Busy(Busy),
     /// This id will never be granted: it was given up, or a newer attempt took it over.
     Gone(Gone),
@@ -208,17 +208,17 @@ pub enum Attempt {
 pub struct Grant {
     /// The fencing token; [`Fence::UNFENCED`] where the store has none.
     pub fence: Fence,
-    /// The mode it is held in; not what was claimed if it was downgraded since.
+    /// The mode in which it is held; after a downgrade, not the claimed one.
     pub mode: Mode,
-    /// How long it lasts from when this was measured. `None`: as long as the session.
+    /// How long it lasts from the moment of measurement. `None`: as long as the session.
     pub left: Option<Duration>,
-    /// How long after the call `left` was measured, at least; where the store itself waited.
+    /// The least time between the call and the measurement of `left`; above zero where the store itself waited.
     pub waited: Duration,
-    /// How often it was renewed: what a shortening renewal must name (promise 4).
+    /// How often it was renewed. A renewal that shortens must name this count (promise 4).
     pub renewals: u64,
     /// When it was granted, milliseconds since 1970 by the store's wall clock: for display.
     pub acquired_at_ms: u64,
-    /// When it will expire, likewise; `None` for session locks.
+    /// When it will expire, by the same clock; `None` for session locks.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -241,20 +241,20 @@ impl Grant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// When another look makes sense if nothing was pushed before; `None`: the store cannot say.
+    /// When to try again if no wake-up comes before; `None` if the store cannot say.
     pub retry_in: Option<Duration>,
-    /// How many are before this claim in the queue; `None` if it does not queue.
+    /// How many claims are before this one in the queue; `None` if it does not queue.
     pub place: Option<u64>,
-    /// How many wait in all.
+    /// How many claims wait in all.
     pub queue_length: u64,
-    /// Who holds it, or one of those who do.
+    /// The owner label of the holder, or of one of them.
     pub owner: Option<Arc<str>>,
     /// How long that holder's lease lasts unless renewed.
     pub holder_left: Option<Duration>,
 }
 
 impl Busy {
-    /// Busy, and nothing else is known.
+    /// Busy, with nothing else known.
     pub fn unknown() -> Self {
         Busy { retry_in: None, place: None, queue_length: 0, owner: None, holder_left: None }
     }
@@ -266,7 +266,7 @@ impl Busy {
 pub enum Wake {
     /// Try again now.
     Retry,
-    /// The store, or its shell in this process, made the attempt itself.
+    /// The store, or its shell in this process, made the attempt itself and was granted the claim.
     Granted(Grant),
 }
 
@@ -278,18 +278,19 @@ pub struct Renewal {
     pub name: Name,
     /// Its id.
     pub id: LeaseId,
-    /// How long it shall last from now; never shortens unless `shorten` says so.
+    /// How long the lease is to last from now; it never gets shorter unless `shorten` says so.
     pub ttl: Duration,
     /// Act only if the lease has this fence.
     pub fence: Option<Fence>,
     /// Act only if the lease has this owner.
     pub owner: Option<Arc<str>>,
-    /// Let it end at now + ttl even if that is sooner, provided it was renewed exactly this often.
+    /// Let the lease end at now + ttl even if that is sooner, provided it was renewed exactly this often.
     pub shorten: Option<u64>,
-    /// Downgrade to this mode: Shared, of an Exclusive lease.
+    /// Downgrade to this mode: an Exclusive lease to Shared.
     pub mode: Option<Mode>,
-    /// Raise the fence of lease and name to at least this; Gone if the lease's own is higher. At most a day ahead
-    /// of the store's clock, or one above the name's last fence; else `InvalidArgument`, and nothing changes.
+    /// Raise the fence of the lease and of the name to at least this. `Gone` if the lease's own fence is higher. It
+    /// may be at most a day ahead of the store's clock, or one above the name's last fence; otherwise the answer is
+    /// `InvalidArgument` and nothing changes.
     pub raise_fence: Option<Fence>,
 }
 
@@ -306,19 +307,19 @@ impl Renewal {
 pub enum Renewed {
     /// Still held, for this long.
     Held(Grant),
-    /// No longer held, for ever.
+    /// No longer held, and never again.
     Gone(Gone),
 }
 
-/// Why a lease is no more.
+/// Why a lease is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Gone {
     /// Its ttl passed.
     Expired,
-    /// There is no such lease: it was released, expired some time ago, or never was. Also where
-    /// fence or owner did not match.
+    /// There is no such lease: it was released, expired some time ago, or never existed; or its fence or owner did not
+    /// match.
     NotFound,
     /// Another attempt or a higher fence has taken its place.
     Superseded,
@@ -327,7 +328,7 @@ pub enum Gone {
 }
 
 impl Gone {
-    /// In words, as HTTP and the command line print it.
+    /// The word that HTTP and the command line print.
     pub fn as_str(self) -> &'static str {
         match self {
             Gone::Expired => "expired",
@@ -377,7 +378,7 @@ pub enum Released {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Revoked {
-    /// How many leases it met.
+    /// How many leases it affected.
     pub leases: u64,
 }
 
@@ -385,18 +386,18 @@ pub struct Revoked {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Query {
-    /// One name: always one item, also for a name nobody ever used.
+    /// One name: always one item, even if the name was never used.
     Name(Name),
-    /// The name on which this id holds a lease or waits: one item or none. A lease of this id is always among its
-    /// holders, however many there are.
+    /// The name on which this id holds a lease or waits: one item or none. The lease of this id is always among the
+    /// holders shown, however many there are.
     LeaseId(LeaseId),
-    /// All names in use (held or waited for) whose stored form begins with this, in order of that form.
+    /// All names in use (held or waited for) whose stored form begins with this, ordered by that form.
     Prefix {
         /// The beginning of [`Name::stored`].
         stored: String,
-        /// Items at most; a store may give fewer, or none, and a [`Page::next`] all the same.
+        /// The most items to return. A store may return fewer, or none, and still a [`Page::next`].
         limit: usize,
-        /// [`Page::next`] of the page before.
+        /// The [`Page::next`] of the previous page.
         cursor: Option<String>,
     },
 }
@@ -409,19 +410,19 @@ pub struct Page {
     pub items: Vec<NameInfo>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<String>,
-    /// How long ago the names were looked for: one that others have taken since may be missing. What is told of each is
-    /// as of now. `None`: the names are as of now, too.
+    /// How long ago the store listed the names: a name that was taken since may be missing. What is reported of each
+    /// name is current. `None`: the list of names is current too.
     pub age: Option<Duration>,
 }
 
 impl Page {
-    /// Names as of now, and where the next page begins.
+    /// A page whose names are current, and where the next page begins.
     pub(crate) fn new(items: Vec<NameInfo>, next: Option<String>) -> Self {
         Page { items, next, age: None }
     }
 }
 
-/// Everything about one name, with lease ids: not for logs.
+/// Everything about one name, including lease ids: do not log it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NameInfo {
@@ -431,19 +432,19 @@ pub struct NameInfo {
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fence: Fence,
-    /// Who holds it, oldest grant first: the oldest hundred. The lease that [`Query::LeaseId`] asks for takes the last
-    /// place if it is younger.
+    /// The oldest hundred holders, oldest grant first. The lease that [`Query::LeaseId`] asks for takes the last place
+    /// if it is younger.
     pub holders: Vec<HolderInfo>,
-    /// How many hold it.
+    /// How many leases hold the name.
     pub holder_count: u64,
-    /// Who waits, in order; stores may show only the first hundred.
+    /// The waiters, in order; stores may show only the first hundred.
     pub waiters: Vec<WaiterInfo>,
-    /// How many wait.
+    /// How many claims wait for the name.
     pub queue_length: u64,
 }
 
 impl NameInfo {
-    /// A name nobody uses.
+    /// The answer for a name that is not in use.
     pub fn unused(name: Name) -> Self {
         NameInfo {
             name,
@@ -463,27 +464,27 @@ impl NameInfo {
 pub struct HolderInfo {
     /// Its id: a secret.
     pub id: LeaseId,
-    /// Who holds it.
+    /// The owner label of the holder.
     pub owner: Arc<str>,
-    /// What the holder wanted to be seen.
+    /// The text that the holder attached.
     pub metadata: Option<Arc<str>>,
     /// The lease itself.
     pub grant: Grant,
-    /// Whether its renewals are refused.
+    /// Whether the store refuses to renew it.
     pub revoked: bool,
 }
 
-/// One who waits.
+/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {
-    /// The id it will have: a secret.
+    /// The id that its lease will have: a secret.
     pub id: LeaseId,
-    /// Who waits.
+    /// The owner label of the waiter.
     pub owner: Arc<str>,
-    /// For what.
+    /// The mode it waits for.
     pub mode: Mode,
-    /// Since when.
+    /// How long it has waited.
     pub waited: Duration,
 }
 
@@ -491,16 +492,16 @@ pub struct WaiterInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Leases that had expired and were dropped: by this sweep, and since the one before by other calls of this
-    /// client, where the store tells of them; `docs/server.md` says which do.
+    /// Expired leases that were dropped: by this sweep and, where the store reports them, by this client's other calls
+    /// since the sweep before. `docs/server.md` says which stores do.
     pub expired: u64,
     /// Places in queues that had lapsed.
     pub tickets: u64,
     /// Fence counters that were no longer needed.
     pub counters: u64,
-    /// Live leases after it; where a sweep is a part of a longer way through all names, as of the last complete one.
+    /// Live leases after the sweep. Where one call sweeps only some of the names, the count of the last complete pass.
     pub held: u64,
-    /// Live waiters, likewise.
+    /// Live waiters, counted in the same way.
     pub waiting: u64,
 }
 
@@ -514,7 +515,7 @@ impl std::ops::AddAssign for Swept {
     }
 }
 
-/// How a store lets go of a holder that died.
+/// When a store frees the lease of a holder that died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Liveness {
@@ -530,37 +531,37 @@ pub enum Liveness {
 pub enum TimeAuthority {
     /// The store's.
     Store,
-    /// The clients', which must agree.
+    /// The clients' clocks, which must agree.
     Client,
     /// None: leases do not expire.
     None,
 }
 
-/// What a store is and can do. [`conformance`](crate::conformance) tests exactly what is claimed here.
+/// What a store is and can do. [`conformance`](crate::conformance) tests exactly what this claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
     /// The scheme of its URLs, which is also its name in logs and metrics.
     pub scheme: &'static str,
-    /// When a dead holder's lease ends.
+    /// When the lease of a dead holder ends.
     pub liveness: Liveness,
-    /// Whose clock decides.
+    /// Whose clock decides that a lease has expired.
     pub time: TimeAuthority,
     /// Whether grants carry fences.
     pub fenced: bool,
     /// Whether waiting is first come, first served.
     pub fifo: bool,
-    /// Whether `wait` is woken; otherwise the wait loop polls.
+    /// Whether the store wakes `wait`; otherwise the wait loop polls.
     pub push: bool,
-    /// Whether the store looks after those whose `wait` is pending: it keeps their places in the queue, and
-    /// notices by itself when a lease or a place before them has ended. The wait loop then comes back of its
-    /// own accord only about once a minute; otherwise after [`Busy::retry_in`], and in time to keep its place.
+    /// Whether the store looks after claims whose `wait` is pending: it keeps their places in the queue, and notices
+    /// by itself when a lease or a place before them has ended. The wait loop then tries again on its own only about
+    /// once a minute; otherwise it does so after [`Busy::retry_in`], and in time to keep its place.
     pub keeps_places: bool,
-    /// Whether inspecting shows lease ids; otherwise their [digests](LeaseId::digest).
+    /// Whether `inspect` shows lease ids; otherwise it shows their [digests](LeaseId::digest).
     pub shows_ids: bool,
     /// Whether Shared can be claimed.
     pub shared: bool,
-    /// The highest limit of permits; 0: none.
+    /// The highest limit of permits; 0 if the store has no permits.
     pub max_permits: u32,
     /// Whether an Exclusive lease can become Shared without a gap.
     pub downgrade: bool,
@@ -568,10 +569,10 @@ pub struct Info {
     pub find_by_id: bool,
     /// Whether `revoke` works.
     pub revoke: bool,
-    /// Whether a loss can be noticed at all; if not, a guard's lost signal never comes.
+    /// Whether the client can notice a loss at all; if not, a guard's lost signal never comes.
     pub detects_loss: bool,
-    /// Whether `wait`, called for a claim that holds a lease, stays pending until that lease is over: then a loss
-    /// is noticed as it happens, and not when the renewal loop next asks.
+    /// Whether `wait`, called for a claim that holds a lease, stays pending until that lease is over. The client then
+    /// learns of a loss as it happens, not only when the renewal loop next asks.
     pub tells_loss: bool,
     /// How often the renewal loop asks whether a lease that has no ttl is still there; `None`: never.
     pub check_every: Option<Duration>,
@@ -579,7 +580,7 @@ pub struct Info {
     pub namespaced: bool,
     /// The longest ttl.
     pub max_ttl: Duration,
-    /// The part of its ttl, in percent, that a grant must still have to be of use.
+    /// The share of its ttl, in percent, that a grant must still have left to be usable.
     pub min_validity_percent: u8,
 }
 

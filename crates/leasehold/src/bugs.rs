@@ -1,8 +1,9 @@
-//! Planted defects, to prove that the checks see: in builds for that alone, one at a time, chosen when the program runs.
+//! Planted defects, which prove that the checks can fail. They exist only in builds made for that, one at a time,
+//! chosen when the program runs.
 //!
-//! This is the list of all. Most are planted around the library, by `leasehold-torture/src/defects`. Only what no wrapper can
-//! show asks [`on`] in the library's own code, or is an edit of a script. Without the feature `__bugs` the compiler answers each
-//! question with `false`, and nothing is left of it.
+//! This list has all of them. `leasehold-torture/src/defects` plants most of them around the library. Only a defect
+//! that no wrapper can show asks [`on`] in the library's own code, or edits a script. Without the feature `__bugs` the
+//! compiler answers each question with `false`, and nothing is left in the program.
 
 #[cfg(all(feature = "__bugs", not(debug_assertions)))]
 compile_error!("the feature `__bugs` plants defects: it must never be in a release build");
@@ -43,7 +44,7 @@ bugs! {
     RenewShortens,
     /// state: a lease is over when a quarter of its ttl is still left.
     TakeoverBeforeExpiry,
-    /// state: whoever comes within milliseconds of a grant does not see it, as after a check that is not atomic.
+    /// state: a claim that comes within milliseconds of a grant does not see it, as after a check that is not atomic.
     TwoWinners,
     /// state: a writer is let in among readers.
     WriterAmongReaders,
@@ -67,13 +68,13 @@ bugs! {
     RepeatGrantsAgain,
     /// state: places in the queue never lapse.
     TicketsNeverLapse,
-    /// state: whoever comes is let in past the queue.
+    /// state: a new claim is let in past the queue.
     QueueIgnored,
-    /// state: nobody is told that they may go in.
+    /// state: no waiter is woken.
     NobodyWoken,
     /// state: an id that was given up is granted when its attempt arrives late.
     SpentIdsGranted,
-    /// wait loop: an answer that somebody else holds the lock is taken for a grant.
+    /// wait loop: a `Busy` answer is taken for a grant.
     BusyTakenForHeld,
     /// wait loop: a store that fails is reported as contention.
     ErrorReportedAsBusy,
@@ -115,9 +116,9 @@ bugs! {
     RedisRenewsExpired,
     /// redis: the name is deleted when it is released, and its fence counter with it.
     RedisDropsFence,
-    /// redis: nobody is told that they may go in.
+    /// redis: no waiter is woken.
     RedisPublishesNothing,
-    /// redis: a repeated claim is told that its ttl begins anew.
+    /// redis: the answer to a repeated claim says that its ttl begins anew.
     RedisRepeatsAnew,
     /// redis: one permit more than the limit is given.
     RedisOnePermitTooMany,
@@ -125,7 +126,7 @@ bugs! {
     RedisWaitsForNoReplica,
     /// redis: the sentinels are asked for the primary once, and not after a fail-over.
     RedisAsksSentinelsOnce,
-    /// redis: whoever comes is let in past the queue.
+    /// redis: a new claim is let in past the queue.
     RedisIgnoresQueue,
     /// redis: a revoke at once only refuses renewals.
     RedisRevokesPolitely,
@@ -174,7 +175,7 @@ pub(crate) const fn on(_: Bug) -> bool {
     false
 }
 
-/// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
+/// The script or SQL to run: `text`, unless a defect in `which` is planted.
 #[cfg(all(not(feature = "__bugs"), any(feature = "redis", feature = "postgres")))]
 #[inline(always)]
 pub(crate) fn edited(
@@ -203,7 +204,7 @@ mod planted {
 
     const NONE: u8 = u8::MAX;
 
-    /// What the variable `LEASEHOLD_BUG` names, until somebody says otherwise.
+    /// The defect that the variable `LEASEHOLD_BUG` names, until a test sets another.
     static PLANTED: LazyLock<AtomicU8> = LazyLock::new(|| {
         let named = std::env::var("LEASEHOLD_BUG").unwrap_or_default();
         let bug = Bug::ALL.iter().find(|bug| bug.as_str() == named);
@@ -215,7 +216,7 @@ mod planted {
         PLANTED.load(Ordering::Relaxed) == bug as u8
     }
 
-    /// Plants this defect in the whole process, and no other.
+    /// Plants this defect, and no other, in the whole process.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.store(bug.map_or(NONE, |bug| bug as u8), Ordering::Relaxed);
     }

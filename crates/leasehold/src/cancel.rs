@@ -1,15 +1,15 @@
-//! Cancelling a wait from outside: what dropping the future is for async callers, for everybody else.
+//! Cancels a wait from outside, for callers that cannot simply drop a future.
 
 use std::fmt;
 
 use tokio_util::sync::CancellationToken;
 
-/// Cancels acquires from outside, for good. Clones are the same switch.
+/// Cancels acquires from outside, for good. Clones share one switch.
 ///
-/// An async caller just drops the future; this is for blocking callers, and for programs that end many waits
-/// together. An acquire that is cancelled says `Aborted` and leaves nothing behind.
+/// An async caller just drops the future. This is for blocking callers, and for programs that end many waits together.
+/// A cancelled acquire returns `Aborted` and leaves nothing behind.
 ///
-/// A program that has a [`CancellationToken`] already gives that instead: it becomes the same switch.
+/// A program that already has a [`CancellationToken`] can pass that instead: it converts into the same switch.
 ///
 /// ```
 /// use tokio_util::sync::CancellationToken;
@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 pub struct Cancel(CancellationToken);
 
 impl Cancel {
-    /// A switch that is off.
+    /// A switch that has not been cancelled.
     pub fn new() -> Self {
         Cancel::default()
     }
 
-    /// Cancels everything that was or will be started with this switch.
+    /// Cancels every acquire that was or will be started with this switch.
     pub fn cancel(&self) {
         self.0.cancel();
     }

@@ -1,8 +1,8 @@
-//! Where chance comes from: the system, unless a simulation on this thread has seeded it.
+//! The source of random numbers: the system, unless a simulation on this thread has seeded it.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
-/// Fills a lease id's bytes: from the system's random generator, which nobody can guess.
+/// Fills a lease id's bytes from the system's random generator, so that nobody can guess the id.
 pub(crate) fn fill(bytes: &mut [u8]) {
     #[cfg(feature = "__simulation")]
     if let Some(()) = seeded::fill(bytes) {
@@ -14,7 +14,7 @@ pub(crate) fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system has a random generator");
 }
 
-/// A number to spread load by; nothing secret comes from it.
+/// A random number to spread load; nothing secret is made from it.
 pub(crate) fn number() -> u64 {
     #[cfg(feature = "__simulation")]
     if let Some(number) = seeded::number() {
@@ -34,13 +34,13 @@ mod seeded {
         static STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// From here on this thread's lease ids and jitter follow from the seed, and are no secret to anybody; with
-    /// `None` they come from the system again. For simulations, which must give the same history twice.
+    /// Makes this thread's lease ids and jitter follow from the seed, so that they are no longer secret; with `None`
+    /// they come from the system again. For simulations, which must give the same history twice.
     pub fn seed(seed: Option<u64>) {
         STATE.set(seed);
     }
 
-    /// The next of splitmix64.
+    /// The next number of splitmix64.
     pub(super) fn number() -> Option<u64> {
         let state = STATE.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
         STATE.set(Some(state));

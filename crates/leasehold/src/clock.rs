@@ -1,4 +1,4 @@
-//! Time as the library sees it: a clock that counts suspend, and a timer that does too.
+//! The library's time: a clock that keeps counting while the machine is suspended, and a timer for it.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[cfg(target_os = "linux")]
 use crate::engine::reporter;
 
-/// A point on a [`Clock`], in nanoseconds from that clock's start. All arithmetic saturates.
+/// A moment on a [`Clock`], in nanoseconds from that clock's start. All arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -30,7 +30,7 @@ impl Moment {
         self.0 / 1000
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -52,17 +52,17 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// Where time comes from. [`SystemClock`] unless a test says otherwise.
+/// The source of time. [`SystemClock`] unless a test sets another.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now, on a clock that never goes back and counts the time a machine was suspended.
+    /// The time now, on a clock that never goes back and counts the time a machine was suspended.
     fn now(&self) -> Moment;
 
     /// Microseconds since 1970 by the wall clock, which may jump: for fences and display only.
     fn wall_micros(&self) -> u64;
 }
 
-/// The system's clock: `CLOCK_BOOTTIME` on Linux, which goes on while the machine is suspended;
-/// elsewhere the monotonic clock, which may not.
+/// The system's clock. On Linux it is `CLOCK_BOOTTIME`, which goes on while the machine is suspended; elsewhere the
+/// monotonic clock, which may not.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -88,7 +88,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Tokio's clock, for tests in paused time. Give it to the store and to the client alike.
+/// Tokio's clock, for tests in paused time. Give the same clock to the store and to the client.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
@@ -114,7 +114,7 @@ impl Default for TokioClock {
 #[cfg(feature = "test-util")]
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        // An hour in, so that tests can subtract.
+        // Start at one hour, so that tests can subtract.
         Moment::from_nanos(3_600_000_000_000) + self.start.elapsed()
     }
 
@@ -123,9 +123,9 @@ impl Clock for TokioClock {
     }
 }
 
-/// Sleeps until a moment of a clock. Tokio's own timers stand still while the machine is suspended,
-/// so on Linux and a runtime of our own this is a timerfd on the boot-time clock. Elsewhere, and for a clock of
-/// which the system knows nothing, it is naps of at most a second, so that after a resume a deadline is late by no more.
+/// Sleeps until a moment of a clock. Tokio's own timers stand still while the machine is suspended. So on Linux, on
+/// the library's own runtime, this is a timerfd on the boot-time clock. Elsewhere, and for a clock the system does not
+/// know, it sleeps for at most a second at a time, so that after a resume a deadline is late by no more than that.
 #[derive(Debug)]
 pub(crate) enum Timer {
     #[cfg(target_os = "linux")]
@@ -140,8 +140,8 @@ impl Timer {
     #[cfg(target_os = "linux")]
     pub(crate) fn system() -> Self {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-        // Deprecated because a type whose descriptor changes under it could misuse it; an `OwnedFd`
-        // cannot, and the successor needs `unsafe`.
+        // `with_interest` is deprecated because a type whose descriptor changes could misuse it. An `OwnedFd` cannot, and
+        // the successor needs `unsafe`.
         #[allow(deprecated)]
         let register = |fd| tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE);
         timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
@@ -163,8 +163,7 @@ impl Timer {
         Timer::Naps
     }
 
-    /// Sleeps until `at`, or a little less: the caller looks at the clock again in any case.
-    /// Cancel safe.
+    /// Sleeps until `at`, or a little less: the caller reads the clock again in any case. Cancel safe.
     pub(crate) async fn sleep_until(&mut self, at: Moment, clock: &dyn Clock) {
         match self {
             #[cfg(target_os = "linux")]
@@ -172,7 +171,7 @@ impl Timer {
                 if at != Moment::NEVER && fired(fd, at).await {
                     return;
                 }
-                // No end in sight, or the timer is broken.
+                // There is no end to wait for, or the timer is broken.
                 if at == Moment::NEVER {
                     return std::future::pending().await;
                 }
@@ -184,7 +183,7 @@ impl Timer {
     }
 }
 
-/// Arms the timer and waits for it; false if it cannot be used.
+/// Arms the timer and waits for it. Returns false if it cannot be used.
 #[cfg(target_os = "linux")]
 async fn fired(fd: &tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>, at: Moment) -> bool {
     use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
@@ -202,7 +201,7 @@ async fn fired(fd: &tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>, at: Moment) -
         let mut count = [0u8; 8];
         match rustix::io::read(fd.get_ref(), &mut count) {
             Ok(_) => return true,
-            // Readiness left over from an earlier arming.
+            // This readiness was left over from an earlier arming.
             Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
             Err(_) => return false,
         }

@@ -1,15 +1,15 @@
-//! Findings about how a store is set up: each with what it risks and how to mend it.
+//! Findings about how a store is set up: what each one risks and how to fix it.
 
 use std::fmt;
 
 use crate::error::Result;
 use crate::stores;
 
-/// How far the locks of a file reach.
+/// The finding that says how far the locks of a file reach.
 #[cfg(any(feature = "http", all(feature = "sqlite", target_os = "linux")))]
 pub(crate) const ONLY_HERE: &str = "locks hold between the processes of this machine, and no further";
 
-/// How it ends if a file is where a restart of the machine forgets it.
+/// How a finding ends if its file is lost when the machine restarts.
 #[cfg(any(feature = "file", feature = "http", feature = "sqlite"))]
 pub(crate) const IN_MEMORY: &str = ", in memory";
 
@@ -23,11 +23,11 @@ pub enum Level {
     Ok,
     /// Good to know.
     Note,
-    /// Two could hold the same lock, or a lock could be lost without anybody noticing.
+    /// Two clients could hold the same lock, or a lock could be lost without its holder noticing.
     Risk,
 }
 
-/// One thing that was looked at. Nothing in it is secret.
+/// One property that was examined. Nothing in it is secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -35,9 +35,9 @@ pub enum Level {
 pub struct Finding {
     /// How much it matters.
     pub level: Level,
-    /// What it is.
+    /// What was found.
     pub what: String,
-    /// What can come of it.
+    /// What can go wrong because of it.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub risk: Option<String>,
     /// What to do about it.
@@ -46,37 +46,37 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// A finding that all is as it should be.
     pub fn ok(what: impl Into<String>) -> Self {
         Finding { level: Level::Ok, what: what.into(), risk: None, fix: None }
     }
 
-    /// Something that is good to know.
+    /// A finding that is good to know.
     pub fn note(what: impl Into<String>) -> Self {
         Finding { level: Level::Note, ..Finding::ok(what) }
     }
 
-    /// A risk to safety.
+    /// A finding that is a risk to safety.
     pub fn risk(what: impl Into<String>, risk: impl Into<String>, fix: impl Into<String>) -> Self {
         Finding { level: Level::Risk, ..Finding::ok(what) }.because(risk, fix)
     }
 
-    /// The same, with what can come of it and what to do about it.
+    /// The same finding, with what can go wrong and what to do about it.
     #[must_use]
     pub fn because(mut self, risk: impl Into<String>, fix: impl Into<String>) -> Self {
         (self.risk, self.fix) = (Some(risk.into()), Some(fix.into()));
         self
     }
 
-    /// The same, about one part of a store.
+    /// The same finding, about one part of a store.
     #[must_use]
     pub(crate) fn about(mut self, part: &str) -> Self {
         self.what = format!("{part}: {}", self.what);
         self
     }
 
-    /// The same of a store that a server stands before; nothing if the server has made it untrue. Its clients live on
-    /// when its machine restarts, so that they believe in leases which are gone.
+    /// The same finding, for a store behind a server; `None` if the server makes it untrue. The server's clients
+    /// survive a restart of its machine, so they may believe in leases that are gone.
     #[cfg(feature = "http")]
     pub fn behind_a_server(self) -> Option<Self> {
         match &*self.what {
@@ -90,7 +90,7 @@ impl Finding {
         }
     }
 
-    /// Warns of it in the log if it is a risk.
+    /// Logs a warning if this finding is a risk.
     #[cfg(feature = "redis")]
     pub(crate) fn log(&self) {
         if self.level == Level::Risk {
@@ -112,14 +112,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Examines how the store of a URL is set up: what it promises as it stands, and what it risks.
+/// Examines how the store of a URL is set up: what it promises in this state, and what it risks.
 ///
-/// Each finding that is not as it should be says what can come of it and what to do about it. This connects to the
-/// store and changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; a client
-/// of a Redis server also logs its risks when it connects.
+/// Each finding that is not `Ok` says what can go wrong and what to do about it. This connects to the store and
+/// changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; a client of a Redis
+/// server also logs its risks when it connects.
 ///
 /// # Cancel safety
-/// Dropped, nothing is left.
+/// If dropped, nothing is left behind.
 ///
 /// # Errors
 /// As [`Locks::connect`](crate::Locks::connect).
@@ -139,7 +139,7 @@ pub async fn examine(url: &str) -> Result<Vec<Finding>> {
     stores::examine(url.to_owned()).await
 }
 
-/// Whether a host is this machine, as far as its name tells.
+/// Whether a host is this machine, as far as its name shows.
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -147,7 +147,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-/// What it means to talk to a store over a network without TLS.
+/// The finding for a connection to a store over a network without TLS.
 #[cfg(any(feature = "http", feature = "postgres", feature = "redis"))]
 pub(crate) fn in_the_clear(fix: &str) -> Finding {
     Finding::note("what is said to it over the network is not encrypted").because(

@@ -1,4 +1,4 @@
-//! The one error type: a kind that decides what to do, a message that says it, a source for the curious.
+//! The crate's one error type: a kind that decides what to do, a message for people, and the source.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -11,12 +11,12 @@ use crate::name::Name;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as far as a caller has to act differently on it.
+/// What went wrong; each kind calls for a different reaction by the caller.
 ///
-/// Contention is not among them: somebody else holding a lock is an answer (`Ok(None)`), and only
-/// `lock()` with a `max_wait` turns it into [`Timeout`](ErrorKind::Timeout). Losing a held lease is
-/// a signal on the [`Guard`](crate::Guard), and becomes [`Lost`](ErrorKind::Lost) where a method
-/// was asked to stop work for it.
+/// Contention is not among them: when another client holds the lock, that is an answer (`Ok(None)`), and only `lock()`
+/// with a `max_wait` turns it into [`Timeout`](ErrorKind::Timeout). The loss of a held lease is a signal on the
+/// [`Guard`](crate::Guard). It becomes [`Lost`](ErrorKind::Lost) in methods that check for it or stop work because of
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -24,15 +24,15 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The store cannot be reached or does not work.
     Unavailable,
-    /// The store is busy; the same call may succeed soon. Never means "somebody holds the lock".
+    /// The store is too busy; the same call may succeed soon. Never means that another client holds the lock.
     Overloaded,
     /// No answer in time. The call may or may not have taken effect.
     NetworkTimeout,
-    /// The store refused the credentials or the permission.
+    /// The store refused the credentials, or did not permit the call.
     AuthFailed,
     /// Too many requests; try again later.
     RateLimited,
-    /// An acquire with a limit did not get its turn in time.
+    /// An acquire with a time limit did not get its turn in time.
     Timeout,
     /// The call was cancelled, or the client is closed.
     Aborted,
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     Deadlock,
     /// This store, or this build, cannot do that.
     Unsupported,
-    /// A bug, a full fence counter, or something foreign in the store.
+    /// A bug, a fence counter at its limit, or foreign data in the store.
     Internal,
 }
 
@@ -77,9 +77,8 @@ impl fmt::Display for ErrorKind {
 
 /// An error of this crate.
 ///
-/// `Display` never holds a lock name or a lease id; ask [`name`](Error::name) and
-/// [`lease_id`](Error::lease_id) for them. It prints on one line and leaves the
-/// [`source`](StdError::source) to the reporter.
+/// `Display` never contains a lock name or a lease id; [`name`](Error::name) and [`lease_id`](Error::lease_id) return
+/// them. It prints one line and leaves the [`source`](StdError::source) to the error reporter.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -92,7 +91,7 @@ struct Inner {
 }
 
 impl Error {
-    /// A new error. The message should say what to do and must not hold names, ids or secrets.
+    /// Makes an error. The message should say what to do, and must not contain names, ids or secrets.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Error(Box::new(Inner {
             kind,
@@ -104,7 +103,7 @@ impl Error {
         }))
     }
 
-    /// An [`ErrorKind::InvalidArgument`].
+    /// Makes an [`ErrorKind::InvalidArgument`] error.
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Error::new(ErrorKind::InvalidArgument, message)
     }
@@ -123,14 +122,14 @@ impl Error {
         self
     }
 
-    /// Adds which lock it is about; kept out of `Display`.
+    /// Adds the name of the lock; `Display` does not show it.
     #[must_use]
     pub fn with_name(mut self, name: Name) -> Self {
         self.0.name = Some(name);
         self
     }
 
-    /// Adds which lease it is about; kept out of `Display`.
+    /// Adds the id of the lease; `Display` does not show it.
     #[must_use]
     pub fn with_lease_id(mut self, id: LeaseId) -> Self {
         self.0.lease_id = Some(id);
@@ -147,17 +146,17 @@ impl Error {
         &self.0.message
     }
 
-    /// How long was waited, for [`ErrorKind::Timeout`].
+    /// How long the caller waited, for [`ErrorKind::Timeout`].
     pub fn waited(&self) -> Option<Duration> {
         self.0.waited
     }
 
-    /// The lock it is about, where known. May be sensitive.
+    /// The name of the lock, where known. It may be sensitive.
     pub fn name(&self) -> Option<&Name> {
         self.0.name.as_ref()
     }
 
-    /// The lease it is about, where known. A secret.
+    /// The id of the lease, where known. It is a secret.
     pub fn lease_id(&self) -> Option<LeaseId> {
         self.0.lease_id
     }
@@ -173,7 +172,7 @@ impl Error {
         )
     }
 
-    /// A copy to hand to a second listener. The source becomes text.
+    /// Copies the error for a second listener. The source becomes text.
     pub(crate) fn duplicate(&self) -> Self {
         Error(Box::new(Inner {
             kind: self.0.kind,

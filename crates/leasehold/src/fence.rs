@@ -1,19 +1,18 @@
-//! Fencing tokens: numbers that never fall, one per grant of a name.
+//! Fencing tokens: one number per grant of a name, always higher than the last.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A fencing token. Strictly increasing from grant to grant of one name.
+/// A fencing token: a number that strictly increases from grant to grant of one name.
 ///
-/// Pass it along with every write to what the lock protects, and let the resource refuse a write
-/// whose fence is below the highest it has seen. Then a holder that was paused past its lease can
-/// do no harm.
+/// Pass it along with every write to what the lock protects, and make that resource refuse a write whose fence is
+/// below the highest it has seen. Then a holder that was paused past its lease can do no harm.
 ///
-/// A fence is a hybrid logical clock: the larger of the name's previous fence + 1 and the store's
-/// time in units of 1/256 ms, so it does not fall when a store forgets its counters. It prints as
-/// 15 zero-padded digits that compare alike as number and as text, and is exact in a double.
+/// A fence is a hybrid logical clock: the larger of the name's previous fence + 1 and the store's time in units of
+/// 1/256 ms. So it does not fall when a store forgets its counters. It prints as 15 zero-padded digits, sorts the same
+/// as a number and as text, and is exact in a double.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Fence(u64);
@@ -21,16 +20,16 @@ pub struct Fence(u64);
 impl Fence {
     /// The fence of a lease from a store without fences: it protects nothing.
     pub const UNFENCED: Fence = Fence(0);
-    /// Above this, a grant is logged as a warning: the counter was driven up by a wrong clock.
+    /// A grant above this logs a warning: a wrong clock has driven the counter up.
     pub const WARN: Fence = Fence(800_000_000_000_000);
-    /// No grant is given above this (the clock reaches it in the year 2081).
+    /// No grant gets a fence above this (the clock reaches it in the year 2081).
     pub const MAX: Fence = Fence(900_000_000_000_000);
 
-    /// A day of the clock: how far ahead of the store's clock a fence may be raised.
+    /// One day in fence units: how far ahead of the store's clock a fence may be raised.
     pub(crate) const DAY: u64 = 24 * 3600 * 256_000;
 
-    /// How long a name's counter is kept after the clock has passed it, so that a clock that steps
-    /// back by less than this cannot make a fence fall.
+    /// How long a name's counter is kept after the clock has passed it. A clock that steps back by less than this
+    /// cannot make a fence fall.
     pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
     /// A fence from its number.
@@ -57,8 +56,8 @@ impl Fence {
     /// The fence of the next grant of a name whose last fence is `self`.
     ///
     /// # Errors
-    /// `Internal` above [`Fence::MAX`]: nothing must be granted then. A counter that has come so far, most
-    /// likely by a wrong clock, is repaired by deleting it while nobody holds the name.
+    /// `Internal` above [`Fence::MAX`]: the store must then grant nothing. A counter that is this high, most likely
+    /// because of a wrong clock, is repaired by deleting it while no client holds the name.
     pub fn next(self, wall_micros: u64) -> Result<Fence> {
         let next = Fence(self.0.saturating_add(1)).max(Fence::at(wall_micros));
         if next > Fence::MAX {
@@ -74,16 +73,16 @@ impl Fence {
         Ok(next)
     }
 
-    /// The highest fence to which a lease of a name whose last fence is `self` may be raised: a day ahead of the
+    /// The highest fence to which a lease may be raised, where `self` is the name's last fence: a day ahead of the
     /// store's clock, or one above the last fence as for a grant, and never above [`Fence::MAX`].
     ///
-    /// Without it any holder could use up all fences of a name.
+    /// Without this limit any holder could use up all fences of a name.
     pub(crate) fn raise_limit(self, wall_micros: u64) -> Fence {
         let tomorrow = Fence(Fence::at(wall_micros).0.saturating_add(Fence::DAY));
         Fence(self.0.saturating_add(1)).max(tomorrow).min(Fence::MAX)
     }
 
-    /// The error of a raise above [`Fence::raise_limit`].
+    /// The error for a raise above [`Fence::raise_limit`].
     pub(crate) fn too_high() -> Error {
         Error::invalid(format!(
             "a fence can be raised to at most a day ahead of the store's clock (or one above the name's last \
@@ -92,8 +91,7 @@ impl Fence {
         ))
     }
 
-    /// Whether the counter may be forgotten: the clock alone gives a higher one, and has done so
-    /// for the retention.
+    /// Whether a store may forget the counter: the clock alone has given higher fences for at least the retention.
     pub fn is_forgettable(self, wall_micros: u64, retention: Duration) -> bool {
         let retention = u64::try_from(retention.as_micros()).unwrap_or(u64::MAX);
         Fence::at(wall_micros.saturating_sub(retention)) > self
@@ -160,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_kept_for_the_retention_after_the_clock_has_passed_it() {
+    fn a_counter_is_kept_for_the_retention_past_its_clock_time() {
         let granted = 1_793_000_000_000_000;
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap();
         let fence = Fence::at(granted);

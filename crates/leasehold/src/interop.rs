@@ -1,4 +1,4 @@
-//! The encodings of SyncGuard, for sharing locks and events with programs that use it.
+//! The encodings of SyncGuard, for programs that share locks and events with it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,10 +7,11 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Result};
 use crate::name::{hex, normalise};
 
-/// A hash of any string, as 24 hex digits, for sharing events with SyncGuard: short strings can be computed back from
-/// it. What leasehold itself logs is [`digest_name`](crate::digest_name).
+/// Hashes any string to 24 hex digits, to share events with SyncGuard. Short strings can be recovered from the hash.
+/// leasehold itself logs [`digest_name`](crate::digest_name).
 ///
-/// Three 32-bit rolling hashes over the UTF-16 units after NFC normalisation, equal to SyncGuard's `hashKey`.
+/// It combines three 32-bit rolling hashes over the UTF-16 units after NFC normalisation, equal to SyncGuard's
+/// `hashKey`.
 pub fn hash_name(text: &str) -> String {
     let (mut a, mut b, mut c) = (0u32, 0u32, 0u32);
     for unit in normalise(text).encode_utf16() {
@@ -22,11 +23,11 @@ pub fn hash_name(text: &str) -> String {
     hex([a, b, c].into_iter().flat_map(|part| (0..8).rev().map(move |at| part >> (4 * at) & 15)))
 }
 
-/// SyncGuard's `makeStorageKey`: the key under which that library stores a name, for sharing locks
-/// with it. leasehold's own layouts use [`Name::stored`](crate::Name::stored) instead, which never hashes.
+/// SyncGuard's `makeStorageKey`: the key under which that library stores a name, to share locks with it. leasehold's
+/// own layouts use [`Name::stored`](crate::Name::stored) instead, which never hashes.
 ///
-/// The key is `prefix:name`, or, where that with `reserve` bytes for suffixes is over the store's
-/// `limit`, `prefix:` and the first 128 bits of its SHA-256 in base64url.
+/// The key is `prefix:name`. If that, plus `reserve` bytes for suffixes, is longer than the store's `limit`, it is
+/// `prefix:` and the first 128 bits of the SHA-256 of `prefix:name`, in base64url.
 ///
 /// # Errors
 /// `InvalidArgument` if the name is empty, or if even the hashed form is too long.

@@ -10,9 +10,8 @@ use crate::name::Name;
 
 /// A granted claim, as plain data: nothing renews it, and dropping it releases nothing.
 ///
-/// Whoever has it can renew and release the lease, also in another process: it holds the lease id,
-/// so treat it as a secret. `Debug` hides the id. With the feature `serde` it survives JSON
-/// unchanged.
+/// Any process that has it can renew and release the lease: it contains the lease id, so treat it as a secret. `Debug`
+/// hides the id. With the feature `serde` it survives JSON unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -23,22 +22,22 @@ use crate::name::Name;
 pub struct Lease {
     /// What is locked.
     pub name: Name,
-    /// The proof of holding it.
+    /// The id that proves who acquired it: a secret.
     pub id: LeaseId,
-    /// How it is shared.
+    /// The mode in which it is held.
     pub mode: Mode,
     /// The fencing token.
     pub fence: Fence,
-    /// Who holds it.
+    /// The owner label of the holder.
     pub owner: Arc<str>,
-    /// How long a renewal makes it last.
+    /// How long the lease lasts from a renewal.
     pub ttl: Duration,
     /// When it expires, milliseconds since 1970 by the store's wall clock: for display. `None` for session locks.
     pub expires_at_ms: Option<u64>,
 }
 
 impl Lease {
-    /// A lease from its parts, for example from columns of a table: whether it is held only the store knows.
+    /// Makes a lease from its parts, for example from columns of a table. Only the store knows whether it is held.
     /// `expires_at_ms` is unknown unless set.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Lease ids: what the caller makes before the first call, and the only proof of holding a lease.
+//! Lease ids: the caller makes one before the first call, and it is the only proof of holding a lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 
 /// The id of one acquisition: 128 random bits as 22 base64url characters.
 ///
-/// Made by the caller, new for every acquisition, and a secret: whoever has it can renew and
-/// release the lease. `Debug` hides it; [`expose`](LeaseId::expose) shows it.
+/// The caller makes a new id for every acquisition. It is a secret: any process that has it can renew and release the
+/// lease. `Debug` hides it; [`expose`](LeaseId::expose) shows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId([u8; LeaseId::LEN]);
 
@@ -21,7 +21,7 @@ impl LeaseId {
     /// Characters in an id.
     pub const LEN: usize = 22;
 
-    /// A new id from the system's random generator.
+    /// Makes a new id from the system's random generator.
     pub fn random() -> Self {
         let mut bytes = [0; 16];
         chance::fill(&mut bytes);
@@ -31,10 +31,10 @@ impl LeaseId {
         LeaseId(text)
     }
 
-    /// An id from its 22 characters.
+    /// Reads an id from its 22 characters.
     ///
     /// # Errors
-    /// `InvalidArgument` unless it is exactly 22 of `A–Z a–z 0–9 - _`.
+    /// `InvalidArgument` unless the text is exactly 22 characters of `A–Z a–z 0–9 - _`.
     pub fn parse(text: &str) -> Result<Self> {
         let bytes: [u8; LeaseId::LEN] = text.as_bytes().try_into().map_err(|_| malformed())?;
         let ok = bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
@@ -46,8 +46,8 @@ impl LeaseId {
         LeaseId::parse(text).is_ok()
     }
 
-    /// What stands for this id where it must not be shown: made from it by SHA-256, of the same form, one id each,
-    /// and with no way back.
+    /// A stand-in for this id where the id must not be shown: its SHA-256, cut to the form of an id. Each id has its
+    /// own, and the id cannot be computed back from it.
     #[must_use]
     pub fn digest(&self) -> LeaseId {
         let digest = Sha256::new_with_prefix("leasehold lease id ").chain_update(self.0).finalize();
@@ -57,14 +57,14 @@ impl LeaseId {
         LeaseId(text)
     }
 
-    /// 24 hex digits that stand for this id in logs, events and lookups, with no way back: those of its
-    /// [`digest`](LeaseId::digest).
+    /// 24 hex digits that stand for this id in logs, events and lookups; the id cannot be computed back from them.
+    /// They are the hash of its [`digest`](LeaseId::digest).
     #[must_use]
     pub fn hash(&self) -> String {
         crate::name::digest_name(self.digest().expose())
     }
 
-    /// The characters themselves: for the store, and for handing the lease to another process.
+    /// The characters of the id, for the store and for passing the lease to another process.
     pub fn expose(&self) -> &str {
         // All bytes were checked or made as ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()

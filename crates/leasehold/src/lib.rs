@@ -1,4 +1,10 @@
-#![doc = include_str!("../../../README.md")]
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!(
+    "leasehold builds on Unix only (Linux; macOS without the store `sqlite:`). On Windows, use a leasehold server over HTTP"
+);
 
 pub mod backend;
 pub mod backends;
@@ -60,5 +66,10 @@ pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/recipes.md")]
+#[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
+
+/// Compiles and runs the first program of the start page.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/start.md")]
+struct Start;

@@ -1,4 +1,4 @@
-//! What is locked: names and their namespaces.
+//! Names of locks, and their namespaces.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,13 +9,13 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::error::{Error, Result};
 
-/// What is locked: non-empty UTF-8 of at most 512 bytes after NFC normalisation, any characters,
-/// inside a namespace.
+/// The name of a lock: non-empty UTF-8 of at most 512 bytes after NFC normalisation, with any characters, inside a
+/// namespace.
 ///
-/// Two names are the same lock exactly when namespace and name are equal after normalisation. A
-/// name holds its stored form, [`stored`](Name::stored), ready made: `namespace/name`, where `%`
-/// and `/` of the *namespace* are written `%25` and `%2F`. The first `/` therefore always ends the
-/// namespace, and no two pairs share a stored form, whatever characters they hold.
+/// Two names are the same lock exactly when namespace and name are equal after normalisation. A name carries its
+/// stored form, [`stored`](Name::stored): `namespace/name`, where `%` and `/` of the *namespace* are written `%25` and
+/// `%2F`. So the first `/` always ends the namespace, and no two pairs share a stored form, whatever characters they
+/// contain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     stored: Arc<str>,
@@ -24,11 +24,11 @@ pub struct Name {
 }
 
 impl Name {
-    /// Bytes a name may have.
+    /// The most bytes a name may have.
     pub const MAX_BYTES: usize = 512;
-    /// Bytes a namespace may have.
+    /// The most bytes a namespace may have.
     pub const MAX_NAMESPACE_BYTES: usize = 128;
-    /// Bytes a stored form may have: every byte of the namespace escaped, a slash, the name.
+    /// The most bytes a stored form may have: every byte of the namespace escaped, a slash, the name.
     pub const MAX_STORED_BYTES: usize = 3 * Name::MAX_NAMESPACE_BYTES + 1 + Name::MAX_BYTES;
 
     /// A name in the empty namespace.
@@ -61,10 +61,10 @@ impl Name {
         Ok(Name { stored: stored.into(), start })
     }
 
-    /// A name from its stored form, as a store has kept it.
+    /// Reads a name from the stored form that a store has kept.
     ///
     /// # Errors
-    /// `Internal` if no name has this stored form: something foreign is in the store.
+    /// `Internal` if no name has this stored form: something else has written to the store.
     pub fn from_stored(stored: &str) -> Result<Self> {
         let foreign = || {
             Error::new(
@@ -77,12 +77,12 @@ impl Name {
         if &*parsed.stored == stored { Ok(parsed) } else { Err(foreign()) }
     }
 
-    /// The name itself.
+    /// The name, without its namespace.
     pub fn as_str(&self) -> &str {
         &self.stored[usize::from(self.start)..]
     }
 
-    /// The namespace it is in; empty for none.
+    /// The namespace; empty if there is none.
     pub fn namespace(&self) -> Cow<'_, str> {
         unescape(&self.stored[..usize::from(self.start) - 1])
     }
@@ -97,7 +97,7 @@ impl Name {
         &self.stored
     }
 
-    /// The stored form that all names of a namespace which begin with `prefix` begin with.
+    /// The prefix of the stored forms of all names in a namespace that begin with `prefix`.
     ///
     /// # Errors
     /// `InvalidArgument` if the namespace is too long.
@@ -107,7 +107,7 @@ impl Name {
         Ok(stored)
     }
 
-    /// What stands for the name in logs and events. See [`digest_name`].
+    /// The text that stands for the name in logs and events. See [`digest_name`].
     pub fn hash(&self) -> String {
         digest_name(self.as_str())
     }
@@ -169,23 +169,23 @@ fn stored_namespace(namespace: &str) -> Result<String> {
 
 fn unescape(namespace: &str) -> Cow<'_, str> {
     if namespace.contains('%') {
-        // In this order: an escaped `%` must not be read as the start of another escape.
+        // Keep this order: an escaped `%` must not be read as the start of another escape.
         Cow::Owned(namespace.replace("%2F", "/").replace("%25", "%"))
     } else {
         Cow::Borrowed(namespace)
     }
 }
 
-/// What stands for a name or an owner in logs and events: the first 24 hex digits of its SHA-256, after NFC
-/// normalisation. `printf %s NAME | sha256sum` begins with it.
+/// Returns the text that stands for a name or an owner in logs and events: the first 24 hex digits of its SHA-256,
+/// after NFC normalisation. `printf %s NAME | sha256sum` begins with it.
 ///
-/// It cannot be computed back, but whoever guesses a name can see that the guess is right.
+/// A reader cannot compute the name back, but can check a guess.
 pub fn digest_name(text: &str) -> String {
     let digest = Sha256::digest(normalise(text).as_bytes());
     hex(digest.iter().take(12).flat_map(|byte| [u32::from(byte >> 4), u32::from(byte & 15)]))
 }
 
-/// Digits of a log's line. By hand: it has several, and formatting took longer than all the rest.
+/// Formats hex digits by hand: a log line has several, and the standard formatting took longer than all the rest.
 pub(crate) fn hex(nibbles: impl Iterator<Item = u32>) -> String {
     nibbles.map(|nibble| char::from(b"0123456789abcdef"[nibble as usize])).collect()
 }
@@ -197,7 +197,7 @@ mod tests {
     use crate::interop::tests::vectors;
     use proptest::prelude::*;
 
-    /// As any tool computes it: of "x", and of "é" however it is written.
+    /// Compared with the output of common tools: for "x", and for "é" in both of its spellings.
     #[test]
     fn digest_name_is_the_beginning_of_sha256() {
         assert_eq!(digest_name("x"), "2d711642b726b04401627ca9");
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(Name::from_stored(one.stored()).expect("a stored form"), one);
             let prefix = Name::stored_prefix(namespace, "").expect("it was short enough");
             assert!(one.stored().starts_with(&prefix) && one.hash() == again.hash());
-            // What a store holds is read only if leasehold can have written it.
+            // A stored form is accepted only if leasehold could have written it.
             if let Ok(stored) = Name::from_stored(&text) {
                 assert_eq!(stored.stored(), text);
             }

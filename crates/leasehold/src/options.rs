@@ -1,4 +1,4 @@
-//! What can be set on a client for all its locks, and on one lock.
+//! The options of a lock. A client sets them for all its locks, or a caller for one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,57 +12,56 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::span;
 
-/// The shortest ttl of a guard: below it, renewals could not keep up with an ordinary pause of the
-/// process.
+/// The shortest ttl of a guard. With a shorter one, renewals could not keep up with an ordinary pause of the process.
 pub const MIN_GUARD_TTL: Duration = Duration::from_millis(50);
 /// The shortest ttl of a plain lease.
 pub const MIN_TTL: Duration = Duration::from_millis(1);
-/// Bytes of an owner label.
+/// The most bytes of an owner label.
 pub const MAX_OWNER_BYTES: usize = 256;
-/// Bytes of metadata.
+/// The most bytes of metadata.
 pub const MAX_METADATA_BYTES: usize = 4096;
 
 /// The options of a lock. Set them on the client for all locks, or on one lock:
 /// `locks.mutex("x").ttl(…).lock()`.
 ///
-/// Constructors and setters accept everything; a bad value is `InvalidArgument` at the first
-/// acquire, before anything is sent.
+/// Constructors and setters accept every value. The first acquire reports a bad one as `InvalidArgument`, before
+/// anything is sent.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long a lease lasts unless renewed. 30 s; for guards 50 ms to 24 h. Ignored by session stores.
+    /// How long a lease lasts unless renewed. Default 30 s; for guards 50 ms to 24 h. Session stores ignore it.
     pub ttl: Duration,
-    /// Who asks: a label for people. `host:pid` unless set.
+    /// A label that tells people which client asks. `host:pid` unless set.
     pub owner: Arc<str>,
-    /// Whatever shall be seen with the lease, at most 4 KiB.
+    /// Text that is shown with the lease, at most 4 KiB.
     pub metadata: Option<Arc<str>>,
-    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set. If the store has said
-    /// nothing for a second by then, up to 2 s more are spent on finding out whether it is there: if not, that is the
-    /// error, and not [`Timeout`](ErrorKind::Timeout).
+    /// How long `lock()`, `read()`, `write()` and `acquire()` wait at most. For ever unless set. If the store's last
+    /// answer is more than a second old by then, the client spends up to 2 s more to find out whether the store is
+    /// there. If it is not, that is the error, and not [`Timeout`](ErrorKind::Timeout).
     pub max_wait: Option<Duration>,
-    /// How many attempts an acquire makes at most: n retries are n + 1 attempts. No bound unless set.
+    /// The most attempts of one acquire: n retries are n + 1 attempts. No limit unless set.
     pub max_attempts: Option<u32>,
-    /// How long a guard may hold the lock in all: renewals end so that it is lost by then. No bound
-    /// unless set.
+    /// How long a guard may hold the lock in all: renewals stop so that the lease is lost by then. No limit unless
+    /// set.
     pub max_hold: Option<Duration>,
     /// How often a guard is renewed. A third of the ttl unless set, at most half of it.
     pub renew_every: Option<Duration>,
-    /// The part of its ttl, in percent, that a grant must still have when it arrives; one with less
-    /// is given back. What the store says unless set.
+    /// The share of its ttl, in percent, that a grant must still have left when it arrives. The client gives back a
+    /// grant with less. The store's own value unless set.
     pub min_validity_percent: Option<u8>,
     /// How to poll stores that cannot push.
     pub poll: Option<Poll>,
     /// How long one request to the store may take.
     pub request_timeout: Duration,
-    /// How long releasing is tried.
+    /// How long the client tries to release.
     pub release_timeout: Duration,
-    /// Called when a release that nobody awaits has failed. Logged, without names, unless set.
+    /// Called when a release that no caller awaits has failed. If not set, the failure is logged, without names.
     ///
-    /// Called on a thread of the library's own, one call after the other; after a `with_…` helper on that of its
-    /// caller. A callback that blocks delays the next
-    /// one, the client's log lines and [`close`](crate::Locks::close), but no renewal and no lost signal.
+    /// Calls come one after the other, on a thread of the library's own; after a `with_…` helper, on its caller's
+    /// thread. A callback that blocks delays the next one, the client's log lines and [`close`](crate::Locks::close),
+    /// but no renewal and no lost signal.
     pub on_release_error: Option<OnReleaseError>,
-    /// Cancels waiting from outside: the acquire is then `Aborted`.
+    /// Cancels a wait from outside: the acquire then returns `Aborted`.
     pub cancel: Option<Cancel>,
     /// Accept leases without fences, from stores that have none.
     pub allow_unfenced: bool,
@@ -94,7 +93,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("ttl", &self.ttl)
             .field("owner", &self.owner)
-            // Metadata may hold what its owner would not want in a log.
+            // Metadata may contain what its owner would not want in a log.
             .field("metadata", &self.metadata.as_ref().map(|m| format!("{} bytes", m.len())))
             .field("max_wait", &self.max_wait)
             .field("max_attempts", &self.max_attempts)
@@ -112,7 +111,7 @@ impl fmt::Debug for Options {
 }
 
 impl Options {
-    /// Checks everything a store would trip over, before anything is sent.
+    /// Checks everything that a store would reject, before anything is sent.
     pub(crate) fn check(&self, info: &Info, mode: Mode, guarded: bool) -> Result<()> {
         if info.liveness == Liveness::Ttl {
             let least = if guarded { MIN_GUARD_TTL } else { MIN_TTL };
@@ -223,11 +222,11 @@ fn default_owner() -> Arc<str> {
 pub struct Poll {
     /// The first delay.
     pub min: Duration,
-    /// No delay is longer.
+    /// The longest delay.
     pub max: Duration,
     /// How delays grow.
     pub backoff: Backoff,
-    /// How they are randomised.
+    /// How delays are randomised.
     pub jitter: Jitter,
 }
 
@@ -271,7 +270,7 @@ impl Poll {
         Ok(())
     }
 
-    /// The delay before retry number `n`, from 0.
+    /// The delay before retry number `n`, counted from 0.
     pub fn delay(&self, n: u32) -> Duration {
         let full = match self.backoff {
             Backoff::Fixed => self.min,
@@ -289,42 +288,42 @@ impl Poll {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backoff {
-    /// Always the first.
+    /// Every delay is `min`.
     Fixed,
-    /// Each twice the one before.
+    /// Each delay is twice the one before.
     Exponential,
 }
 
-/// How delays are randomised, so that waiters do not come back all at once.
+/// How delays are randomised, so that waiters do not all come back at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Jitter {
     /// Not at all.
     None,
-    /// Half fixed, half random.
+    /// Half of the delay is fixed, half is random.
     Equal,
-    /// Anything from zero to the delay.
+    /// A random time from zero to the delay.
     Full,
 }
 
-/// A random duration below `of`. Good enough to spread load; nothing secret comes from it.
+/// A random duration below `of`, to spread load; nothing secret is made from it.
 pub(crate) fn random_part(of: Duration) -> Duration {
     of.mul_f64((chance::number() >> 11) as f64 / (1u64 << 53) as f64)
 }
 
-/// What [`Options::on_release_error`] is called with.
+/// Describes the release that failed, for [`Options::on_release_error`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReleaseFailure<'a> {
-    /// What was to be released.
+    /// The name that was to be released.
     pub name: &'a Name,
-    /// Its id: a secret.
+    /// The lease id: a secret.
     pub lease_id: LeaseId,
     /// Why it was to be released.
     pub source: ReleaseSource,
 }
 
-/// Why a release was sent that nobody awaits.
+/// Why a release was sent that no caller awaits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReleaseSource {
@@ -349,7 +348,7 @@ impl ReleaseSource {
 /// A callback for failed releases.
 pub type OnReleaseError = Arc<dyn Fn(&Error, &ReleaseFailure<'_>) + Send + Sync>;
 
-/// The setters of [`Options`], for whatever has `fn options_mut(&mut self) -> &mut Options`.
+/// The setters of [`Options`], for any type that has `fn options_mut(&mut self) -> &mut Options`.
 macro_rules! option_setters {
     () => {
         /// Sets how long a lease lasts unless renewed. See [`Options::ttl`](crate::Options::ttl).
@@ -366,14 +365,15 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets what shall be seen with the lease. See [`Options::metadata`](crate::Options::metadata).
+        /// Sets the text that is shown with the lease. See [`Options::metadata`](crate::Options::metadata).
         #[must_use]
         pub fn metadata(mut self, metadata: impl Into<std::sync::Arc<str>>) -> Self {
             self.options_mut().metadata = Some(metadata.into());
             self
         }
 
-        /// Sets how long the waiting forms wait at most. See [`Options::max_wait`](crate::Options::max_wait).
+        /// Sets how long `lock()` and the other waiting methods wait at most. See
+        /// [`Options::max_wait`](crate::Options::max_wait).
         #[must_use]
         pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
             self.options_mut().max_wait = Some(max_wait);
@@ -402,7 +402,7 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets what a grant must still be worth. See
+        /// Sets how much of its ttl a grant must still have. See
         /// [`Options::min_validity_percent`](crate::Options::min_validity_percent).
         #[must_use]
         pub fn min_validity_percent(mut self, percent: u8) -> Self {
@@ -424,14 +424,15 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets how long releasing is tried. See [`Options::release_timeout`](crate::Options::release_timeout).
+        /// Sets how long the client tries to release. See
+        /// [`Options::release_timeout`](crate::Options::release_timeout).
         #[must_use]
         pub fn release_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.options_mut().release_timeout = timeout;
             self
         }
 
-        /// Sets what is called when a release that nobody awaits has failed. See
+        /// Sets the callback for a failed release that no caller awaits. See
         /// [`Options::on_release_error`](crate::Options::on_release_error).
         #[must_use]
         pub fn on_release_error(
@@ -442,7 +443,7 @@ macro_rules! option_setters {
             self
         }
 
-        /// Lets waiting be cancelled from outside, by a [`Cancel`](crate::Cancel) or a
+        /// Lets the program cancel a wait from outside, with a [`Cancel`](crate::Cancel) or a
         /// [`CancellationToken`](tokio_util::sync::CancellationToken).
         #[must_use]
         pub fn cancel_on(mut self, cancel: impl Into<crate::Cancel>) -> Self {

@@ -1,14 +1,15 @@
-//! Spans of time in words, for messages: as people write them, and not as a debugger shows them.
+//! Formats spans of time for messages, the way people write them.
 
 use std::time::Duration;
 
-/// The span in the largest unit that keeps its number short; nothing that matters is rounded away below a hundred days.
+/// The span in the largest unit that keeps its number short. Below a hundred days nothing that matters is rounded
+/// away.
 pub(crate) fn show(span: Duration) -> String {
     let (seconds, nanos) = (span.as_secs(), span.subsec_nanos());
     match (seconds, nanos) {
         (0, 0) => "0 s".into(),
         (0, _) => format!("{} ms", decimal(u64::from(nanos) / 1_000_000, nanos % 1_000_000, 6)),
-        // What nobody means to the second.
+        // So long a span is never meant to the second.
         (8_640_000.., _) => format!("{} days", seconds / 86_400),
         (_, 0) if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
         (_, 0) if seconds % 60 == 0 => format!("{} min", seconds / 60),
@@ -16,7 +17,7 @@ pub(crate) fn show(span: Duration) -> String {
     }
 }
 
-/// A number with a fraction of so many digits, without those at its end that say nothing.
+/// A number with a fraction of this many digits, without trailing zeros.
 fn decimal(whole: u64, fraction: u32, digits: usize) -> String {
     let text = format!("{whole}.{fraction:0digits$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! One table of stores: which URL schemes each has, the feature that brings it, and how to open and examine it.
+//! The one table of stores: the URL schemes of each, the feature that adds it, and how to open and examine it.
 //!
 //! [`Locks::connect`], the error for an unknown scheme, `leasehold stores`, `doctor`, quorum and torture all read it.
 
@@ -27,7 +27,7 @@ use crate::layers::quorum;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct StoreInfo {
-    /// The schemes of its URLs: first the one by which its `info` calls it, then other spellings.
+    /// The schemes of its URLs: first the one that its `info` reports, then other spellings.
     pub schemes: &'static [&'static str],
     /// What its URL looks like, for people.
     pub url: &'static str,
@@ -53,13 +53,13 @@ pub fn stores() -> Vec<StoreInfo> {
 struct StoreRow {
     schemes: &'static [&'static str],
     url: &'static str,
-    /// The feature that brings it; `None` if it is always there.
+    /// The feature that adds it; `None` if it is always included.
     feature: Option<&'static str>,
-    /// Absent if this build does not have it.
+    /// `None` if this build does not include it.
     driver: Option<Driver>,
 }
 
-/// How a store is described, opened and examined. The functions get the whole URL.
+/// How to describe, open and examine a store. The functions get the whole URL.
 #[derive(Clone, Copy)]
 struct Driver {
     /// Gets the first scheme of the row.
@@ -68,7 +68,7 @@ struct Driver {
     examine: fn(String) -> BoxFuture<'static, Result<Vec<Finding>>>,
 }
 
-/// An open store, and which one it is, where two URLs can be seen to name the same.
+/// An open store, and an identity that shows when two URLs name the same store.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) identity: Option<String>,
@@ -80,7 +80,7 @@ impl Opened {
     }
 }
 
-/// `Some` driver if this build has it.
+/// `Some` driver if this build includes the store.
 macro_rules! driver {
     ($built:meta, $driver:expr) => {{
         #[cfg($built)]
@@ -246,7 +246,7 @@ fn rest(url: &str) -> &str {
 }
 
 impl StoreRow {
-    /// The row of this scheme, in capitals or not.
+    /// The row of this scheme, in upper or lower case.
     fn of(scheme: &str) -> Option<&'static StoreRow> {
         let is = |known: &&str| known.eq_ignore_ascii_case(scheme);
         STORES.iter().find(|store| store.schemes.iter().any(is))
@@ -263,7 +263,7 @@ fn find(scheme: &str) -> Result<(&'static StoreRow, Driver)> {
 
 fn driver_of(url: &str) -> Result<Driver> {
     let scheme = url.split_once(':').map(|(scheme, _)| scheme);
-    // Only what looks like a scheme may appear in an error: the rest of the URL may hold a password.
+    // Only what looks like a scheme may appear in an error: the rest of the URL may contain a password.
     let scheme = scheme.filter(|scheme| {
         !scheme.is_empty()
             && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
@@ -298,7 +298,7 @@ pub(crate) fn examine(url: String) -> BoxFuture<'static, Result<Vec<Finding>>> {
     }
 }
 
-/// The error for a store that this build lacks.
+/// The error for a store that this build does not include.
 fn missing(scheme: &str, feature: &str) -> Error {
     let on = if feature == "sqlite" { " (on Linux)" } else { "" };
     let add = cargo_add(feature);
@@ -329,7 +329,7 @@ fn list(wanted: impl Fn(&StoreRow) -> bool) -> String {
 }
 
 impl Locks {
-    /// A client of the store that a URL names.
+    /// Connects to the store that a URL names.
     ///
     /// | URL | store |
     /// |---|---|
@@ -341,20 +341,20 @@ impl Locks {
     /// | `redis-sentinel://host[:port],…/service[/db]` | the primary that Redis sentinels name (feature `redis`) |
     /// | `redis-cluster://host[:port],…` | a Redis cluster (feature `redis`) |
     /// | `postgres://user@host/database` | tables in a PostgreSQL database, made if they are not there; options as [`Address`](crate::backends::postgres::Address) and [`Postgres::builder`](crate::backends::postgres::Postgres::builder) list them (feature `postgres`) |
-    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with whoever uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
+    /// | `postgres+advisory://user:password@host:port/database` | session locks of a PostgreSQL server, shared with every program that uses the same advisory keys; options as in [`Address`](crate::backends::postgres::Address) and [`AdvisoryBuilder`](crate::backends::postgres::advisory::AdvisoryBuilder) (feature `postgres`) |
     /// | `http://host:port`, `https://…` | a leasehold server; `?token_file=path`, `?ca=path`, `?cert=path&key=path` (feature `http`) |
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left.
+    /// If dropped, nothing is left behind.
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL that cannot be one; `Unsupported` for a store that this build does
-    /// not have, with the line that adds it; faults of the store. The URL itself, which may hold a password, is in no error.
+    /// `InvalidArgument` for an invalid URL; `Unsupported` for a store that this build does not include, with the line
+    /// that adds it; faults of the store. No error contains the URL itself, which may hold a password.
     pub async fn connect(url: &str) -> Result<Self> {
         Ok(Locks::connect_builder(url).await?.build())
     }
 
-    /// As [`connect`](Locks::connect), to be set up further.
+    /// As [`connect`](Locks::connect), but returns a builder for further settings.
     ///
     /// # Cancel safety
     /// As [`connect`](Locks::connect).

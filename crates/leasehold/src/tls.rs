@@ -1,7 +1,7 @@
-//! TLS by rustls, set up in one place for the stores and the server: the provider, PEM files, authorities, identities.
+//! TLS by rustls, set up in one place for the stores and the server: provider, PEM files, authorities, identities.
 //!
-//! Redis takes PEM as bytes, because its driver builds its own configuration; [`read`] is all that it needs.
-//! Hidden from the documentation: it is public only for the server.
+//! Redis takes PEM as bytes, because its driver builds its own configuration; it needs only [`read`]. This module is
+//! hidden from the documentation: it is public only for the server.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVeri
 
 use crate::error::{Error, Result};
 
-/// The one provider: no other crate of a program can make us take another, and none has to be installed.
+/// The one crypto provider: no other crate of a program can change it, and none has to be installed.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -26,7 +26,7 @@ fn unusable(what: &str, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Er
     Error::invalid(format!("the {what} cannot be used")).with_source(error)
 }
 
-/// The bytes of a file. The error calls the file `what`, which may be less than its path: that may come from a URL.
+/// Reads the bytes of a file. The error calls the file `what` instead of its path, which may come from a URL.
 ///
 /// # Errors
 /// `InvalidArgument` if it cannot be read.
@@ -59,17 +59,17 @@ pub fn authorities(path: impl AsRef<Path>, what: &str) -> Result<RootCertStore> 
     Ok(roots)
 }
 
-/// The authorities that the machine trusts. There may be none.
+/// The authorities that this machine trusts. There may be none.
 pub fn system_authorities() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// A file of certificates and one with their key, both PEM, and what errors call them.
+/// A certificate file and a key file, both PEM, and what errors call them.
 #[derive(Debug)]
 pub struct Identity<'a> {
-    /// The certificate, followed by those that lead to its authority.
+    /// The certificate, followed by the chain up to its authority.
     pub cert: &'a Path,
     /// What errors call the certificate.
     pub cert_is: &'a str,
@@ -95,7 +95,7 @@ impl Identity<'_> {
     }
 }
 
-/// A client's configuration. `verify` says how the server's certificate is checked.
+/// Makes a client's configuration. `verify` says how to check the server's certificate.
 ///
 /// # Errors
 /// `InvalidArgument` if the identity cannot be used.
@@ -114,7 +114,7 @@ pub fn client(
     builder.with_client_auth_cert(chain, key).map_err(|error| identity.refused(error))
 }
 
-/// A server's configuration. With `clients`, only clients with a certificate of these authorities get in.
+/// Makes a server's configuration. With `clients`, only clients with a certificate from these authorities may connect.
 ///
 /// # Errors
 /// `InvalidArgument` if the identity or the authorities cannot be used.

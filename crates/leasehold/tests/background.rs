@@ -49,7 +49,7 @@ fn set_mood(new: Mood) {
     CHANGED.notify_all();
 }
 
-/// The library's own threads; a caller's thread is the caller's own business.
+/// Only the library's own threads; a caller's thread is the caller's own business.
 fn is_library_thread() -> bool {
     thread::current().name().is_some_and(|name| name.starts_with("leasehold"))
 }
@@ -110,7 +110,7 @@ mod recorder {
     }
 }
 
-/// One test at a time. Dropped, the log is quiet again, so that a test that failed leaves no thread behind.
+/// Runs one test at a time. When dropped, the log is quiet again, so that a failed test leaves no thread behind.
 struct Turn {
     _turn: MutexGuard<'static, ()>,
 }
@@ -149,7 +149,7 @@ fn hold(locks: &Locks, name: &str) -> Guard {
     locks.mutex(name).ttl(TTL).renew_every(ms(20)).lock().unwrap()
 }
 
-/// The client of these guards is alive: it renews them, tells a loss, and can be closed.
+/// Checks that the client of these guards is alive: it renews them, reports a loss, and can be closed.
 fn still_works(locks: Locks, kept: Guard, revoked: Guard) {
     until_renewed(|| kept.valid_for());
     locks.revoke(revoked.name().as_str(), true).unwrap();
@@ -206,7 +206,7 @@ fn a_callback_that_blocks_stops_no_renewal_and_no_lost_signal() {
     let has_ended = Arc::clone(&ended);
     let mutex = locks.mutex("dropped").on_release_error(move |_, _| {
         called.send(()).unwrap();
-        // Until the test lets it go.
+        // Blocks until the test lets it go.
         assert!(blocked.lock().unwrap().recv().is_err());
         has_ended.store(true, Ordering::SeqCst);
     });
@@ -218,7 +218,7 @@ fn a_callback_that_blocks_stops_no_renewal_and_no_lost_signal() {
     assert!(revoked.wait_lost_for(PATIENCE).is_some());
     assert_eq!(kept.state(), GuardState::Held);
     drop((kept, revoked));
-    // Whoever closes a client wants to hear of its failures first.
+    // A program that closes a client must hear of its failures first.
     let closes = thread::spawn(move || locks.close());
     assert!(!ended.load(Ordering::SeqCst) && !closes.is_finished());
     drop(unblock);
@@ -242,7 +242,7 @@ impl Clock for Fragile {
     }
 }
 
-/// A dead client says so, to whoever waits, holds, asks or closes.
+/// Checks that a dead client says so to callers that wait, hold, ask or close.
 fn is_dead(locks: Locks, guard: Guard, waiting: thread::JoinHandle<Error>) {
     until("the waiter is told", || waiting.is_finished());
     assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Aborted);
@@ -314,9 +314,9 @@ fn close_waits_for_the_places_of_acquires_that_it_aborts() {
     assert_eq!(left, 0, "a program that ends after `close` leaves no place in a queue");
 }
 
-// Clocks, runtimes and threads of which there are none.
+// Clocks, runtimes and threads that fail.
 
-/// A clock of its own, so far from the system's, that counts how often the thread that renews looks at it.
+/// A clock of its own, this far from the system's, that counts how often the renewing thread reads it.
 #[derive(Debug)]
 struct Foreign {
     start: Moment,
@@ -364,7 +364,7 @@ fn a_client_with_its_own_clock_renews_and_does_not_spin() {
 
 /// Blocks a thread of the runtime that does the background work.
 fn block_inside(mutex: &leasehold::blocking::Mutex) -> leasehold::Result<bool> {
-    // What need not wait is no matter.
+    // A call that need not wait is not affected.
     assert!(mutex.try_lock().unwrap().is_none());
     Ok(mutex.try_lock_for(ms(50))?.is_some())
 }
@@ -385,9 +385,9 @@ fn a_blocking_call_on_the_given_runtime_is_a_deadlock() {
                 let _held = locks.mutex("x").lock().await.unwrap();
                 let mutex = Locks::from(locks.clone()).mutex("x");
                 let inside = mutex.clone();
-                // On a worker, or on the only thread there is.
+                // On a worker, or on the only thread.
                 let call = tokio::spawn(async move { block_inside(&inside) }).await.unwrap();
-                // Beside it, on a thread that only belongs to it.
+                // Beside it, on a thread that belongs to the runtime but does not drive it.
                 let other = tokio::task::spawn_blocking(move || block_inside(&mutex)).await.unwrap();
                 drop(locks.mutex("y").lock().await.unwrap());
                 // It cannot wait for its release here, and must not try for ever.
@@ -406,7 +406,7 @@ fn a_blocking_call_on_the_given_runtime_is_a_deadlock() {
 fn a_failed_start_of_the_thread_is_not_remembered() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     if testkit::process::role().is_none() {
-        // Alone in its process, because it takes away what all its threads need.
+        // Alone in its process, because it uses up what all threads of the process need.
         let child = Child::spawn("a_failed_start_of_the_thread_is_not_remembered", "starved");
         assert!(child.ended_well());
         return;

@@ -171,7 +171,7 @@ async fn bad_options_are_refused_before_any_call() {
 }
 
 #[tokio::test]
-async fn a_bad_limit_and_a_missing_ability_are_refused_before_any_call() {
+async fn bad_limits_and_missing_abilities_are_refused_before_any_call() {
     let (locks, calls) = watched(|info| {
         info.max_permits = 8;
         info.shared = false;
@@ -212,7 +212,7 @@ fn a_malformed_lease_id_is_refused_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_bad_url_is_refused_without_repeating_what_could_be_a_password() {
+async fn a_bad_url_is_refused_without_repeating_a_possible_password() {
     let connect = |url: &'static str| async move { Locks::connect(url).await.unwrap_err() };
     expect(connect("").await, ErrorKind::InvalidArgument, "scheme");
     expect(connect("memory").await, ErrorKind::InvalidArgument, "scheme");

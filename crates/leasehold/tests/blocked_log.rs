@@ -1,4 +1,4 @@
-//! A log that blocks the caller in the moment of a grant. Alone in its binary: the log is the process's.
+//! A log that blocks the caller at the moment of a grant. Alone in its binary, because the log belongs to the process.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -11,10 +11,10 @@ use leasehold::layers::telemetry::{EventKind, Telemetry};
 use leasehold::{GuardState, Locks};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-/// Only a failure takes so long.
+/// Only a failure takes this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes the line of a grant only when a renewal was answered.
+/// Accepts the log line of a grant only after a renewal was answered.
 struct Stubborn(Arc<AtomicBool>);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Stubborn {

@@ -1,4 +1,4 @@
-//! The blocking faces: everywhere a synchronous caller can be, and the plain leases of a scheduler.
+//! The blocking locks, in every place where a synchronous caller can be, and the plain leases of a scheduler.
 
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 
@@ -26,12 +26,12 @@ fn ms(millis: u64) -> Duration {
 /// A ttl that no stall of the machine uses up.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Runs a test on a thread of its own: one that hangs fails.
+/// Runs a test on its own thread; a test that hangs fails.
 fn in_time(test: impl FnOnce() + Send + 'static) {
     in_time_blocking("the test ends", test);
 }
 
-/// Waits until so many wait for a name.
+/// Waits until this many claims wait for a name.
 fn until_waiting(locks: &Locks, name: &str, many: u64) {
     until("they wait", || locks.inspect(name).unwrap().queue_length == many);
 }
@@ -49,7 +49,7 @@ fn use_everything() {
     let error = mutex.clone().max_wait(ms(10)).lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 
-    // Renewed although this thread, and its runtime if it has one, does nothing but sleep and look.
+    // Renewed although this thread, and its runtime if it has one, only sleeps and looks.
     until_renewed(|| guard.valid_for());
     assert_eq!(guard.state(), GuardState::Held);
     assert_eq!(guard.wait_lost_for(ms(20)), None);
@@ -123,7 +123,7 @@ fn works_in_paused_time() {
 #[test]
 fn works_inside_another_blocking_call() {
     in_time(|| {
-        // A store that takes a lock of its own, and waits for it, before each answer.
+        // A store that takes its own lock, and waits for it, before each answer.
         let inner = Locks::new(Memory::new());
         let store = {
             let inner = inner.clone();
@@ -137,7 +137,7 @@ fn works_inside_another_blocking_call() {
                     });
                     inner.mutex("inner").lock()?.release()?;
                     helper.join().unwrap();
-                    // The caller has to be woken for this one, after the inner calls used its thread.
+                    // This call needs a wake-up, after the inner calls used its thread.
                     tokio::time::sleep(ms(5)).await;
                     Ok(())
                 }
@@ -172,13 +172,13 @@ fn a_task_that_has_used_up_its_budget_still_gets_its_lock() {
 }
 
 #[test]
-fn a_store_that_yields_does_not_wait_for_the_runtime_of_the_caller() {
+fn a_store_that_yields_does_not_need_the_callers_runtime() {
     fn use_it() {
         let locks = Locks::new(Fake::new(|_| async {
             tokio::task::yield_now().await;
             Ok(())
         }));
-        // No timeout saves a call that waits for a runtime which is not there.
+        // No timeout saves a call that waits for a runtime that does not exist.
         let mutex = locks.mutex("x").request_timeout(10 * PATIENCE).release_timeout(10 * PATIENCE);
         let guard = mutex.lock().unwrap();
         assert!(mutex.try_lock().unwrap().is_none());
@@ -211,7 +211,7 @@ fn the_thread_that_renews_refuses_to_wait_for_itself() {
 }
 
 #[test]
-fn a_blocked_call_is_cancelled_from_another_thread_and_leaves_no_place() {
+fn cancelling_a_blocked_call_from_a_thread_leaves_no_place() {
     in_time(|| {
         let locks = Locks::connect("memory:").unwrap();
         let _held = locks.mutex("x").lock().unwrap();
@@ -233,7 +233,7 @@ fn a_blocked_call_is_cancelled_from_another_thread_and_leaves_no_place() {
 }
 
 #[test]
-fn close_wakes_whoever_waits() {
+fn close_wakes_waiters() {
     in_time(|| {
         let locks = Locks::connect("memory:").unwrap();
         let held = locks.mutex("x").lock().unwrap();
@@ -329,7 +329,7 @@ fn with_lock_keeps_the_errors_of_the_work_and_always_releases() {
         assert_eq!(error.message(), "mine");
         mutex.try_lock().unwrap().expect("released").release().unwrap();
 
-        // Its own error is worth more than that the lease was lost too.
+        // The work's own error is worth more than the loss of the lease.
         let lose = |guard: &Guard| {
             locks.revoke("x", true).unwrap();
             assert!(guard.renew_for(Duration::from_secs(1)).is_err());
@@ -359,7 +359,7 @@ fn with_lock_keeps_the_errors_of_the_work_and_always_releases() {
 }
 
 #[test]
-fn a_url_that_is_none_and_a_store_that_is_missing_are_told_apart() {
+fn a_malformed_url_and_a_missing_store_are_different_errors() {
     let errors = || {
         assert_eq!(Locks::connect("nonsense").unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert_eq!(Locks::connect("memory:x").unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -393,7 +393,7 @@ fn both_kinds_of_callers_share_a_client() {
 }
 
 #[test]
-fn a_client_that_connected_here_works_after_the_thread_that_did_is_gone() {
+fn a_client_outlives_the_thread_that_connected_it() {
     in_time(|| {
         let locks = thread::spawn(|| Locks::connect("memory:").unwrap()).join().unwrap();
         let guard = locks.mutex("x").renew_every(ms(50)).lock().unwrap();

@@ -1,4 +1,4 @@
-//! The suite on stores that can do less: what does not apply is said, and what applies is kept.
+//! The suite on stores that can do less: it reports what does not apply, and tests what does.
 
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 
@@ -29,7 +29,7 @@ impl Limited {
         self.info.liveness == Liveness::Session
     }
 
-    /// Where the queue exists only while somebody is in `wait`, as in a database that waits itself.
+    /// The queue exists only while a claim is in `wait`, as in a database that waits itself.
     fn waits_itself(&self) -> bool {
         self.is_session() && self.info.push
     }
@@ -60,7 +60,7 @@ impl Limited {
     }
 }
 
-/// Gives up a place when whoever waited in it is gone.
+/// Gives up a place when its waiter is gone.
 struct Place<'a>(&'a Memory, &'a Claim);
 
 impl Drop for Place<'_> {
@@ -162,8 +162,8 @@ impl Backend for Limited {
     }
 }
 
-/// A store far away: requests and answers take their time, and overtake each other. A request whose caller
-/// is gone arrives all the same.
+/// A store far away: requests and answers take a while, and overtake each other. A request arrives even if its caller
+/// is gone.
 #[derive(Debug, Clone)]
 struct Distant {
     inner: Memory,
@@ -273,7 +273,7 @@ async fn a_store_with_a_queue_but_without_push_passes_what_applies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_with_few_permits_and_without_fences_passes_what_applies() {
+async fn a_store_with_few_permits_and_no_fences_passes_what_applies() {
     run(|info| (info.max_permits, info.fenced) = (2, false)).await;
 }
 

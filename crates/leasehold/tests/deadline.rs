@@ -58,11 +58,11 @@ fn histories() -> impl Strategy<Value = History> {
 struct Oracle {
     world: Paused,
     deadline: Moment,
-    /// Answers to calls before this one do not count: the lease was shortened after they were sent.
+    /// The lease was shortened after earlier calls were sent, so answers to calls before this one do not count.
     from: usize,
-    /// How many calls have been taken into account.
+    /// How many calls have been processed.
     calls: usize,
-    /// Whose answers have been taken into account.
+    /// The calls whose answers have been processed.
     answered: Vec<bool>,
     lost: bool,
 }
@@ -80,7 +80,7 @@ impl Oracle {
         Oracle { world: world.clone(), deadline, from: 0, calls, answered, lost: false }
     }
 
-    /// The deadline by now; `None` if it has passed.
+    /// The current deadline; `None` if it has passed.
     fn look(&mut self) -> Option<Moment> {
         let now = self.world.clock.now();
         let log = self.world.store.log();
@@ -88,7 +88,7 @@ impl Oracle {
         while self.calls < log.len() {
             self.hear(&log, self.calls);
             let call = &log[self.calls];
-            // The client lets its deadline drop before it asks the store, also when it has to ask again.
+            // The client lowers its deadline before it asks the store, even when it has to ask again.
             if call.verb == Verb::Renew && call.renewals()[0].shorten.is_some() {
                 self.lost |= call.at >= self.deadline;
                 self.deadline = self.deadline.min(Oracle::believe(call.at, call.renewals()[0].ttl));
@@ -101,7 +101,7 @@ impl Oracle {
         (!self.lost).then_some(self.deadline)
     }
 
-    /// Takes the answers into account that came when no more than this many calls had been made.
+    /// Processes the answers that came when no more than this many calls had been made.
     fn hear(&mut self, log: &[Call], calls: usize) {
         let mut new: Vec<_> = (0..log.len())
             .filter(|index| !self.answered[*index] && log[*index].calls_before_answer <= calls)
@@ -111,7 +111,7 @@ impl Oracle {
         new.sort_unstable();
         for (at, index) in new {
             self.answered[index] = true;
-            // Nobody looked at this moment before, so the deadline is judged first.
+            // This is the first look at this moment, so judge the deadline first.
             self.lost |= at >= self.deadline;
             for grant in log[index].grants() {
                 if !self.lost && index >= self.from {
@@ -135,7 +135,7 @@ async fn live_through(history: History) {
     asked.reverse();
     let mut asking = tokio::task::JoinSet::new();
     let end = start + ms(6 * history.ttl);
-    // Often enough to meet every step, and rarely enough to live through many.
+    // Often enough to meet every step, and rarely enough to survive many.
     let step = ms((history.ttl / 50).max(1));
     while world.elapsed() < end {
         for _ in 0..10 {
@@ -171,7 +171,7 @@ async fn live_through(history: History) {
                 let _ =
                     if shorter { guard.shorten_to(ms(ttl)).await } else { guard.renew_for(ms(ttl)).await };
             });
-            // Sent now, and answered whenever.
+            // Sent now, and answered at any later time.
             if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 asking.spawn(call);
             }
@@ -182,7 +182,7 @@ async fn live_through(history: History) {
 }
 
 #[test]
-fn no_history_lets_a_guard_believe_past_the_end_or_moves_its_deadline_without_a_confirmation() {
+fn only_a_confirmation_moves_the_deadline_never_past_the_end() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(history in histories())| {
         tokio::runtime::Builder::new_current_thread()
@@ -194,8 +194,8 @@ fn no_history_lets_a_guard_believe_past_the_end_or_moves_its_deadline_without_a_
     });
 }
 
-/// Two renewals at once, and the one that was sent later is answered first and just in time: the other comes
-/// after the deadline that there was before, and harms nothing.
+/// Two renewals at once: the one sent later is answered first and just in time. The answer to the other comes after
+/// the old deadline, and does no harm.
 #[tokio::test(start_paused = true)]
 async fn answers_count_in_the_order_in_which_they_come() {
     let mut renewals = vec![Act::Slow(ms(895)), Act::Slow(ms(825))];
@@ -204,7 +204,7 @@ async fn answers_count_in_the_order_in_which_they_come() {
     live_through(History { ttl: 1000, granted: Act::Pass, renewals, asked }).await;
 }
 
-/// A renewal that was stuck in the network reaches the store just before a shortening does, so the client has to ask
+/// A renewal that was stuck in the network reaches the store just before a shortening does. So the client has to ask
 /// again, and its deadline drops again.
 #[tokio::test(start_paused = true)]
 async fn a_shortening_that_was_overtaken_drops_the_deadline_again() {

@@ -1,4 +1,4 @@
-//! Every awaiting method, dropped at every point at which it can be: nothing is left, nothing is lost.
+//! Drops every awaiting method at every possible point: nothing is left behind, nothing is lost.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -15,10 +15,10 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What an acquire meets.
+/// The situation that an acquire meets.
 #[derive(Debug, Clone, Default)]
 struct Scene {
-    /// Somebody else holds the name, for this long.
+    /// Another client holds the name, for this long.
     held: Option<u64>,
     attempts: Vec<Act>,
     waits: Vec<Act>,
@@ -58,7 +58,7 @@ fn scenes() -> Vec<Scene> {
     scenes
 }
 
-/// Plays a scene again and again, with the future dropped after one poll more each time, until it is done.
+/// Plays a scene again and again, each time dropping the future one poll later, until it is done.
 async fn drop_everywhere(scene: &Scene, fifo: bool, start: impl AsyncFn(&Paused)) {
     for polls in 0.. {
         let what = format!("after {polls} polls, fifo {fifo}: {scene:?}");
@@ -78,7 +78,7 @@ async fn drop_everywhere(scene: &Scene, fifo: bool, start: impl AsyncFn(&Paused)
             assert!(world.store.log().is_empty(), "nothing is sent before the first poll");
         }
         if scene.releases.is_empty() {
-            // At once: no place, no lease, not only when they would have ended by themselves.
+            // At once: no place and no lease, long before they would have ended by themselves.
             let claimed: Vec<_> =
                 world.store.calls(Verb::TryAcquire).iter().map(|call| call.claim().id).collect();
             let info = world.look("x").await;
@@ -125,7 +125,7 @@ async fn a_dropped_bounded_or_single_attempt_leaves_nothing_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_for_a_read_or_a_permit_or_a_plain_lease_leaves_nothing_either() {
+async fn a_dropped_wait_for_a_read_permit_or_lease_leaves_nothing() {
     for scene in scenes() {
         drop_everywhere(&scene, true, async |world| {
             drop(world.locks.rwlock("x").read().await.unwrap());
@@ -133,7 +133,7 @@ async fn a_dropped_wait_for_a_read_or_a_permit_or_a_plain_lease_leaves_nothing_e
         .await;
         drop_everywhere(&scene, true, async |world| {
             let (locks, lease) = (world.locks.clone(), world.locks.leasing("x").acquire().await.unwrap());
-            // Plain data: nobody else will release it.
+            // Plain data, which nothing else will release.
             tokio::spawn(async move { locks.release(&lease).await.unwrap() });
         })
         .await;
@@ -184,7 +184,7 @@ async fn a_dropped_release_is_sent_all_the_same_and_takes_effect_once() {
             let world = Paused::with(|_| {}, |builder| builder.request_timeout(ms(80)));
             let guard = world.locks.mutex("x").lock().await.unwrap();
             let (id, signal) = (guard.lease_id(), guard.lost());
-            // Whoever comes next is not touched by a release that is late or sent twice.
+            // A release that is late or sent twice does not affect the next holder.
             let next = tokio::spawn({
                 let mutex = world.other().mutex("x");
                 async move { mutex.lock().await }
@@ -222,7 +222,7 @@ async fn a_dropped_release_is_sent_all_the_same_and_takes_effect_once() {
     }
 }
 
-/// Acts of a renewal that a caller asked for.
+/// What can happen to a renewal that a caller asked for.
 fn renewals() -> Vec<Vec<Act>> {
     vec![
         vec![],
@@ -271,7 +271,7 @@ async fn a_dropped_adoption_does_not_release_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_renewal_shortening_or_downgrade_leaves_a_guard_that_is_true_and_renewed() {
+async fn a_dropped_renewal_or_downgrade_leaves_a_true_renewed_guard() {
     type Asking<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
     type Ask = fn(&Guard) -> Asking<'_>;
     let asks: [(&str, Ask); 3] = [

@@ -1,4 +1,4 @@
-//! The three faces on the memory store, as a user sees them.
+//! The three kinds of locks on the memory store, as a user sees them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,12 +46,12 @@ async fn lock_with_max_wait_times_out_and_says_how_long_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_short_ttl_each_of_a_row_of_dead_holders_is_followed_within_a_second() {
+async fn dead_holders_with_a_short_ttl_are_followed_within_a_second() {
     let clock = Arc::new(TokioClock::new());
     let memory = Memory::with_clock(clock.clone());
     let locks = Locks::builder(Arc::new(memory)).clock(clock).runtime(Handle::current()).build();
     let ttl = ms(600);
-    // Plain leases that nobody renews or releases: each holder dies at once.
+    // Plain leases that nothing renews or releases: each holder dies at once.
     let waiting: Vec<_> = (0..6)
         .map(|_| {
             let leasing = locks.leasing("x").ttl(ttl);

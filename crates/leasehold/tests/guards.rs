@@ -25,7 +25,7 @@ fn ms(millis: u64) -> Duration {
 // Signals and work.
 
 #[tokio::test(start_paused = true)]
-async fn the_lost_signal_comes_early_late_and_to_every_clone_but_never_on_release() {
+async fn every_clone_gets_the_lost_signal_but_never_on_release() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").ttl(ms(3000)).lock().await.unwrap();
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
@@ -83,13 +83,13 @@ async fn work_is_dropped_when_the_lease_is_lost_and_not_before() {
     assert_eq!((error.kind(), dropped.load(Ordering::SeqCst)), (ErrorKind::Lost, 1));
     let end = world.elapsed();
     assert!(end > ms(20_000) + ms(900) && end <= ms(20_000) + believed(3000), "{end:?}");
-    // Nothing is begun that must not be.
+    // Work that must not start does not start.
     let error = guard.run(async { panic!("not a step") }).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_is_looked_at_before_every_step_though_no_timer_has_noticed() {
+async fn the_deadline_is_checked_before_every_poll_without_a_timer() {
     let clock = Hand::default();
     let memory = Memory::with_clock(Arc::new(clock.clone()));
     let locks = Locks::builder(Arc::new(memory))
@@ -112,14 +112,14 @@ async fn the_deadline_is_looked_at_before_every_step_though_no_timer_has_noticed
         assert!(running.as_mut().poll(cx).is_pending());
         assert_eq!(steps.load(Ordering::SeqCst), 2);
         clock.advance(Duration::from_nanos(1));
-        // Nothing has run in between: not the loop, not a timer.
+        // Nothing has run in between, neither the loop nor a timer.
         let Poll::Ready(Err(error)) = running.as_mut().poll(cx) else { panic!("the work went on") };
         assert_eq!(error.kind(), ErrorKind::Lost);
         assert_eq!(steps.load(Ordering::SeqCst), 2);
     }
     assert_eq!((guard.state(), signal.now()), (GuardState::Lost, Some(LostReason::DeadlinePassed)));
 
-    // The first look after a pause is right, whatever it is that looks.
+    // The first look after a pause is right, whichever method looks.
     let looks: [fn(&Guard) -> bool; 5] = [
         |guard| guard.state() == GuardState::Lost,
         |guard| guard.check().is_err(),
@@ -152,13 +152,13 @@ async fn a_lease_lost_in_the_last_step_makes_with_lock_lost() {
     };
     assert_eq!(mutex.with_lock(late).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(mutex.with_lock(async |_| Ok::<_, leasehold::Error>(7)).await.unwrap(), 7);
-    // The work's own error comes first, as in the blocking one.
+    // The work's own error comes first, as in the blocking helper.
     let failed = async |_: &Guard| {
         clock.advance(ms(1000));
         Err::<(), _>(leasehold::Error::new(ErrorKind::Deadlock, "the work's own"))
     };
     assert_eq!(mutex.with_lock(failed).await.unwrap_err().kind(), ErrorKind::Deadlock);
-    // `run` gives what the work gave, and leaves the look to its caller.
+    // `run` returns the work's output, and leaves the check to its caller.
     let guard = mutex.lock().await.unwrap();
     let late = guard.run(async { clock.advance(ms(1000)) });
     assert!(late.await.is_ok() && guard.check().is_err());
@@ -186,7 +186,7 @@ async fn a_release_is_sent_once_and_drop_does_nothing_more() {
 #[tokio::test(start_paused = true)]
 async fn a_release_is_tried_again_and_says_what_became_of_the_lease() {
     use ErrorKind::{AuthFailed, NetworkTimeout, Overloaded, RateLimited, Unavailable};
-    // What the store does, what is reported, in how many tries.
+    // What the store does, what is reported, and in how many tries.
     let cases: Vec<(Vec<Act>, Result<GuardState, ErrorKind>, usize)> = vec![
         (vec![Act::Pass], Ok(GuardState::Released), 1),
         (
@@ -196,7 +196,7 @@ async fn a_release_is_tried_again_and_says_what_became_of_the_lease() {
         ),
         (vec![Act::Never], Ok(GuardState::Released), 2),
         (vec![Act::SlowBefore(ms(90))], Ok(GuardState::Released), 1),
-        // It is gone after a try without an answer: that try was the one.
+        // It is gone after a try without an answer: that try released it.
         (vec![Act::NeverAfter], Ok(GuardState::Released), 2),
         (vec![Act::LostAfter(Unavailable)], Ok(GuardState::Released), 2),
         (vec![Act::LostAfter(NetworkTimeout), Act::Fail(Overloaded)], Ok(GuardState::Released), 3),
@@ -225,7 +225,7 @@ async fn a_release_is_tried_again_and_says_what_became_of_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_a_lease_that_was_lost_before_is_not_reported_as_released() {
+async fn releasing_an_already_lost_lease_is_not_reported_as_released() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").lock().await.unwrap();
     world.store.plan(Verb::Renew, [Act::Gone(Gone::Revoked)]);
@@ -234,7 +234,7 @@ async fn a_release_of_a_lease_that_was_lost_before_is_not_reported_as_released()
     assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
     assert_eq!(world.store.count(Verb::Release), 2, "it is sent all the same");
 
-    // One that was lost by its deadline, and that the store still had, was released by this very call.
+    // A lease lost by its deadline, which the store still had, was released by this very call.
     let guard = world.locks.mutex("y").lock().await.unwrap();
     world.store.always(Verb::Renew, Act::Fail(ErrorKind::Unavailable));
     guard.lost().await;
@@ -265,7 +265,7 @@ async fn a_release_is_bounded_by_its_timeout() {
 type Failures = Arc<Mutex<Vec<(ErrorKind, String, LeaseId, ReleaseSource)>>>;
 
 #[tokio::test(start_paused = true)]
-async fn failed_releases_that_nobody_awaits_are_told_with_their_source() {
+async fn failed_background_releases_are_reported_with_their_source() {
     let failures = Failures::default();
     let seen = Arc::clone(&failures);
     let world = Paused::with(
@@ -301,7 +301,7 @@ async fn failed_releases_that_nobody_awaits_are_told_with_their_source() {
     let [(ErrorKind::Unavailable, name, _, ReleaseSource::GiveBack)] = &told()[..] else { panic!() };
     assert_eq!(name, "back");
 
-    // One that is awaited is its caller's to tell of; one that finds nothing is no failure.
+    // The caller of an awaited release learns of its failure itself; a release that finds nothing is not a failure.
     let guard = world.locks.mutex("awaited").lock().await.unwrap();
     guard.release().await.unwrap_err();
     world.store.always(Verb::Release, Act::Gone(Gone::Expired));
@@ -349,7 +349,7 @@ async fn close_waits_until_every_release_was_sent_or_has_failed() {
     world.locks.close().await;
     assert_eq!(world.elapsed(), ms(2000));
     assert!(world.is_free("a").await && world.is_free("b").await && !world.is_free("c").await);
-    // With nothing to send it does not wait, once or twice, used or unused.
+    // With nothing to send `close` does not wait, called once or twice, on a used or unused client.
     world.locks.close().await;
     Paused::new().locks.close().await;
     assert_eq!(world.elapsed(), ms(2000));
@@ -372,7 +372,7 @@ async fn the_loop_ends_when_the_last_client_and_guard_are_gone() {
     assert_eq!(tasks(), base, "a signal is not");
     assert_eq!(signal.now(), None);
 
-    // Not before what is outstanding was sent.
+    // Not before the outstanding releases were sent.
     let world = Paused::new();
     let (store, memory) = (world.store.clone(), world.clone());
     let guard = world.locks.mutex("x").lock().await.unwrap();
@@ -390,7 +390,7 @@ async fn the_loop_ends_when_the_last_client_and_guard_are_gone() {
 // Leases that change hands.
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_lease_is_renewed_first_and_believed_by_that_answer_alone() {
+async fn adopting_renews_first_and_trusts_only_that_answer() {
     let world = Paused::new();
     let lease = world.locks.mutex("x").lock().await.unwrap().into_lease();
     assert_eq!(world.store.count(Verb::Release), 0);
@@ -403,7 +403,7 @@ async fn an_adopted_lease_is_renewed_first_and_believed_by_that_answer_alone() {
     assert_eq!(world.times(Verb::Renew), [20_000, 30_000, 40_000]);
     assert_eq!(guard.release().await.unwrap(), GuardState::Released);
 
-    // What is gone cannot be adopted, and what cannot be asked is not touched.
+    // A lease that is gone cannot be adopted, and one that the client cannot ask about is not touched.
     assert_eq!(world.locks.adopt(lease).await.unwrap_err().kind(), ErrorKind::Lost);
     let lease = world.locks.mutex("x").lock().await.unwrap().into_lease();
     world.store.plan(Verb::Renew, [Act::Fail(ErrorKind::Unavailable), Act::Never]);
@@ -416,7 +416,7 @@ async fn an_adopted_lease_is_renewed_first_and_believed_by_that_answer_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn options_that_no_acquire_would_accept_are_refused_for_an_adopted_lease_too() {
+async fn adopting_refuses_the_options_that_acquiring_refuses() {
     let world = Paused::new();
     let lease = world.locks.mutex("x").lock().await.unwrap().into_lease();
     let calls = world.store.log().len();
@@ -433,7 +433,7 @@ async fn options_that_no_acquire_would_accept_are_refused_for_an_adopted_lease_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adoption_that_is_answered_too_late_is_refused_and_releases_nothing() {
+async fn an_adoption_answered_too_late_fails_and_releases_nothing() {
     let world = Paused::new();
     let lease = world.locks.mutex("x").ttl(ms(1000)).lock().await.unwrap().into_lease();
     world.store.plan(Verb::Renew, [Act::Slow(ms(990))]);
@@ -447,14 +447,14 @@ async fn an_adoption_that_is_answered_too_late_is_refused_and_releases_nothing()
 async fn a_shortening_that_a_renewal_overtook_is_asked_for_again() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").ttl(ms(60_000)).lock().await.unwrap();
-    // While it is on its way, the loop renews, which voids it.
+    // While the shortening is in transit, the loop renews, which makes it void.
     world.store.plan(Verb::Renew, [Act::SlowBefore(ms(1500))]);
     guard.shorten_to(ms(3000)).await.unwrap();
     assert_eq!(world.elapsed(), ms(1500));
     let left = world.locks.inspect("x").await.unwrap().holders[0].grant.left.unwrap();
     assert_eq!(left, ms(3000), "the store has followed");
     assert_eq!(guard.valid_for(), Some(believed(3000)));
-    // From here on it is kept as ever.
+    // From now on it is renewed as usual.
     tokio::time::sleep(ms(20_000)).await;
     assert_eq!(guard.state(), GuardState::Held);
 }

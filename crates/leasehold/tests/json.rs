@@ -9,7 +9,7 @@ use leasehold::state::{Answer, Now, Op, State};
 use leasehold::{Lease, LeaseId, Locks, Mode, Name};
 
 #[tokio::test]
-async fn a_lease_goes_through_json_to_another_client_and_is_still_the_lease() {
+async fn a_lease_sent_as_json_to_another_client_still_works() {
     let locks = Locks::connect("memory:").await.unwrap();
     for (name, mode) in [
         ("job/ä\0\"'", Mode::Exclusive),

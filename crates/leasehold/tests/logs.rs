@@ -1,5 +1,5 @@
-//! What is logged when a lease changes its state. Alone in its binary: whether an event is of interest is
-//! decided once for all threads, so tests that do not listen would silence it.
+//! What is logged when a lease changes its state. Alone in its binary: tracing decides once for all threads whether an
+//! event is of interest, so tests that do not listen would silence it.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -39,7 +39,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Listener {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_change_of_state_is_logged_once_and_without_names_or_ids() {
+async fn state_changes_are_logged_once_and_without_names_or_ids() {
     use tracing_subscriber::layer::SubscriberExt as _;
     let lines = Lines::default();
     let subscriber = tracing_subscriber::registry().with(Listener(Arc::clone(&lines)));

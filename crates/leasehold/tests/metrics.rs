@@ -22,7 +22,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The one recorder of the process, because the renewals are on another thread than the test.
+/// The only recorder of the process, because renewals run on another thread than the test.
 struct Recorder {
     snapshotter: Snapshotter,
     _turn: MutexGuard<'static, ()>,
@@ -89,7 +89,7 @@ impl Seen {
             .collect()
     }
 
-    /// Exactly these, of one counter.
+    /// Checks that one counter has exactly these values.
     #[track_caller]
     fn counted(&self, counter: &str, expected: &[(&str, u64)]) {
         assert_eq!(self.labels(counter), expected, "{counter}");
@@ -170,7 +170,7 @@ fn an_acquire_is_counted_once_by_how_it_ended() {
 }
 
 #[test]
-fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
+fn a_release_is_counted_once_by_its_answer_for_any_sender() {
     let recorder = recorder();
     let locks = Locks::new(Memory::new());
     let mutex = locks.mutex("x");
@@ -184,7 +184,7 @@ fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
     let held = seen.times("leasehold_hold_seconds");
     assert!(held.len() == 1 && (0.03..=most).contains(&held[0]), "{held:?}");
 
-    // Dropped, and dropped in the middle of its release: when it is answered, with the true result.
+    // Dropped, and dropped in the middle of its release: counted when it is answered, with the true result.
     drop(mutex.lock().unwrap());
     mutex.with_lock(|_| Ok::<_, Error>(())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -204,7 +204,7 @@ fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
     seen.counted("release", &[("gone", 2), ("released", 3)]);
     assert_eq!(seen.times("leasehold_hold_seconds").len(), 5);
 
-    // Plain leases were held by nobody that this process knows of.
+    // This process knows no holder of plain leases.
     let locks = Locks::new(Memory::new());
     let lease = locks.leasing("x").try_acquire().unwrap().unwrap();
     locks.release(&lease).unwrap();
@@ -217,7 +217,7 @@ fn a_release_is_counted_once_by_its_answer_whoever_sent_it() {
     locks.release(&kept).unwrap();
     recorder.look().counted("release", &[("released", 1)]);
 
-    // Taking back what a cancelled acquire may have got is not a release of anything.
+    // Taking back what a cancelled acquire may have got does not count as a release.
     let held = locks.mutex("x").lock().unwrap();
     assert!(locks.mutex("x").try_lock_for(ms(10)).unwrap().is_none());
     until("the place is given up", || locks.inspect("x").unwrap().queue_length == 0);
@@ -241,7 +241,7 @@ fn mutex_lease(locks: &Locks) -> leasehold::Lease {
 }
 
 #[test]
-fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
+fn a_renewal_is_counted_once_by_its_answer_for_any_sender() {
     let recorder = recorder();
     let (fake, failing) = switched(Verb::Renew, ErrorKind::Unavailable);
     let locks = Locks::new(fake);
@@ -280,7 +280,7 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
         });
         let locks = Locks::new(store);
         recorder.look();
-        // Only a lease that shall be lost is short.
+        // Only a lease that is to be lost is short.
         let ttl = if kind.is_none() { 10 * PATIENCE } else { ms(1200) };
         let guard = locks.mutex("x").ttl(ttl).renew_every(ms(50)).lock().unwrap();
         match kind {
@@ -294,7 +294,7 @@ fn a_renewal_is_counted_once_by_its_answer_whoever_sent_it() {
         until("each renewal is counted", || {
             let seen = recorder.look();
             for (found, count) in seen.labels("renew") {
-                // One that was on its way when the guard was released may find the lease gone.
+                // A renewal in flight when the guard was released may find the lease gone.
                 assert!(
                     found == label || (kind.is_none() && found == "gone" && count == 1),
                     "{found} {count}"
@@ -330,7 +330,7 @@ fn every_change_of_what_a_guard_believes_is_counted_once() {
     drop(guard);
     locks.close();
     recorder.look().counted("state", &[("at_risk", 2), ("held_again", 1), ("lost", 1)]);
-    // A guard that is released was never anything but held.
+    // A released guard was never anything but held.
     let locks = Locks::new(Memory::new());
     locks.mutex("x").lock().unwrap().release().unwrap();
     locks.close();

@@ -29,12 +29,12 @@ use watch::Watch;
 
 /// Steps of a run in all, unless `LEASEHOLD_STEPS` says otherwise.
 const STEPS: usize = 160_000;
-/// Within so many steps of one of the profiles a planted fault must have been seen.
+/// Within this many steps of one of the profiles a test must see a planted fault.
 const STEPS_TO_SEE: usize = 2_000;
-/// With so many seeds, at most: a rule about a queue of 128 is met late.
+/// How many seeds it may try for that: a rule about a queue of 128 is met late.
 const SEEDS_TO_SEE: u64 = 8;
 
-/// Something that does what the contract says, or should.
+/// An implementation of the contract, or what should be one.
 trait Tested {
     fn apply(&mut self, now: Now, op: Op<'_>) -> (Said, Vec<LeaseId>);
     fn see(&self, now: Now, probes: &[LeaseId]) -> Seen;
@@ -87,7 +87,7 @@ impl Tested for State {
 
 // Running.
 
-/// A disagreement, or something that must never be.
+/// A disagreement between the two, or something that must never be.
 struct Failure {
     what: String,
     profile: &'static str,
@@ -95,7 +95,7 @@ struct Failure {
     report: String,
 }
 
-/// Runs histories of one profile on both.
+/// Runs histories of one profile on both sides.
 fn run<T: Tested>(
     profile: usize,
     seed: u64,
@@ -181,12 +181,12 @@ impl<T: Tested> Pair<'_, T> {
         if let Some(step) = self.last.back() {
             count_verb(reached, &step.verb, &step.said);
         }
-        // What has ended since the last verb is the next one's to settle, and whom that wakes its to show.
+        // The next verb settles what has ended since the last one, and shows which waiters that wakes.
         let settled = self.spec.ends().iter().all(|end| *end > now.expiry);
         if settled { self.keep(now, &probes, reached) } else { Ok(()) }
     }
 
-    /// Now and then the store keeps a place, or tries to keep what is no place.
+    /// Now and then the store keeps a place, or tries to keep one that does not exist.
     fn keep(&mut self, now: Now, probes: &[LeaseId], reached: &mut Reached) -> Result<(), String> {
         for id in probes.iter().take((now.expiry % 3) as usize) {
             let nonce = self.spec.tickets.iter().find(|t| t.id == *id).map_or(1, |t| t.nonce);
@@ -246,7 +246,7 @@ fn histories(seed: u64, steps: usize) -> Reached {
     reached
 }
 
-/// The state machine, taken apart into rows and put together again before every verb, as a store does that keeps rows.
+/// The state machine, taken apart into rows and put together again before every verb, as in a store that keeps rows.
 /// Places are kept all at once.
 #[derive(Default)]
 struct Rebuilt(State);
@@ -261,7 +261,7 @@ impl Tested for Rebuilt {
     fn apply(&mut self, now: Now, op: Op<'_>) -> (Said, Vec<LeaseId>) {
         self.0 = State::from_rows(self.0.last_fence(), self.0.version(), self.rows());
         let Op::Keep(claim) = op else { return Tested::apply(&mut self.0, now, op) };
-        // Keeping settles nothing; a store has done that before.
+        // Keeping settles nothing; a store has already done that.
         let (_, woken) = Tested::apply(&mut self.0, now, Op::Sweep);
         let own = matches!(self.0.row(&claim.id), Some(Row::Ticket(row)) if row.nonce == claim.nonce);
         let until = now.expiry + claim.queue.map_or(0, |ticket| ticket.as_micros() as u64);
@@ -294,7 +294,7 @@ fn random_histories_get_the_answers_of_the_contract() {
     let (seed, steps) = (seed(), from_env("LEASEHOLD_STEPS").map_or(STEPS, |n| n as usize));
     println!("LEASEHOLD_SEED={seed} LEASEHOLD_STEPS={steps}");
     let mut reached = histories(seed, steps);
-    // One seed may meet something seldom; ten of them meet everything, unless the histories no longer lead there.
+    // One seed may rarely meet something; ten of them meet everything, unless the histories no longer lead there.
     for more in 1..10 {
         if steps < STEPS || too_rare(&reached, LEAST).is_empty() {
             break;
@@ -315,7 +315,7 @@ fn random_histories_get_the_answers_of_the_contract() {
     );
 }
 
-/// Every planted fault, and what is broken by it whatever the contract says, if anything.
+/// Every planted fault, and the general rule that it breaks, if any.
 const FAULTS: &[(Planted, Option<&str>)] = &[
     (Planted::ExpiryIsLate, Some("renewed after its end")),
     (Planted::TryOvertakesTheQueue, Some("overtook the queue")),
@@ -356,7 +356,7 @@ fn a_contract_with_one_wrong_rule_disagrees() {
 }
 
 #[test]
-fn what_must_never_be_is_seen_without_the_contract() {
+fn forbidden_states_are_seen_without_the_contract() {
     for (planted, broken) in FAULTS {
         let Some(broken) = broken else { continue };
         let seen = first_failure(|| Spec::new(*planted), *planted, SEEDS_TO_SEE);

@@ -1,4 +1,4 @@
-//! A log that panics at every line and every span. Alone in its binary: the log is the process's.
+//! A log that panics at every line and every span. Alone in its binary, because the log belongs to the process.
 
 #![cfg(all(feature = "sqlite", target_os = "linux"))]
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed

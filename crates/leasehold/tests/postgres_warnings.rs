@@ -1,5 +1,5 @@
-//! What is logged when stores on PostgreSQL are opened and used, and that it holds no password. Alone in its binary: the log
-//! is the process's.
+//! What is logged when PostgreSQL stores are opened and used, and that it contains no password. Alone in its binary,
+//! because the log belongs to the process.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -15,7 +15,7 @@ const PASSWORD: &str = "hush-hush";
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// The warnings since the last time.
+    /// The warnings since the last call.
     fn warnings(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
         assert!(!text.contains(PASSWORD), "{text}");
@@ -39,7 +39,7 @@ fn url(scheme: &str, user: &str, port: u16, options: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_pooler_or_a_missing_right_costs_is_warned_of_and_no_password_is_logged() {
+async fn poolers_and_missing_rights_are_warned_of_without_passwords() {
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt()
@@ -58,7 +58,7 @@ async fn what_a_pooler_or_a_missing_right_costs_is_warned_of_and_no_password_is_
         let locks = Locks::connect(&url).await.unwrap();
         let mutex = locks.mutex("x").allow_unfenced(true);
         let held = mutex.lock().await.unwrap();
-        // Somebody waits for a while, and calls it off.
+        // A client waits for a while, and gives up.
         let limit = std::time::Duration::from_millis(200);
         assert!(tokio::time::timeout(limit, mutex.lock()).await.is_err());
         held.release().await.unwrap();
@@ -73,7 +73,7 @@ async fn what_a_pooler_or_a_missing_right_costs_is_warned_of_and_no_password_is_
     };
     let (tables, advisory) = ("postgres", "postgres+advisory");
 
-    // Nothing to be said.
+    // Nothing to report.
     for scheme in [tables, advisory] {
         for (port, options) in [(server.port(), ""), (session.port(), "pooler=session")] {
             assert_eq!(used(url(scheme, "postgres", port, options)).await, Vec::<String>::new());
@@ -85,7 +85,7 @@ async fn what_a_pooler_or_a_missing_right_costs_is_warned_of_and_no_password_is_
         let [warning] = &warnings[..] else { panic!("{warnings:#?}") };
         assert!(warning.contains("pooler") && warning.contains("no wake-ups"), "{warning}");
     }
-    // It does not work, and what to do is said.
+    // It does not work, and the warning says what to do.
     for options in ["", "pooler=none", "pooler=session", "pooler=transaction"] {
         let error = refused(url(advisory, "postgres", transaction.port(), options)).await;
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");

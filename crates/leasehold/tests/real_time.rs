@@ -1,5 +1,5 @@
-//! What only real threads, clocks, processes and signals can show. Bounds are generous: a slow machine
-//! makes these tests slower, not wrong.
+//! Tests that need real threads, clocks, processes and signals. Time limits are generous: a slow machine makes these
+//! tests slower, not wrong.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -86,7 +86,7 @@ fn a_runtime_that_is_blocked_for_two_ttls_keeps_its_lock() {
 }
 
 #[test]
-fn a_loss_is_noticed_while_the_runtime_is_blocked_and_the_store_hangs() {
+fn a_loss_is_noticed_with_a_blocked_runtime_and_a_hanging_store() {
     current_thread().block_on(async {
         let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
         store.always(Verb::Renew, Act::Never);
@@ -99,15 +99,15 @@ fn a_loss_is_noticed_while_the_runtime_is_blocked_and_the_store_hangs() {
         assert_eq!(reason, LostReason::DeadlinePassed);
         assert!(started.elapsed() >= believed(500), "{:?}", started.elapsed());
         assert_eq!(guard.state(), GuardState::Lost);
-        // Nor does a look need the runtime, or the signal.
+        // A look needs neither the runtime nor the signal.
         let guard = locks.mutex("y").ttl(ms(300)).lock().await.unwrap();
         std::thread::sleep(ms(350));
         assert_eq!(guard.state(), GuardState::Lost, "at the first look");
     });
 }
 
-/// Drops guards in all the places where that is hard, of a store whose first release never answers:
-/// a drop that waited for it would not come back.
+/// Drops guards in every place where that is hard, on a store whose first release never answers: a drop that waited
+/// for it would never return.
 fn drops_without_harm(name: &str, drops: impl FnOnce(Runtime, Guard)) {
     let memory = Memory::new();
     let store = Faulty::new(memory.clone(), Arc::new(SystemClock));
@@ -140,7 +140,7 @@ fn a_guard_can_be_dropped_after_its_runtime_was_shut_down() {
         drop(guard);
     });
     drops_without_harm("with the runtime", |runtime, guard| {
-        // The task that has it is dropped by the shutdown.
+        // The shutdown drops the task that has it.
         runtime.spawn(async move {
             let _guard = guard;
             std::future::pending::<()>().await;
@@ -179,7 +179,7 @@ fn a_guard_can_be_dropped_inside_an_async_context() {
 }
 
 #[test]
-fn a_release_that_was_dropped_with_its_runtime_is_sent_all_the_same() {
+fn a_release_dropped_with_its_runtime_is_still_sent() {
     drops_without_harm("release", |runtime, guard| {
         runtime.spawn(guard.release());
         runtime.block_on(async { tokio::time::sleep(ms(20)).await });
@@ -259,7 +259,7 @@ fn the_background_thread_ends_with_the_last_client_and_guard() {
     let locks = Locks::new(memory.clone());
     assert!(is_free(&memory, &locks, "x"), "not before what was outstanding was sent");
 
-    // Also when there is nothing but a client, and when the runtime was gone before.
+    // Also if there is only a client, and if the runtime was gone before.
     runtime.block_on(locks.mutex("x").lock()).unwrap().into_lease();
     until("it runs again", || threads() == 1);
     drop(runtime);
@@ -268,8 +268,8 @@ fn the_background_thread_ends_with_the_last_client_and_guard() {
 }
 
 #[test]
-fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look() {
-    const TEST: &str = "a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look";
+fn a_process_stopped_past_its_ttl_sees_the_loss_at_once() {
+    const TEST: &str = "a_process_stopped_past_its_ttl_sees_the_loss_at_once";
     const TTL: Duration = Duration::from_secs(1);
     match process::role().as_deref() {
         None => {
@@ -329,7 +329,7 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
                     let polled = go.as_mut().poll(cx).map(drop);
                     if steps.load(Ordering::SeqCst) == 0 {
                         steps.store(1, Ordering::SeqCst);
-                        // To be stopped from here on: `go` is looked at again only in the next poll.
+                        // The test may stop it from now on: `go` is read again only in the next poll.
                         process::say("working");
                     } else if polled.is_ready() {
                         steps.store(2, Ordering::SeqCst);
@@ -340,7 +340,7 @@ fn a_process_that_was_stopped_for_longer_than_its_ttl_knows_it_at_the_first_look
             });
             let end = if result.is_err() { "lost" } else { "done" };
             process::say(&format!("{end} after {} step", steps.load(Ordering::SeqCst)));
-            // There to be stopped, also if it was over before that.
+            // Still there to be stopped, even if the work was over before.
             loop {
                 std::thread::park();
             }
@@ -362,7 +362,7 @@ impl Random {
 
 const PERMITS: u32 = 3;
 
-/// Who is inside, counted by plain atomics that know nothing of locks.
+/// Which tasks are inside, counted by plain atomics that know nothing of locks.
 #[derive(Default)]
 struct Room {
     readers: AtomicI64,

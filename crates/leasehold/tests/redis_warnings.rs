@@ -1,4 +1,4 @@
-//! What is logged when a Redis store is opened. Alone in its binary: the log is the process's.
+//! What is logged when a Redis store is opened. Alone in its binary, because the log belongs to the process.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -12,7 +12,7 @@ use testkit::redis::{Cluster, Server};
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// The warnings since the last time.
+    /// The warnings since the last call.
     fn take(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -30,7 +30,7 @@ impl Write for Log {
 }
 
 #[tokio::test]
-async fn settings_that_can_lose_leases_are_warned_of_with_what_they_risk_and_good_ones_are_not() {
+async fn only_risky_settings_are_warned_of_and_the_risk_is_named() {
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! The telemetry layer: an event for everything, and a sink that can never get in the way.
+//! The telemetry layer: an event for everything, and a sink that can never delay the store.
 
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 
@@ -32,7 +32,7 @@ fn watched(backend: impl Backend) -> (Locks, Telemetry, Receiver<Event>) {
     (Locks::new(telemetry.clone()), telemetry, events)
 }
 
-/// The next event; it must be of this kind and end, and about this name and lease id.
+/// The next event; checks its kind, its result, its name and its lease id.
 #[track_caller]
 fn expect(
     events: &Receiver<Event>,
@@ -50,7 +50,7 @@ fn expect(
     event
 }
 
-/// Events come in order: had there been another, it would come before the one of this look.
+/// Events come in order: another event would come before the one of this look.
 #[track_caller]
 fn nothing_more(locks: &Locks, events: &Receiver<Event>) {
     let _ = locks.is_locked("nothing more");
@@ -71,7 +71,7 @@ fn until_end(events: &Receiver<Event>) -> Vec<Event> {
 }
 
 #[test]
-fn every_kind_of_operation_is_told_of_when_it_succeeds() {
+fn every_successful_operation_is_an_event() {
     let (locks, _, events) = watched(Memory::new());
     let lease = locks.leasing("x").try_acquire().unwrap().unwrap();
     let id = Some(lease.id);
@@ -97,7 +97,7 @@ fn every_kind_of_operation_is_told_of_when_it_succeeds() {
 }
 
 #[test]
-fn every_kind_of_operation_is_told_of_with_the_reason_when_it_does_not() {
+fn every_failed_operation_is_an_event_with_its_reason() {
     let clock = Hand::default();
     let (locks, telemetry, events) = watched(Memory::with_clock(Arc::new(clock.clone())));
     let lease = locks.leasing("x").try_acquire().unwrap().unwrap();
@@ -160,7 +160,7 @@ fn a_spent_id_and_an_old_attempt_have_their_reasons() {
 }
 
 #[test]
-fn a_fault_of_the_store_is_told_with_its_kind() {
+fn a_store_fault_is_an_event_with_its_kind() {
     use Verb::*;
     let all = &[TryAcquire, Renew, Release, Revoke, Inspect, Sweep];
     let good = Memory::new();
@@ -187,7 +187,7 @@ fn a_fault_of_the_store_is_told_with_its_kind() {
 }
 
 #[test]
-fn a_call_whose_answer_nobody_waited_for_is_told_of_too() {
+fn a_call_dropped_before_its_answer_is_an_event_too() {
     use Verb::*;
     let (locks, _, events) = watched(Fake::hanging(&[TryAcquire, Renew]));
     let aborted = Some(Reason::Error(ErrorKind::Aborted));
@@ -231,7 +231,7 @@ fn what_guards_do_in_the_background_is_seen() {
 }
 
 #[test]
-fn a_grant_that_ends_a_wait_is_an_acquire_with_the_time_it_waited() {
+fn a_grant_after_a_wait_is_an_acquire_with_the_time_waited() {
     let waits = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&waits);
     let (locks, _, events) = watched(Fake::new(move |verb| {
@@ -341,7 +341,7 @@ fn a_slow_sink_delays_no_lock() {
 }
 
 #[test]
-fn a_sink_that_panics_hurts_nobody_and_still_gets_the_next_event() {
+fn a_sink_that_panics_still_gets_the_next_event() {
     let (sender, events) = mpsc::channel();
     let telemetry = Telemetry::new(Memory::new(), move |event: &Event| {
         sender.send(event.kind).unwrap();
@@ -353,7 +353,7 @@ fn a_sink_that_panics_hurts_nobody_and_still_gets_the_next_event() {
     }
     until("every panic is counted", || telemetry.panicked() == 20);
 
-    // A predicate that panics is no better, and costs its event only.
+    // A predicate that panics is no different, and costs only its event.
     let (sender, events) = mpsc::channel();
     let telemetry = Telemetry::new(Memory::new(), move |event: &Event| sender.send(event.kind).unwrap())
         .include_raw_if(|name| {
@@ -407,7 +407,7 @@ fn the_thread_ends_with_the_layer() {
 }
 
 #[test]
-fn the_layer_looks_like_the_store_and_can_be_put_around_one_from_a_url() {
+fn the_layer_mirrors_its_store_and_can_wrap_one_from_a_url() {
     let telemetry = Telemetry::new(Memory::new(), |_: &Event| ());
     assert_eq!(telemetry.info(), Memory::new().info());
 

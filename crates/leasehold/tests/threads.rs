@@ -1,4 +1,5 @@
-//! The library's own threads end with whatever needed them. One test: it counts the threads of its process.
+//! The library's own threads end with the client or guard that needed them. One test, because it counts the threads of
+//! its process.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // also in helpers of tests

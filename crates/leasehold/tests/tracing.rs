@@ -32,7 +32,7 @@ impl Log {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The lines that came since, of which those with this text are `count`.
+    /// The lines since then; checks that `count` of them contain this text.
     #[track_caller]
     fn expect(&self, seen: &mut usize, text: &str, count: usize) {
         let lines = self.lines();
@@ -54,7 +54,7 @@ impl Write for Log {
 
 // One test: the log is the process's.
 #[test]
-fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
+fn traces_of_acquires_and_releases_hold_no_name_or_lease_id() {
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt()
@@ -72,7 +72,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
         let fail = switch.load(Ordering::SeqCst) && verb != Verb::Inspect;
         async move { if fail { Err(Error::new(ErrorKind::Unavailable, "the test wants it so")) } else { Ok(()) } }
     });
-    // Every id that ever was, also those that were granted nothing.
+    // Every id, including those that were never granted.
     let ids = Arc::new(Mutex::new(BTreeSet::new()));
     let sink = Arc::clone(&ids);
     let watched = Telemetry::new(store, move |event: &Event| {
@@ -84,7 +84,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     let mutex = locks.mutex(NAME).release_timeout(ms(50));
     let mut seen = 0;
 
-    // Granted, in a span that says what.
+    // Granted, in a span with the details.
     let guard = mutex.lock().unwrap();
     let lines = log.lines().join("\n");
     let span = format!("leasehold.acquire{{scheme=\"memory\" name_hash=\"{hash}\" mode=exclusive}}");
@@ -94,7 +94,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
     log.expect(&mut seen, "lease granted", 1);
 
     assert!(mutex.try_lock().unwrap().is_none());
-    log.expect(&mut seen, "lease not granted: somebody else holds it", 1);
+    log.expect(&mut seen, "lease not granted: another client holds it", 1);
     let cancel = Cancel::new();
     let waiting = {
         let mutex = mutex.clone().cancel_on(&cancel);
@@ -156,7 +156,7 @@ fn acquires_and_releases_are_traced_and_no_line_holds_a_name_or_a_lease_id() {
         assert!(!ids.iter().any(|id| line.contains(id)), "{line}");
     }
     let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
-    // Each span has one end, in which it closes.
+    // Each span has one end event, in which it closes.
     let ends = ["lease granted", "lease not granted", "acquire aborted", "acquire failed"];
     let spans =
         lines.iter().filter(|line| line.contains("leasehold.acquire{") && line.ends_with("new")).count();

@@ -1,4 +1,4 @@
-//! Calls that are sent and then left alone: their runtime does nothing more.
+//! Calls that are sent and then never polled again, because their runtime hangs.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 
 use crate::until::{PATIENCE, in_time};
 
-/// Polls a call once, which sends what it has to send.
+/// Polls a call once, which sends its request.
 ///
 /// # Panics
 /// If it is over by then.
@@ -22,7 +22,7 @@ pub async fn send(mut call: Pin<&mut impl Future>) {
     .await;
 }
 
-/// A thread that has sent a call and hangs, with the call's runtime, until it may go on.
+/// A thread that has sent a call and hangs, with the call's runtime, until it may continue.
 #[derive(Debug)]
 pub struct Blocked {
     go_on: mpsc::Sender<()>,
@@ -42,7 +42,7 @@ impl Blocked {
             runtime.block_on(async {
                 let mut call = pin!(call());
                 send(call.as_mut()).await;
-                sent.send(()).expect("somebody waits for it");
+                sent.send(()).expect("the starter waits for it");
                 if goes_on.recv().is_ok() {
                     in_time("the end of a call whose runtime goes on", call).await;
                 }
@@ -52,7 +52,7 @@ impl Blocked {
         Blocked { go_on, thread }
     }
 
-    /// Lets it go on, and waits for the call's end.
+    /// Lets it continue, and waits for the call's end.
     ///
     /// # Panics
     /// If the call panics, or does not end.

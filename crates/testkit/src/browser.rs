@@ -1,5 +1,5 @@
-//! A real Chromium without a window, driven by its own debugging protocol through a pair of pipes: no port, no
-//! driver beside it. It ends when it is dropped, and by itself when the pipes break because the test process died.
+//! A real headless Chromium, driven by its own debugging protocol through a pair of pipes: no port, no separate
+//! driver. It ends when dropped, and by itself when the pipes break because the test process died.
 
 mod pipe;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::until::PATIENCE;
 use pipe::Pipe;
 
-/// Quiet, and without the sandbox, which root cannot have; the pages are the tests' own.
+/// Quiet, and without the sandbox, which does not work for root; the pages are the tests' own.
 const FLAGS: &[&str] = &[
     "--headless",
     "--no-sandbox",
@@ -28,8 +28,8 @@ const FLAGS: &[&str] = &[
     "--remote-debugging-pipe",
 ];
 
-/// The protocol is spoken on the descriptors 3 and 4, which become this process's pipes. The browser ends when they
-/// break; then its directory goes, whoever is left to see it.
+/// The protocol uses the descriptors 3 and 4, which become this process's pipes. The browser ends when they break;
+/// then the shell removes its directory, even if the test is gone.
 const START: &str = r#"dir=$1; shift; "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1; rm -rf "$dir""#;
 
 /// One browser with one page.
@@ -41,7 +41,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it with an empty page of a desktop's size, in light colours.
+    /// Starts it with an empty page of desktop size, in light colours.
     ///
     /// # Panics
     /// If Chromium is not installed, or does not start.
@@ -59,7 +59,7 @@ impl Browser {
             .args(FLAGS)
             .arg(format!("--user-data-dir={}", directory.display()))
             .arg("about:blank")
-            // Whatever it writes besides its profile is gone with the directory, too.
+            // Whatever it writes besides its profile is removed with the directory, too.
             .env("HOME", &directory)
             .env("TMPDIR", &directory)
             .env_remove("XDG_CONFIG_HOME")
@@ -98,18 +98,18 @@ impl Browser {
         }
     }
 
-    /// Where it keeps what it writes; gone with it.
+    /// The directory it writes to; removed with it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The size of the page, in CSS pixels.
+    /// Sets the size of the page, in CSS pixels.
     pub fn size(&mut self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.pipe.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// What the page is told about the colours its reader prefers: `light` or `dark`.
+    /// Sets the colours that the reader prefers: `light` or `dark`.
     pub fn colours(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.pipe.call("Emulation.setEmulatedMedia", json!({ "features": features }));
@@ -118,14 +118,14 @@ impl Browser {
     /// Goes to an address.
     ///
     /// # Panics
-    /// If there is nothing.
+    /// If nothing answers there.
     pub fn go(&mut self, url: &str) {
         let answer = self.pipe.call("Page.navigate", json!({ "url": url }));
         assert_eq!(answer["errorText"], Value::Null, "{url} cannot be opened");
         self.until("document.readyState === 'complete'");
     }
 
-    /// The value of an expression of JavaScript; of a promise, what it comes to.
+    /// The value of a JavaScript expression; for a promise, its result.
     ///
     /// # Panics
     /// If it throws.
@@ -136,7 +136,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true; how long that took.
+    /// Waits until an expression is true; returns how long that took.
     ///
     /// # Panics
     /// If it does not become true within a minute; a picture of the page is left then.
@@ -154,10 +154,10 @@ impl Browser {
         began.elapsed()
     }
 
-    /// Clicks into the middle of the first element of a selector, with what lies there on top.
+    /// Clicks in the middle of the first element of a selector, on whatever lies on top there.
     ///
     /// # Panics
-    /// If there is none that can be seen.
+    /// If no such element is visible.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
         let middle = format!(
@@ -174,14 +174,14 @@ impl Browser {
         }
     }
 
-    /// Types text into what has the focus.
+    /// Types text into the focused element.
     pub fn text(&mut self, text: &str) {
         self.pipe.call("Input.insertText", json!({ "text": text }));
     }
 
-    /// Presses and lets go a key, by its name in JavaScript: `Tab`, `Enter`, `Escape`, `ArrowDown`, `a`.
+    /// Presses and releases a key, by its name in JavaScript: `Tab`, `Enter`, `Escape`, `ArrowDown`, `a`.
     pub fn key(&mut self, key: &str) {
-        // The numbers are what makes the browser act on these keys by itself.
+        // The key codes make the browser itself act on these keys.
         let (number, text) = match key {
             "Tab" => (9, None),
             "Enter" => (13, Some("\r")),
@@ -201,7 +201,7 @@ impl Browser {
         self.pipe.call("Input.dispatchKeyEvent", event);
     }
 
-    /// Writes a picture of the page, in PNG.
+    /// Writes a picture of the page as PNG.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -212,10 +212,9 @@ impl Browser {
         std::fs::write(path, bytes.expect("a picture in base64")).expect("the picture can be written");
     }
 
-    /// Everything that was complained about so far: errors and warnings on the console and of the browser itself,
-    /// exceptions that nobody caught.
+    /// All complaints so far: errors and warnings on the console and of the browser itself, and uncaught exceptions.
     pub fn complaints(&mut self) -> Vec<String> {
-        // What was said before this is here when this is answered.
+        // Earlier messages have arrived when this is answered.
         self.eval("0");
         let loud = |event: &Value| {
             let params = &event["params"];
@@ -238,7 +237,7 @@ impl Browser {
         self.pipe.events.iter().filter_map(loud).collect()
     }
 
-    /// The addresses of all requests so far; what is in the page itself (`data:`) is none.
+    /// The addresses of all requests so far, without `data:`, which is in the page itself.
     pub fn requests(&mut self) -> Vec<String> {
         self.eval("0");
         let sent = self.pipe.events.iter().filter(|event| event["method"] == "Network.requestWillBeSent");
@@ -255,7 +254,7 @@ impl Drop for Browser {
         }
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // A helper that is just dying may still write.
+        // A dying helper may still write.
         let began = Instant::now();
         while std::fs::remove_dir_all(&self.directory).is_err()
             && self.directory.exists()

@@ -1,6 +1,7 @@
-//! A backend that plays a script of faults around a real one, and writes down every call.
+//! A backend that plays a script of faults around a real one, and records every call.
 //!
-//! One file of more than 500 lines: the faults, the log of calls and the eight methods that play both share private types.
+//! One file of more than 500 lines: the faults, the log of calls and the eight methods that play both share private
+//! types.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -18,7 +19,7 @@ use leasehold::{Error, ErrorKind, Fence, LeaseId, Name, Result};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The kinds of error that are tried again.
+/// The kinds of error that are retried.
 pub const RETRYABLE: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::Overloaded, ErrorKind::NetworkTimeout, ErrorKind::RateLimited];
 
@@ -35,7 +36,7 @@ pub const FINAL: [ErrorKind; 9] = [
     ErrorKind::Internal,
 ];
 
-/// The calls that a script can meddle with.
+/// The calls that a script can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// [`Backend::try_acquire`]
@@ -46,11 +47,11 @@ pub enum Verb {
     Renew,
     /// [`Backend::release`]
     Release,
-    /// [`Backend::revoke`], [`Backend::inspect`], which is how a wait ends, and [`Backend::sweep`]
+    /// [`Backend::revoke`], [`Backend::inspect`] (which ends a wait), and [`Backend::sweep`]
     Other,
 }
 
-/// What becomes of one call.
+/// What happens to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Effect and answer, at once.
@@ -69,13 +70,13 @@ pub enum Act {
     NeverAfter,
     /// The effect, and then an error instead of the answer.
     LostAfter(ErrorKind),
-    /// No answer, ever; the effect after this long, even if the call was given up by then: a
-    /// request that was stuck in the network.
+    /// No answer, ever; the effect after this long, even if the call was cancelled by then: a request stuck in the
+    /// network.
     Late(Duration),
-    /// The lease or the place is taken away behind the caller's back, for good, and the answer says
-    /// so. A `wait` comes back at once, and nothing is taken away.
+    /// The lease or the place is removed for good without the caller's knowledge, and the answer says so. A `wait`
+    /// returns at once, and nothing is removed.
     Gone(Gone),
-    /// As `Pass`, but of a batch only so many answers.
+    /// As `Pass`, but with only this many answers of a batch.
     Only(usize),
     /// A panic, and no effect.
     Panic,
@@ -94,7 +95,7 @@ pub enum Request {
     Other,
 }
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// To an attempt.
@@ -111,7 +112,7 @@ pub enum Answer {
     Other,
 }
 
-/// One call, as it was seen.
+/// One recorded call.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Which.
@@ -120,15 +121,15 @@ pub struct Call {
     pub number: usize,
     /// When it was made.
     pub at: Moment,
-    /// With what.
+    /// The request.
     pub asked: Request,
-    /// What was done with it.
+    /// What the script did with it.
     pub act: Act,
-    /// When it was answered, and what. `None`: not yet, or not while anybody listened.
+    /// When it was answered, and how. `None`: not yet, or after the caller had stopped listening.
     pub answer: Option<(Moment, Answer)>,
-    /// How many calls had been made when it was answered: tells what came first within one moment.
+    /// How many calls had been made when it was answered: gives the order within one moment.
     pub calls_before_answer: usize,
-    /// When the caller gave it up.
+    /// When the caller cancelled it.
     pub dropped: Option<Moment>,
 }
 
@@ -155,7 +156,7 @@ impl Call {
         }
     }
 
-    /// What was to be released.
+    /// The release request.
     ///
     /// # Panics
     /// If it was another call.
@@ -210,7 +211,7 @@ struct Shared {
 }
 
 impl Faulty {
-    /// Around a backend; everything passes until told otherwise. The clock is for the log.
+    /// Wraps a backend; everything passes until a plan or script says otherwise. The clock is for the log.
     pub fn new(inner: impl Backend, clock: Arc<dyn Clock>) -> Self {
         let info = inner.info();
         Faulty {
@@ -222,30 +223,29 @@ impl Faulty {
         }
     }
 
-    /// Says something else about itself. As a session store it lets grants have no end; without
-    /// fences it hides them.
+    /// Changes its `info`. As a session store it makes grants endless; without fences it hides them.
     #[must_use]
     pub fn with_info(mut self, change: impl FnOnce(&mut Info)) -> Self {
         change(&mut self.info);
         self
     }
 
-    /// What the next calls of a verb do, one after the other; those after them do what they did before.
+    /// What the next calls of a verb do, one after the other; later calls do what they did before.
     pub fn plan(&self, verb: Verb, acts: impl IntoIterator<Item = Act>) {
         self.shared.lock().plans.insert(verb, acts.into_iter().collect());
     }
 
-    /// What every call of a verb does that no plan is about.
+    /// What every call of a verb does that is not planned.
     pub fn always(&self, verb: Verb, act: Act) {
         self.script(verb, move |_| act);
     }
 
-    /// Decides, call by call, what every call of a verb does that no plan is about.
+    /// Decides, call by call, what every call of a verb does that is not planned.
     pub fn script(&self, verb: Verb, script: impl FnMut(&Call) -> Act + Send + 'static) {
         self.shared.lock().scripts.insert(verb, Box::new(script));
     }
 
-    /// Lets the answers go that [`Act::Held`] holds back now.
+    /// Lets go of the answers that [`Act::Held`] holds back now.
     pub fn let_go(&self) {
         self.let_go.send_modify(|times| *times += 1);
     }
@@ -275,12 +275,12 @@ impl Faulty {
         self.shared.lock().counts.get(&verb).copied().unwrap_or_default()
     }
 
-    /// How many calls have neither been answered nor given up.
+    /// How many calls have neither been answered nor cancelled.
     pub fn under_way(&self) -> usize {
         self.shared.lock().log.iter().filter(|call| call.answer.is_none() && call.dropped.is_none()).count()
     }
 
-    /// Writes the call down, and decides what becomes of it.
+    /// Records the call, and decides what happens to it.
     fn open(&self, verb: Verb, asked: Request) -> (Act, Open) {
         let mut shared = self.shared.lock();
         let count = shared.counts.entry(verb).or_default();
@@ -311,7 +311,7 @@ impl Faulty {
         self.info.liveness == Liveness::Session
     }
 
-    /// The grant as this store would give it.
+    /// Changes the grant to what this store would give.
     fn dress(&self, grant: &mut Grant) {
         if self.is_session() {
             grant.left = None;
@@ -325,14 +325,14 @@ impl Faulty {
         }
     }
 
-    /// Ends what there is of an id, and refuses it from here on.
+    /// Ends the lease or place of an id, and refuses the id from here on.
     async fn take_away(&self, name: &Name, id: LeaseId) -> Result<()> {
         let mut release = Release::new(name.clone(), id);
         release.unanswered = Some(Duration::ZERO);
         self.inner.release(&release).await.map(drop)
     }
 
-    /// The ttl as the store behind this one shall see it: a session has none.
+    /// The ttl for the store behind this one: a session has none.
     fn stored_ttl(&self, ttl: Duration) -> Duration {
         if self.is_session() { Duration::from_secs(365 * 24 * 3600) } else { ttl }
     }
@@ -355,7 +355,7 @@ fn scripted(kind: ErrorKind) -> Error {
     Error::new(kind, "the script says so")
 }
 
-/// A call that nobody has answered yet.
+/// A call that is not answered yet.
 struct Open {
     faulty: Faulty,
     index: usize,

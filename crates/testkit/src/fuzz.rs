@@ -1,8 +1,8 @@
-//! Fuzzing on stable Rust: a target is a function of bytes that panics if something is wrong. It gets the inputs of its
-//! corpus, then those inputs with random changes, and what fails is made smaller before it is shown.
+//! Fuzzing on stable Rust: a target is a function of bytes that panics if something is wrong. It gets the inputs of
+//! its corpus, then those inputs with random changes; a failing input is made smaller before it is shown.
 //!
-//! In `cargo test` a target has a thousand inputs; with `FUZZ_SECS` it goes on for so long (`make fuzz`). The seed is
-//! another one each time, unless the variable `SEED` says which.
+//! In `cargo test` a target gets a thousand inputs; with `FUZZ_SECS` it runs for that many seconds (`make fuzz`). The
+//! seed is a new one each time, unless the variable `SEED` sets it.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,10 +16,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 /// Inputs of a target in `cargo test`.
 const CASES: u32 = 1_000;
 
-/// What stands for a secret in the inputs of a corpus: nothing that is shown may have it in it.
+/// Stands for a secret in the inputs of a corpus: no message may contain it.
 pub const SECRET: &str = "hunter2SECRET";
 
-/// One change of an input. Numbers are taken modulo what there is.
+/// One change of an input. Numbers are taken modulo the number of choices.
 #[derive(Debug, Clone)]
 enum Edit {
     Put(u16, u8),
@@ -30,7 +30,7 @@ enum Edit {
     Splice(u16, u16, u16),
 }
 
-/// What parsers trip over: ends of fields, escapes, numbers at their limits, text that is none.
+/// What parsers trip over: ends of fields, escapes, numbers at their limits, invalid text.
 const TOKENS: &[&[u8]] = &[
     b"",
     b"\0",
@@ -124,7 +124,7 @@ fn apply(input: &mut Vec<u8>, edit: &Edit, corpus: &[Vec<u8>]) {
     }
 }
 
-/// Runs a target: `corpus` is a file with an input a line, in which `\n`, `\t`, `\r`, `\\` and `\xHH` are bytes.
+/// Runs a target: `corpus` is a file with one input per line, in which `\n`, `\t`, `\r`, `\\` and `\xHH` are bytes.
 ///
 /// # Panics
 /// If the target does; the message has the smallest input that was found.
@@ -139,7 +139,7 @@ pub fn fuzz(corpus: impl AsRef<Path>, target: impl Fn(&[u8])) {
     println!("fuzz {name}: SEED={seed}");
     let secs = std::env::var("FUZZ_SECS").ok().map(|secs| secs.parse().expect("`FUZZ_SECS` is a number"));
     let until = Instant::now() + Duration::from_secs(secs.unwrap_or(0));
-    // A runner makes so many cases in its life, and then no more.
+    // A runner makes this many cases in its life, and then no more.
     let runner = |batch: u64| {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment, SystemClock};
 
-/// A clock that is set by hand, and that no timer knows of. Clones are one clock.
+/// A clock that is set by hand, and that no timer follows. Clones share one time.
 #[derive(Debug, Clone, Default)]
 pub struct Hand(Arc<AtomicU64>);
 

@@ -1,14 +1,14 @@
-//! What random histories of stores have in common.
+//! Shared by the random histories of stores.
 
 use leasehold::backend::Mode;
 
-/// The modes of claims on one name, by who claims, for histories of one of four kinds.
+/// The modes of claims on one name, by claimant, for histories of one of four kinds.
 pub fn modes(kind: u8) -> fn(usize) -> Mode {
     match kind {
         0 => |_| Mode::Exclusive,
         1 => |who| if who % 3 == 0 { Mode::Exclusive } else { Mode::Shared },
         2 => |_| Mode::Permit { limit: 3 },
-        // Kinds that do not go together, and a semaphore that lets nobody in.
+        // Kinds that do not go together, and a semaphore without permits.
         _ => |who| match who % 5 {
             0 => Mode::Permit { limit: 2 },
             1 => Mode::Permit { limit: 0 },

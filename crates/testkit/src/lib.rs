@@ -1,5 +1,5 @@
-//! What the workspace's tests and benchmarks share: bounded waits, faulty backends, stuck calls, child processes, terminals,
-//! a browser, throw-away servers, a TCP proxy, measuring in turns.
+//! Shared by the workspace's tests and benchmarks: bounded waits, faulty backends, stuck calls, child processes,
+//! terminals, a browser, throw-away servers, a TCP proxy, measuring in turns.
 
 pub mod blocked;
 pub mod browser;
@@ -11,12 +11,13 @@ pub mod notes;
 pub mod paused;
 pub mod process;
 pub mod pty;
+pub mod snapshot;
 pub mod turns;
 pub mod until;
 
 pub use leasehold_testbed::{postgres, proxy, redis};
 
-/// Says at the end of `make test` that something was not tested here, and why.
+/// Reports at the end of `make test` that something was not tested here, and why.
 pub fn not_tested(what: &str) {
     use std::io::Write as _;
     let Some(list) = std::env::var_os("NOT_TESTED") else { return };

@@ -51,7 +51,7 @@ impl Paused {
         Paused { start: Instant::now(), clock, memory, store, locks: options(builder).build() }
     }
 
-    /// A second client, of the memory store itself: nothing it does fails or is in the log.
+    /// A second client, directly on the memory store: its calls neither fail nor appear in the log.
     pub fn other(&self) -> Locks {
         Locks::builder(Arc::new(self.memory.clone()))
             .clock(Arc::clone(&self.clock))
@@ -64,15 +64,15 @@ impl Paused {
         self.start.elapsed()
     }
 
-    /// Takes a lease of a name on the store itself, with nobody to renew it; what ends it.
+    /// Takes a lease of a name directly on the store, which nothing renews; returns the release that ends it.
     ///
     /// # Panics
-    /// If the name is not one, or somebody is in the way.
+    /// If the name is invalid, or the lock is not free.
     pub async fn hold(&self, name: &str, mode: Mode, ttl: Duration) -> Release {
         let name = self.locks.name(name).expect("a good name");
         let claim = Claim::new(name.clone(), mode, ttl, "holder");
         let attempt = self.memory.try_acquire(&claim).await.expect("memory does not fail");
-        assert!(matches!(attempt, Attempt::Granted(_)), "somebody is in the way");
+        assert!(matches!(attempt, Attempt::Granted(_)), "the lock is free");
         Release::new(name, claim.id)
     }
 
@@ -94,19 +94,19 @@ impl Paused {
         });
     }
 
-    /// Sleeps until so many milliseconds after it was made, and lets everything run that is due then.
+    /// Sleeps until this many milliseconds after the start, and lets everything run that is due then.
     pub async fn until(&self, millis: u64) {
         tokio::time::sleep_until(self.start + Duration::from_millis(millis)).await;
         settle().await;
     }
 
-    /// When the calls of a verb were made, in milliseconds since it was made.
+    /// When the calls of a verb were made, in milliseconds since the start.
     pub fn times(&self, verb: Verb) -> Vec<u128> {
         let start = self.clock.now() - self.elapsed();
         self.store.calls(verb).iter().map(|call| call.at.since(start).as_millis()).collect()
     }
 
-    /// The local deadline of a guard, as time since it was made.
+    /// The local deadline of a guard, as time since the start.
     ///
     /// # Panics
     /// If it has none.
@@ -114,10 +114,10 @@ impl Paused {
         self.elapsed() + guard.valid_for().expect("a lease with a ttl")
     }
 
-    /// What the store has of a name.
+    /// What the store knows about a name.
     ///
     /// # Panics
-    /// If the name is not one.
+    /// If the name is invalid.
     pub async fn look(&self, name: &str) -> NameInfo {
         let name = self.locks.name(name).expect("a good name");
         let page = self.memory.inspect(&Query::Name(name)).await.expect("memory does not fail");
@@ -137,7 +137,7 @@ impl Default for Paused {
     }
 }
 
-/// What a lease of that many milliseconds is believed for, from when it was asked for: 1 % and 2 ms less.
+/// How long a client relies on a lease of this many milliseconds, counted from its request: 1 % and 2 ms less.
 pub fn believed(ttl: u64) -> Duration {
     let ttl = Duration::from_millis(ttl);
     ttl - ttl / 100 - Duration::from_millis(2)
@@ -155,8 +155,8 @@ pub fn tasks() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
 
-/// Polls a future at most so many times, each time it was woken, and drops it: its output, if it
-/// was done by then. Time passes as it does for one who awaits it.
+/// Polls a future at most this many times, each time it was woken, and drops it. Returns its output, if it was done by
+/// then. Time passes as for a caller that awaits it.
 ///
 /// # Panics
 /// If it is not woken within a year.

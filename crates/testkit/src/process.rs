@@ -1,7 +1,7 @@
-//! Child processes: the running test binary once more, in a role of its own, to be stopped and killed.
+//! Child processes: the running test binary again, in another role, to be stopped and killed.
 //!
-//! A test that has roles begins with `if let Some(role) = process::role() { … }`; the parent starts it
-//! by its own name with [`Child::spawn`], reads what it [`say`]s, and tells it what it [`hear`]s.
+//! A test with roles begins with `if let Some(role) = process::role() { … }`. The parent starts it by the test's own
+//! name with [`Child::spawn`], reads what it [`say`]s, and sends it lines to [`hear`].
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ChildStdin, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::until::{PATIENCE, until};
 /// Selects the role of a child.
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 
-/// Tells what a child says from what its test harness prints.
+/// Marks what a child says, among what its test harness prints.
 const MARK: &str = "child says: ";
 
 /// The role this process was started in, if it is a child.
@@ -22,7 +22,7 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// As a child: says a line to the parent.
+/// In a child: sends a line to the parent.
 ///
 /// # Panics
 /// If the parent is gone.
@@ -32,7 +32,7 @@ pub fn say(line: &str) {
     write!(out, "\n{MARK}{line}\n").and_then(|()| out.flush()).expect("the parent listens");
 }
 
-/// As a child: the next line that the parent told it. The process ends when the parent is gone.
+/// In a child: the next line from the parent. The process ends when the parent is gone.
 pub fn hear() -> String {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
@@ -58,7 +58,7 @@ impl Child {
         Child::spawn_with(test, role, |_| {})
     }
 
-    /// As [`spawn`](Child::spawn), with a command that is set up further.
+    /// As [`spawn`](Child::spawn), with further changes to the command.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -99,7 +99,7 @@ impl Child {
         }
     }
 
-    /// Tells it a line.
+    /// Sends it a line.
     ///
     /// # Panics
     /// If it ended.
@@ -121,7 +121,7 @@ impl Child {
         kill_process(pid, signal).expect("the child is there");
     }
 
-    /// Stops it with SIGSTOP, and returns when every one of its threads stands still.
+    /// Stops it with SIGSTOP, and returns when all its threads are stopped.
     ///
     /// # Panics
     /// If it ended, or does not stop within a minute.
@@ -130,7 +130,7 @@ impl Child {
         until("the child has stopped", || self.is_stopped());
     }
 
-    /// Lets it go on with SIGCONT.
+    /// Continues it with SIGCONT.
     ///
     /// # Panics
     /// If it ended.
@@ -148,7 +148,7 @@ impl Child {
         })
     }
 
-    /// Waits until it ends by itself; whether its test passed.
+    /// Waits until it ends by itself; returns whether its test passed.
     ///
     /// # Panics
     /// If it does not end within a minute.

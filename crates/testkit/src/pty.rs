@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a program on it, to be typed at.
+//! A pseudo-terminal with a program on it, for tests that type.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::until::PATIENCE;
 
-/// A terminal with a program on it, which is killed on drop, and when the test is.
+/// A terminal with a program on it, which is killed on drop, and with the test.
 #[derive(Debug)]
 pub struct Terminal {
     master: File,
@@ -21,10 +21,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program as the leader of a session of its own, on a terminal of its own.
+    /// Starts a program as the leader of a new session, on a new terminal.
     ///
     /// # Panics
-    /// If there is no terminal to be had, or the program cannot be started.
+    /// If no terminal is available, or the program cannot be started.
     pub fn start(program: &Command, columns: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("a pseudo-terminal");
@@ -33,9 +33,9 @@ impl Terminal {
             .expect("a size");
         let slave = ioctl_tiocgptpeer(&master, flags).expect("the other end");
         let other = || File::from(slave.try_clone().expect("a descriptor"));
-        // Making it the controlling terminal takes a call that only the new process can make.
+        // Only the new process itself can make it the controlling terminal.
         let mut command = Command::new("setpriv");
-        // And whatever the test was told to ignore, nobody at a terminal ignores from the first.
+        // Signals that the test ignores must not be ignored by a program at a terminal.
         command.args(["--pdeathsig", "KILL", "--", "setsid", "--ctty", "--wait", "env", "--default-signal"]);
         command.arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {
@@ -62,12 +62,12 @@ impl Terminal {
         Terminal { master: master.into(), process, shown }
     }
 
-    /// Types; `\x03` is Ctrl-C, `\x1a` is Ctrl-Z.
+    /// Types text; `\x03` is Ctrl-C, `\x1a` is Ctrl-Z.
     ///
     /// # Panics
-    /// If nobody is there any more.
+    /// If the terminal is closed.
     pub fn type_in(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).expect("somebody is at the terminal");
+        self.master.write_all(text.as_bytes()).expect("the terminal is open");
     }
 
     /// Whether the program has ended.
@@ -78,12 +78,12 @@ impl Terminal {
         self.process.try_wait().expect("it is our child").is_some()
     }
 
-    /// Everything it has shown since the last time something was seen.
+    /// Everything it has shown since `sees` last returned.
     pub fn shown(&self) -> String {
         self.shown.lock().clone()
     }
 
-    /// Waits until it shows this, forgets everything up to there, and returns that.
+    /// Waits until it shows this; returns everything up to there, and forgets it.
     ///
     /// # Panics
     /// If it does not within a minute.
@@ -105,7 +105,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Those on the terminal get a hang-up when the other end is closed.
+        // Processes on the terminal get a hang-up when the other end is closed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

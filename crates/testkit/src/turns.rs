@@ -1,9 +1,9 @@
 //! Measuring side by side: what is compared takes turns, in an order that changes from round to round, so that a busy
-//! moment of the machine meets all alike. Ratios are taken within a round, and medians of the rounds are shown.
+//! moment of the machine affects all alike. Ratios are taken within a round, and medians of the rounds are shown.
 
 use std::fmt;
 
-/// Measures `N` things in turns, and throws the first round away: it warms up. What each came to, round by round.
+/// Measures `N` things in turns, and drops the first round, which warms up. Returns the results by round.
 pub fn in_turns<T, const N: usize>(rounds: usize, mut measure: impl FnMut(usize) -> T) -> Vec<[T; N]> {
     let round = |number| in_place(order::<N>(number).map(|which| (which, measure(which))));
     (0..=rounds).map(round).skip(1).collect()
@@ -27,7 +27,7 @@ pub async fn in_turns_async<T, const N: usize>(
     all
 }
 
-/// In which order a round measures: everything begins equally often, and follows everything else.
+/// The order of a round: everything goes first equally often, and follows everything else.
 fn order<const N: usize>(round: usize) -> [usize; N] {
     std::array::from_fn(|place| {
         let place = if (round / N).is_multiple_of(2) { place } else { N - 1 - place };
@@ -35,7 +35,7 @@ fn order<const N: usize>(round: usize) -> [usize; N] {
     })
 }
 
-/// What was measured, by what it is and no longer by when it was.
+/// Sorts results by what was measured instead of when.
 fn in_place<T, const N: usize>(round: impl IntoIterator<Item = (usize, T)>) -> [T; N] {
     let mut round: Vec<_> = round.into_iter().collect();
     round.sort_by_key(|(which, _)| *which);
@@ -45,7 +45,7 @@ fn in_place<T, const N: usize>(round: impl IntoIterator<Item = (usize, T)>) -> [
     }
 }
 
-/// What several rounds came to. Prints as the median, with the lowest and the highest of the rounds behind it.
+/// The result of several rounds. Prints the median, followed by the lowest and the highest.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
     /// The one in the middle.
@@ -57,7 +57,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values, one a round.
+    /// Of these values, one per round.
     ///
     /// # Panics
     /// If there is none.
@@ -90,7 +90,7 @@ mod tests {
     use super::{Spread, in_turns, order};
 
     #[test]
-    fn every_order_has_each_thing_once_and_each_begins_equally_often() {
+    fn each_order_has_every_item_once_and_all_start_equally_often() {
         let orders: Vec<[usize; 3]> = (0..6).map(order::<3>).collect();
         for order in &orders {
             let mut sorted = *order;

@@ -1,11 +1,11 @@
-//! Bounded waits: a test waits for the very thing it needs to see, and fails with its name if that never comes.
+//! Bounded waits: a test waits for exactly what it needs to see, and fails with its description if that never comes.
 
 use std::time::{Duration, Instant};
 
 /// How long anything may take. Far more than a loaded machine needs, so that running out of it means a defect.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Blocks the thread until the condition holds.
@@ -43,7 +43,7 @@ pub fn until_renewed(valid_for: impl Fn() -> Option<Duration>) {
     });
 }
 
-/// The result of work that has to end, done on a thread of its own, so that work that hangs fails.
+/// The result of work that has to end, done on a separate thread, so that work that hangs fails.
 ///
 /// # Panics
 /// If the work panics, or does not end within [`PATIENCE`].
@@ -54,7 +54,7 @@ pub fn in_time_blocking<T: Send + 'static>(what: &str, work: impl FnOnce() -> T 
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Waits until the condition holds, without blocking the thread. A look that hangs counts as one that does not hold.
+/// Waits until the condition holds, without blocking the thread. A check that hangs counts as false.
 ///
 /// # Panics
 /// If the condition does not hold within [`PATIENCE`].
@@ -78,8 +78,8 @@ pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The result of a future that has to end, and how long it took, in steps of 10 ms: time in which this whole process
-/// stood still counts as one step, so that a bound holds on a busy machine too.
+/// The result of a future that has to end, and how long it took, in steps of 10 ms. A time in which this whole process
+/// was stopped counts as one step, so that a bound holds on a busy machine too.
 ///
 /// # Panics
 /// If it does not end within [`PATIENCE`].

@@ -1,4 +1,4 @@
-//! The browser itself: it sees what goes wrong on a page, and leaves nothing behind.
+//! The test browser itself: it sees what goes wrong on a page, and leaves nothing behind.
 
 use std::path::Path;
 

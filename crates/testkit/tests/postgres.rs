@@ -1,4 +1,4 @@
-//! The throw-away servers themselves: they come up, keep what they have, and leave nothing behind.
+//! The throw-away servers themselves: they start, keep their data, and leave nothing behind.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use testkit::process::{self, Child};
 use testkit::until::until;
 
 #[test]
-fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_dropped() {
+fn a_server_keeps_data_over_restarts_and_is_removed_on_drop() {
     let mut server = Postgres::builder().setting("max_connections", "17").start();
     assert_eq!(server.sql("SHOW max_connections"), "17");
     server.sql("CREATE TABLE kept (n int); INSERT INTO kept VALUES (0)");
@@ -32,7 +32,7 @@ fn a_server_keeps_its_data_over_every_kind_of_restart_and_is_removed_when_droppe
     }
 }
 
-/// The number of a running server's segment of shared memory.
+/// The number of a running server's shared memory segment.
 fn segment(directory: &Path) -> String {
     let lock = std::fs::read_to_string(directory.join("data/postmaster.pid")).expect("it has a lock file");
     let line = lock.lines().nth(6).expect("its line 7 is about shared memory");

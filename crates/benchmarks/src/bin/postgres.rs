@@ -1,5 +1,5 @@
-//! The figures of the PostgreSQL stores, beside bare statements and another lock: `make bench-postgres`. Arguments
-//! are parts of the figures that are wanted: `… --bin postgres -- 'leases: uncontended' fenced`.
+//! Benchmarks of the PostgreSQL stores, beside bare statements and another lock: `make bench-postgres`. Arguments
+//! select figures by a part of their names: `… --bin postgres -- 'leases: uncontended' fenced`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const ROUNDS: usize = 21;
 const ROUND: Duration = Duration::from_millis(500);
 const CONTENDED: Duration = Duration::from_secs(2);
 const CONTENDED_ROUNDS: usize = 7;
-/// Connections of the bare upserts, and of the leases, whose default is 8: as many as there are tasks.
+/// Connections of the bare upserts, and of the leases (default 8): as many as there are tasks.
 const POOL: usize = 16;
 
 async fn connect(url: &str) -> Arc<Client> {
@@ -27,7 +27,7 @@ async fn connect(url: &str) -> Arc<Client> {
     Arc::new(client)
 }
 
-/// Two bare statements on a connection, each in a transaction of its own: an acquire and a release, without a lock.
+/// Two bare statements on a connection, each in its own transaction: an acquire and a release, without a lock.
 struct Bare {
     clients: Vec<Arc<Client>>,
     next: AtomicUsize,
@@ -152,7 +152,7 @@ async fn leasehold(url: &str) -> Arc<dyn Contender> {
     Arc::new(Leasehold(Locks::connect(url).await.expect("leasehold: connect")))
 }
 
-/// A probe that runs this statement on a connection of its own.
+/// A probe that runs this statement on its own connection.
 async fn probe(
     url: &str,
     sql: &str,
@@ -168,13 +168,13 @@ async fn probe(
 }
 
 fn main() {
-    // Servers that tests start live as long as the thread that started them.
+    // Test servers live as long as the thread that started them.
     let server = testkit::postgres::Postgres::builder().setting("max_connections", "200").start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(measure(&server.url()));
 }
 
-/// Whether a figure is wanted: all of them, or those that the arguments name a part of.
+/// Whether a figure is wanted: all are, unless arguments select some.
 fn wanted(figure: &str) -> bool {
     let mut asked = std::env::args().skip(1).peekable();
     asked.peek().is_none() || asked.any(|part| figure.contains(&part))
@@ -264,7 +264,7 @@ async fn measure(url: &str) {
     table.end();
 }
 
-/// Uncontended pairs of the first to those of the second, in turns.
+/// Compares uncontended pairs of the first with those of the second, in turns.
 async fn beside(
     table: &mut Table,
     figure: &str,
@@ -284,7 +284,7 @@ async fn beside(
     );
 }
 
-/// What a held lease takes: bytes of this process, and of the tables.
+/// The memory of a held lease: bytes of this process, and of the tables.
 async fn room(url: &str) -> (f64, f64) {
     const LEASES: usize = 20_000;
     const TASKS: usize = 16;
@@ -296,7 +296,7 @@ async fn room(url: &str) -> (f64, f64) {
                    WHERE relnamespace = 'leasehold'::regnamespace AND relkind = 'r'";
         look.query_one(sql, &[]).await.expect("the size of the tables").get::<_, i64>(0) as f64
     };
-    // Whatever the first time costs.
+    // Pay one-time costs first.
     locks
         .mutex("warm")
         .lock()
@@ -331,7 +331,7 @@ async fn room(url: &str) -> (f64, f64) {
     room
 }
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process, in bytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("its status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");

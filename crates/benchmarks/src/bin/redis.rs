@@ -1,4 +1,4 @@
-//! The figures of the Redis store, beside bare scripts and other locks: `make bench-redis`. With arguments only some of
+//! Benchmarks of the Redis store, beside bare scripts and other locks: `make bench-redis`. Arguments select some of
 //! them: `alone`, `pairs`, `processor`, `contended`, `crowd`, `renewals`.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const CONTENDED: Duration = Duration::from_secs(3);
 const CROWD: Duration = Duration::from_secs(5);
 const LEASES: usize = 100_000;
 
-/// The least that can be called a fenced lock: two scripts.
+/// The simplest possible fenced lock: two scripts.
 struct Bare {
     connection: MultiplexedConnection,
     acquire: Arc<Script>,
@@ -44,7 +44,7 @@ struct BareHeld {
 impl Bare {
     async fn connect(url: &str) -> Self {
         let client = redis::Client::open(url).expect("a URL");
-        // As leasehold's own: the driver's default is short for a machine that is busy with other things.
+        // As leasehold's own: the driver's default is too short for a busy machine.
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(2)));
         Bare {
             connection: client
@@ -133,7 +133,7 @@ impl Held for DistkitHeld {
     }
 }
 
-/// `rslock`, with its defaults; when its retries are used up, again.
+/// `rslock`, with its defaults; when its retries are used up, it starts again.
 struct Rslock(rslock::LockManager);
 struct RslockLock(rslock::LockManager, String);
 struct RslockHeld(rslock::LockManager, rslock::Lock);
@@ -163,7 +163,7 @@ impl Held for RslockHeld {
     }
 }
 
-/// The commands that leasehold's clients send. What their scripts run inside Redis is not among them.
+/// The commands that leasehold's clients send, without what their scripts run inside Redis.
 const COMMANDS: [&str; 5] = ["evalsha", "eval", "ping", "subscribe", "script"];
 
 async fn info(connection: &mut MultiplexedConnection, section: &str) -> String {
@@ -233,7 +233,7 @@ async fn main() {
     }
 
     if wanted("processor") {
-        // What Redis itself has to do for one acquire or release.
+        // The work of Redis itself for one acquire or release.
         let cost = in_turns_async(ROUNDS, async |which: usize| {
             let before = redis_time(&mut looking.clone()).await;
             let rate = benchmarks::uncontended([&ours, &bare, &rslock][which], 32, ROUND).await;
@@ -342,7 +342,7 @@ async fn main() {
         let guards = hold(&locks).await;
         let acquiring = (before.0.elapsed(), redis_time(&mut looking).await - before.1);
         let before = (Instant::now(), cpu_time(), redis_time(&mut looking).await);
-        // One and a half ttls with nothing else to do.
+        // One and a half ttls without other work.
         tokio::time::sleep(Duration::from_secs(45)).await;
         let took = before.0.elapsed().as_secs_f64();
         let client = (cpu_time() - before.1).as_secs_f64() / took * 100.0;
@@ -371,7 +371,7 @@ async fn server_version(url: &str) -> String {
     server.lines().find(|line| line.starts_with("redis_version")).unwrap_or_default().to_owned()
 }
 
-/// Takes so many leases, 500 at a time.
+/// Takes this many leases, 500 at a time.
 async fn hold(locks: &Locks) -> Vec<Guard> {
     let mut guards = Vec::with_capacity(LEASES);
     for some in 0..LEASES / 500 {

@@ -1,4 +1,4 @@
-//! One client of a load: it takes a lock, holds it, and does with it what holders do, the bad ones too.
+//! One client of the load: takes a lock, holds it, and behaves like good and bad holders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use leasehold::{Error, ErrorKind, Lease, Locks};
 use super::resource::Resource;
 use super::summary::ClientFigures;
 
-/// How long a lock that is held is waited for.
+/// How long to wait for a held lock.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// How long one call may take that the library does not repeat for us.
+/// Time limit for calls that the library does not retry.
 const CALL: Duration = Duration::from_secs(5);
 
-/// A generator that needs no state of the system.
+/// A random generator that needs nothing from the system.
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -55,8 +55,8 @@ impl Client {
             match self.acquire(which, &mut seen).await {
                 Ok(Some(lease)) => {
                     seen.acquires.push(began.elapsed());
-                    // Plain leases do not say when they were measured; renewed at once, this one does. It was granted
-                    // after we began.
+                    // A plain lease does not say when its time was measured, but a renewal does, so renew at once. It
+                    // was granted after we began.
                     if let Some(until) = self.renew(&lease, began + believed(self.ttl), &mut seen).await {
                         let gap = self.resources[which].granted(lease.fence, floor, until);
                         seen.handovers.extend(gap);
@@ -73,7 +73,7 @@ impl Client {
         seen
     }
 
-    /// Asks first and waits then: so it is known who had to wait.
+    /// Tries first and waits then, to know which acquires had to wait.
     async fn acquire(&self, which: usize, seen: &mut ClientFigures) -> Result<Option<Lease>, Error> {
         let leasing = self.locks.leasing(&self.names[which]).ttl(self.ttl);
         if let Some(lease) = leasing.try_acquire().await? {
@@ -85,7 +85,7 @@ impl Client {
         Ok(lease)
     }
 
-    /// Renews; until when the lease may be believed, or `None` if it is lost.
+    /// Renews. Returns until when the lease may be relied on, or `None` if it is lost.
     async fn renew(&self, lease: &Lease, until: Instant, seen: &mut ClientFigures) -> Option<Instant> {
         let sent = Instant::now();
         match self.locks.renew(lease).await {
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Writes at the beginning and at the end, as a holder does; one that stalls writes too late.
+    /// Writes at the start and at the end, as a holder does; a holder that stalls writes too late.
     async fn hold(&mut self, lease: &Lease, which: usize, mut until: Instant, seen: &mut ClientFigures) {
         let resources = Arc::clone(&self.resources);
         let resource = &resources[which];
@@ -134,25 +134,25 @@ impl Client {
         resource.write(lease.fence);
         resource.leave(lease.fence);
         match self.locks.release(lease).await {
-            // An earlier try of the same release may have ended it, so this proves nothing.
+            // An earlier try of the same release may have ended the lease, so this proves nothing.
             Ok(Released::Gone(gone)) => seen.lost(gone, false),
             Ok(_) => {}
             Err(error) => seen.failed(&error),
         }
     }
 
-    /// Does nothing until the lease has ended, and then what a holder does that has not noticed.
+    /// Does nothing until the lease has expired, then acts like a holder that has not noticed.
     async fn stall(&self, lease: &Lease, resource: &Resource, seen: &mut ClientFigures) {
         tokio::time::sleep(self.ttl + self.ttl / 4).await;
         seen.stalls += 1;
         seen.stale_rejected += u64::from(!resource.write(lease.fence));
-        // One call and no more: the library takes a repeat that finds nothing for a release that was done.
+        // Only one call: the library treats a repeat that finds nothing as a successful release.
         let mut release = Release::new(lease.name.clone(), lease.id);
         release.fence = Some(lease.fence);
         let late = || Error::new(ErrorKind::NetworkTimeout, "the store did not answer the release in time");
         let answer = tokio::time::timeout(CALL, self.locks.backend().release(&release)).await;
         match answer.unwrap_or_else(|_| Err(late())) {
-            // Where a lock lasts as long as its session, there was one to end.
+            // Where a lock lasts as long as its session, there was a lease to end.
             Ok(Released::Done) => {
                 seen.stale_released += u64::from(self.locks.info().liveness == Liveness::Ttl);
             }
@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// How long the library's guards would believe: 1 % and 2 ms less.
+/// How long the library's guards would rely on a lease: 1 % and 2 ms less than its ttl.
 fn believed(ttl: Duration) -> Duration {
     ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
 }

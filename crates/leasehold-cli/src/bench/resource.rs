@@ -1,5 +1,5 @@
-//! What a lock protects: it takes a write whose fence is at or above the highest it has seen. Beside it stands what
-//! the lock promised, so that a breach is seen even where the fence would have saved the day.
+//! What a lock protects: a resource that accepts a write only if its fence is at least the highest seen. It also
+//! records what the lock promised, so that a breach is seen even where the fence would have stopped the damage.
 
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,23 @@ struct Seen {
     mark: Fence,
     accepted: u64,
     rejected: u64,
-    /// The highest fence of any grant whose answer has come.
+    /// The highest fence of all answered grants.
     granted: Fence,
-    /// Who believes to hold the lock, and until when.
+    /// The holder by its own belief, and until when.
     holder: Option<(Fence, Instant)>,
-    /// Two who believed at once, or a fence that was not above one granted before the acquire began.
+    /// Two clients that believed to hold the lock at once, or a fence not above one granted before the acquire began.
     violations: u64,
     /// When the last holder was about to release.
     left: Option<Instant>,
 }
 
 impl Resource {
-    /// What the fence of an acquire that begins now must be above.
+    /// The fence of an acquire that begins now must be above this.
     pub(super) fn floor(&self) -> Fence {
         self.0.lock().granted
     }
 
-    /// A grant was answered; it is believed until then. How long nobody had it before, if that is known.
+    /// A grant was answered; its holder relies on it until then. Returns how long the lock was free before, if known.
     pub(super) fn granted(&self, fence: Fence, floor: Fence, believed_until: Instant) -> Option<Duration> {
         let mut seen = self.0.lock();
         let now = Instant::now();
@@ -53,7 +53,7 @@ impl Resource {
         }
     }
 
-    /// Its holder knows that it is the holder no more.
+    /// The holder knows that it lost the lock.
     pub(super) fn lost(&self, fence: Fence) {
         let mut seen = self.0.lock();
         if seen.holder.is_some_and(|(held, _)| held == fence) {
@@ -61,7 +61,7 @@ impl Resource {
         }
     }
 
-    /// A write; whether it is taken.
+    /// A write. Returns whether it is accepted.
     pub(super) fn write(&self, fence: Fence) -> bool {
         let mut seen = self.0.lock();
         let taken = fence >= seen.mark;
@@ -74,7 +74,7 @@ impl Resource {
         taken
     }
 
-    /// Its holder is about to release.
+    /// The holder is about to release.
     pub(super) fn leave(&self, fence: Fence) {
         let mut seen = self.0.lock();
         if seen.holder.is_some_and(|(held, _)| held == fence) {

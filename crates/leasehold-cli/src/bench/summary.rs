@@ -1,4 +1,4 @@
-//! The figures of a load, for people and for programs.
+//! The results of a load, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use super::resource::Resource;
 
-/// The figures of one client, or of several added up.
+/// The results of one client, or the sum of several.
 #[derive(Debug, Default)]
 pub(super) struct ClientFigures {
     pub(super) acquires: Vec<Duration>,
-    /// Of those who found the lock held, and got it.
+    /// Of acquires that found the lock held and then got it.
     pub(super) waits: Vec<Duration>,
     pub(super) handovers: Vec<Duration>,
     pub(super) timeouts: u64,
-    /// By their codes.
+    /// Number of errors by code.
     errors: BTreeMap<&'static str, u64>,
     pub(super) renewals: u64,
     pub(super) stalls: u64,
@@ -25,7 +25,7 @@ pub(super) struct ClientFigures {
     /// Releases that ended a lease whose ttl had passed.
     pub(super) stale_released: u64,
     lost: u64,
-    /// Those among them whose ttl had not passed.
+    /// Losses before the ttl had passed.
     lost_early: u64,
 }
 
@@ -44,8 +44,8 @@ impl ClientFigures {
         self.lost_early += other.lost_early;
     }
 
-    /// A lease is gone, and we know it while its ttl cannot have passed, or later. Whoever revokes it may, and on a
-    /// machine that stands still a renewal comes too late; but in time, a lease that nobody revoked is there.
+    /// A lease is gone; `in_time` if its ttl cannot have passed yet. A revoked lease does not count as a breach, and
+    /// neither does a renewal that came too late because the machine stalled. Any other lease must live for its ttl.
     pub(super) fn lost(&mut self, gone: Gone, in_time: bool) {
         self.lost += 1;
         self.lost_early += u64::from(in_time && gone != Gone::Revoked);
@@ -56,10 +56,10 @@ impl ClientFigures {
     }
 }
 
-/// The figures. Times are in milliseconds.
+/// The results. Times are in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    /// With nothing secret.
+    /// The store's URL without secrets.
     store: String,
     clients: usize,
     seconds: f64,
@@ -83,8 +83,8 @@ pub(super) struct Summary {
     stale_releases_done: u64,
     writes_accepted: u64,
     writes_rejected: u64,
-    /// Two that believed to hold one lock at once, fences that did not rise, leases lost early, stale releases that
-    /// were done.
+    /// Two clients that believed to hold one lock at once, fences that did not rise, leases lost early, and releases
+    /// that ended an expired lease.
     pub(super) violations: u64,
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_is_gone_in_time_is_a_violation_unless_it_was_revoked() {
+    fn losing_a_live_lease_is_a_violation_unless_it_was_revoked() {
         let violations = |gone, in_time| {
             let mut seen = ClientFigures::default();
             seen.lost(gone, in_time);

@@ -1,4 +1,4 @@
-//! A timer that also counts the time a machine was suspended, as the deadline of a lease does.
+//! A timer that also counts suspended time, as the deadline of a lease does.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::report::Failure;
 
-/// Now, on the clock of all moments in here.
+/// The current moment, on the clock used throughout this module.
 pub(crate) fn now() -> Moment {
     SystemClock.now()
 }
@@ -22,7 +22,7 @@ pub(crate) struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
     pub(crate) fn new() -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::system("no timer can be had", error);
+        let failed = |error: std::io::Error| Failure::system("cannot create a timer", error);
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Boottime, flags).map_err(|error| failed(error.into()))?;
         // Deprecated because a type whose descriptor changes under it could misuse it; this one cannot.
@@ -30,7 +30,7 @@ impl Alarm {
         AsyncFd::with_interest(fd, Interest::READABLE).map(Alarm).map_err(failed)
     }
 
-    /// Sleeps until then, or a little less; for ever if there is no such moment. Cancel safe.
+    /// Sleeps until then, or slightly less; for ever for `None`. Cancel safe.
     pub(crate) async fn at(&self, when: Option<Moment>) {
         let Some(when) = when else { return std::future::pending().await };
         let nanos = when.as_nanos().max(1);
@@ -42,12 +42,12 @@ impl Alarm {
             },
         };
         if timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &time).is_err() {
-            // Then often enough to be right in time.
+            // Sleep in short steps instead, to wake in time.
             return tokio::time::sleep(when.since(now()).min(Duration::from_millis(20))).await;
         }
         while let Ok(mut ready) = self.0.readable().await {
             match rustix::io::read(self.0.get_ref(), &mut [0; 8]) {
-                // Readiness left over from an earlier arming.
+                // Readiness left over from an earlier setting of the timer.
                 Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
                 _ => return,
             }

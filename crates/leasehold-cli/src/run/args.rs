@@ -1,4 +1,4 @@
-//! What `run` can be told.
+//! The options of `run`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::child::{Start, shell};
 const EXAMPLES: &str = "\
 Examples:
   leasehold run backup -- ./backup.sh          Wait for the lock, then run
-  leasehold run -n backup -- ./backup.sh       Run only if nobody else does; else exit 75
+  leasehold run -n backup -- ./backup.sh       Run only if the lock is free; else exit 75
   leasehold run -n --skip-ok backup -- ./b.sh  The same for cron: busy is success
   leasehold run -w 2.5 backup -- ./backup.sh   Wait at most 2.5 seconds
   leasehold run backup -c 'a && b'             Through the shell
@@ -23,15 +23,16 @@ Examples:
 
 The command sees LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_LEASE_ID and LEASEHOLD_URL.
 
-On a store with a ttl the command and all it has started are killed before the
-lock can pass to another: TERM at --kill-after before the lease would end, KILL
-right before it ends. The lock is released when all of them are gone. TERM, INT,
-HUP, QUIT, USR1, USR2 and WINCH are passed on; a second TERM kills.
+If the lease cannot be renewed on a store with a ttl, the command and all its
+processes are killed before another client can take the lock: TERM at
+--kill-after before the lease would end, KILL right before it ends. The lock is
+released when all processes are gone. TERM, INT, HUP, QUIT, USR1, USR2 and WINCH
+are passed on to the command; a second TERM kills it.
 
-Exit status: that of the command, 128 + n if signal n ended it; 75 (or -E) busy,
-79 (or --lost-code) lost, 82 lost, and the command could not be killed in time;
-69 the store does not work, 77 not allowed, 64 wrong call, 126 the command
-cannot be run, 127 it is not there.";
+Exit status: that of the command, or 128 + n if signal n ended it; 75 (or -E) the
+lock is held; 79 (or --lost-code) the lock was lost; 82 the lock was lost, and the
+command could not be killed in time; 69 the store does not work; 77 not allowed;
+64 wrong usage; 126 the command cannot be run; 127 the command was not found.";
 
 /// Run a command under a lock.
 #[derive(Debug, clap::Args)]
@@ -47,20 +48,20 @@ pub(crate) struct Run {
     /// Do not wait: if the lock is held, exit 75.
     #[arg(short, long = "nonblock", visible_alias = "nb", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait no longer than this, in seconds; fractions and units (500ms, 10m) are allowed.
+    /// Wait at most this many seconds; fractions and units (500ms, 10m) are allowed.
     #[arg(short, long, visible_alias = "timeout", value_name = "SECS", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
-    /// The exit code if the lock is held, or was not had in time.
+    /// Exit code if the lock is held, or the wait timed out.
     #[arg(short = 'E', long = "conflict-exit-code", value_name = "CODE", default_value_t = Exit::Busy as u8)]
     pub(crate) conflict_code: u8,
-    /// Exit 0, and say nothing, if the lock is held: for cron.
+    /// Exit 0 without a message if the lock is held (for cron).
     #[arg(long, conflicts_with = "conflict_code")]
     pub(crate) skip_ok: bool,
-    /// The exit code if the lock was lost, and the command therefore ended.
+    /// Exit code if the lock was lost and the command was therefore ended.
     #[arg(long, value_name = "CODE", default_value_t = Exit::Lost as u8)]
     pub(crate) lost_code: u8,
-    /// How long the lock lasts if leasehold or its machine dies. It is renewed all the time. No meaning on
-    /// file:, which frees it at once [default: 30s]
+    /// How long the lock stays taken after leasehold or its machine dies; renewed while the command runs. Has no
+    /// effect on file:, which frees the lock at once [default: 30s]
     #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
     ttl: Option<Duration>,
     /// End the command if it runs longer than this.
@@ -69,23 +70,23 @@ pub(crate) struct Run {
     /// Time between TERM and KILL, at most a third of the ttl [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     kill_after: Option<Duration>,
-    /// End what the command leaves running when it has ended, instead of waiting for it.
+    /// End the processes that the command leaves running, instead of waiting for them.
     #[arg(long)]
     pub(crate) kill_leftovers: bool,
-    /// Take the lock also where the store gives no fence, with which what it protects could refuse a holder
-    /// that was paused for too long.
+    /// Use a store without fences. Without a fence, the protected resource cannot refuse a holder that was paused too
+    /// long.
     #[arg(long)]
     pub(crate) allow_unfenced: bool,
-    /// Say nothing of risks in how the store is set up, nor of a command that leasehold may not be able to kill.
+    /// Do not warn about risks in the store's setup, or about a command that leasehold may not be able to kill.
     #[arg(long, env = "LEASEHOLD_NO_WARNINGS")]
     pub(crate) no_warnings: bool,
-    /// Who holds the lock, for others to see [default: host:pid]
+    /// Label that others see as the holder [default: host:pid]
     #[arg(long)]
     pub(crate) owner: Option<String>,
-    /// Tell of events as JSON, one per line, on stderr.
+    /// Print events on stderr as JSON, one object per line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Run this through the shell.
+    /// Run this command line with the shell.
     #[arg(short, long = "command", value_name = "LINE", conflicts_with = "command")]
     c: Option<OsString>,
     /// The name of the lock.
@@ -109,7 +110,7 @@ impl Run {
         self.kill_after.unwrap_or(Duration::from_secs(5))
     }
 
-    /// What to start.
+    /// The command to start.
     pub(crate) fn command(&self) -> Result<Start, Failure> {
         let (program, args) = match (&self.c, self.command.split_first()) {
             (Some(line), _) => (shell(), vec!["-c".into(), line.clone()]),
@@ -124,7 +125,7 @@ impl Run {
         Ok(Start { program, args, env: Vec::new(), descriptor: None })
     }
 
-    /// What can be wrong only on a store with a ttl.
+    /// Checks the options that matter only on a store with a ttl.
     pub(crate) fn check(&self, ttl: Option<Duration>) -> Result<(), Failure> {
         if let (Some(ttl), Some(kill_after)) = (ttl, self.kill_after)
             && kill_after > ttl / 3

@@ -1,8 +1,8 @@
-//! Starting the command so that it cannot outlive us.
+//! Starts the command so that it cannot outlive this process.
 //!
-//! The command is started through this program itself, which asks the system to kill it when its parent
-//! dies, makes sure that this has not happened already, and then becomes the command. The system ties
-//! that to the *thread* that started it: it must be the main thread, which lives as long as the process.
+//! The command is started through this program itself, which asks the system to kill it when its parent dies, checks
+//! that the parent is still alive, and then becomes the command. The system ties this to the *thread* that started it,
+//! so that must be the main thread, which lives as long as the process.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -19,22 +19,22 @@ use crate::report::{Failure, say};
 
 use super::signals;
 
-/// The first argument by which this program knows that it is to become another.
+/// The first argument that tells this program to become the command.
 pub(crate) const BECOME: &str = "__become";
 
-/// What to start, and with what.
+/// The command to start, with its environment.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
     /// Variables to set or to remove.
     pub(crate) env: Vec<(&'static str, Option<OsString>)>,
-    /// What it shall have open, and its children too: not closed on exec.
+    /// A descriptor that the command and its children keep open: not closed on exec.
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
 impl Start {
-    /// The program, if it can become another user's and then may not be ours to kill: `sudo`, `su`.
+    /// The program, if it can switch to another user, whose processes we may not be allowed to kill: `sudo`, `su`.
     pub(crate) fn changes_user(&self) -> Option<String> {
         let user = geteuid();
         if user.is_root() {
@@ -49,14 +49,14 @@ impl Start {
         };
         let file = found.metadata().ok()?;
         let set_user = Mode::from_raw_mode(file.mode()).contains(Mode::SUID) && file.uid() != user.as_raw();
-        // Where the system ignores the bit, nothing changes.
+        // Where the system ignores the set-user-id bit, the user stays the same.
         let ignored = rustix::fs::statvfs(&found)
             .is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::NOSUID))
             || rustix::thread::no_new_privs().unwrap_or(false);
         (set_user && !ignored).then(|| program.display().to_string())
     }
 
-    /// Starts it. Only on the main thread.
+    /// Starts the command. Call only on the main thread.
     pub(crate) fn spawn(self) -> Result<Pid, Failure> {
         let failed = |error| Failure::system("the command cannot be started", error);
         let mut command = Command::new("/proc/self/exe");
@@ -67,7 +67,7 @@ impl Start {
                 None => command.env_remove(name),
             };
         }
-        // Nothing else is started by this process, so nobody else gets the descriptor.
+        // This process starts nothing else, so no other child inherits the descriptor.
         let child = command.spawn().map_err(failed)?;
         drop(self.descriptor);
         i32::try_from(child.id())
@@ -77,7 +77,7 @@ impl Start {
     }
 }
 
-/// Becomes the command: what comes after [`BECOME`] is the parent, the program and its arguments.
+/// Becomes the command. The arguments after [`BECOME`] are the parent, the program and its arguments.
 pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|parent| parent.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let (Some(parent), Some(program)) = (parent, args.next()) else {
@@ -87,7 +87,7 @@ pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> ExitCo
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return Failure::system("the system cannot tie the command to leasehold", error).report().into();
     }
-    // Had the parent died before that, nobody would tell us.
+    // If the parent had died before that, no signal would come.
     if getppid() != Some(parent) {
         return Exit::Lost.into();
     }

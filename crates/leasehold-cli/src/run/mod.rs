@@ -1,4 +1,4 @@
-//! `leasehold run`: a command under a lock, which is dead before the lock can be another's.
+//! `leasehold run`: runs a command under a lock, and makes sure it is dead before another client can take the lock.
 
 mod alarm;
 mod args;
@@ -35,12 +35,12 @@ use self::supervise::{Ended, Supervised};
 use self::terminal::Terminal;
 use self::voice::{Event, Voice};
 
-/// How long a wait is not worth a word.
+/// Shorter waits are not reported.
 const SOON: Duration = Duration::from_millis(250);
 
-/// Runs the command; the code to exit with.
+/// Runs the command; returns the exit code.
 pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
-    // Before there is another thread.
+    // Before any other thread starts.
     let blocked = Blocked::new()?;
     let voice = Voice { json: args.json };
     let warnings = (!args.no_warnings).then(|| Aside::hear(move |what| voice.tell(&Event::Warning { what })));
@@ -169,7 +169,7 @@ async fn supervise(
     start.env.extend(opened.url.for_child());
     start.env.extend(opened.access.for_child());
     tree::adopt_orphans()?;
-    // Waiting may have eaten the lease; nothing is started that would have to be killed at once.
+    // The wait may have used up the lease; do not start a command that would be killed at once.
     guard.check()?;
     let terminal = Terminal::note();
     let leader = start.spawn()?;
@@ -181,7 +181,7 @@ async fn supervise(
     Ok(ended)
 }
 
-/// Releases, now that nothing is left, and chooses the code to exit with.
+/// Releases the lock, now that no process is left, and chooses the exit code.
 async fn finish(
     args: &Run,
     guard: Guard,
@@ -224,7 +224,7 @@ async fn finish(
         Err(error) => voice.tell(&Event::NotReleased { why: &error.to_string() }),
     }
     if ended.interrupted && signal == Some(Signal::SIGINT as i32) {
-        // A shell script ends on Ctrl-C only if what it runs dies of it.
+        // A shell script ends on Ctrl-C only if the command it runs dies of it.
         signals::take(Signal::SIGINT);
     }
     Ok(match (code, signal) {

@@ -1,11 +1,11 @@
-//! When a command is asked to end, and when it is killed: what the deadline of its lease demands.
+//! Decides from the lease's deadline when the command is asked to end, and when it is killed.
 
 use std::time::Duration;
 
 use leasehold::clock::Moment;
 
-/// How long before the deadline the kill comes at most: a kill takes microseconds, being scheduled on a
-/// loaded machine a lot longer.
+/// The kill comes at most this long before the deadline. A kill takes microseconds, but getting scheduled on a loaded
+/// machine takes much longer.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// The rules for one run.
@@ -15,29 +15,29 @@ pub(crate) struct Plan {
     grace: Duration,
     /// Between KILL and the deadline.
     margin: Duration,
-    /// When everything has to be gone whatever the lease says.
+    /// When all processes must be gone, whatever the lease says.
     hold_until: Option<Moment>,
     /// `None` for locks that do not expire.
     ttl: Option<Duration>,
 }
 
-/// What is to be done now.
+/// What to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing until then.
     Wait(Option<Moment>),
-    /// TERM, and KILL no later than that.
+    /// Send TERM now, and KILL no later than that.
     Stop(Why, Moment),
     /// KILL.
     Kill(Why),
 }
 
-/// Why a command has to end.
+/// Why the command has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Its lease is about to end, or has ended.
+    /// The lease is about to end, or has ended.
     Lease,
-    /// It was held for as long as it may be.
+    /// The lock was held for the maximum time.
     MaxHold,
 }
 
@@ -49,8 +49,8 @@ impl Plan {
         max_hold: Option<Duration>,
         since: Moment,
     ) -> Self {
-        // Renewed at a third of the ttl, a healthy lease has two thirds left: below one, something is wrong,
-        // and not before.
+        // Renewed at a third of the ttl, a healthy lease has two thirds left; with less than one third left, something
+        // is wrong.
         let grace = ttl.map_or(kill_after, |ttl| kill_after.min(ttl / 3));
         let grace = max_hold.map_or(grace, |hold| grace.min(hold / 2));
         Plan { grace, margin: MARGIN.min(grace / 4), hold_until: max_hold.map(|hold| since + hold), ttl }
@@ -66,7 +66,7 @@ impl Plan {
         self.ttl
     }
 
-    /// When to kill what is asked to end now, with a lease that may be relied on for so long.
+    /// When to kill a command that is asked to end now, with a lease that may be relied on for this long.
     pub(crate) fn end(&self, now: Moment, valid_for: Duration) -> Moment {
         (now + self.grace).min(now + valid_for.saturating_sub(self.margin))
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_ttl_leaves_a_third_of_itself_for_the_end_and_is_not_stopped_while_it_is_healthy() {
+    fn a_short_ttl_reserves_a_third_of_itself_for_stopping() {
         let ttl = secs(3);
         let plan = Plan::new(Some(ttl), secs(5), None, START);
         assert_eq!(plan.grace(), secs(1));
@@ -124,19 +124,19 @@ mod tests {
     fn a_lock_without_ttl_ends_by_max_hold_alone() {
         let plan = Plan::new(None, secs(5), None, START);
         assert_eq!(plan.step(START + secs(1_000_000), None), Step::Wait(None));
-        // Lost all the same, where the store notices that.
+        // Such a lock can still be lost, where the store notices it.
         assert_eq!(plan.step(START, Some(Duration::ZERO)), Step::Kill(Why::Lease));
         let plan = Plan::new(None, secs(5), Some(secs(60)), START);
         assert_eq!(plan.step(START, None), Step::Wait(Some(START + secs(55))));
         assert!(matches!(plan.step(START + secs(55), None), Step::Stop(Why::MaxHold, _)));
         assert_eq!(plan.step(START + secs(60), None), Step::Kill(Why::MaxHold));
-        // Shorter than twice the grace: half of it to work in.
+        // Shorter than twice the grace: half of it is left to work in.
         let plan = Plan::new(None, secs(5), Some(secs(2)), START);
         assert_eq!(plan.step(START, None), Step::Wait(Some(START + secs(1))));
     }
 
     #[test]
-    fn what_is_asked_to_end_early_has_its_grace_but_never_beyond_the_lease() {
+    fn an_early_stop_gets_its_grace_but_never_outlasts_the_lease() {
         let plan = Plan::new(Some(secs(30)), secs(5), None, START);
         assert_eq!(plan.end(START, secs(20)), START + secs(5));
         assert_eq!(plan.end(START, secs(4)), START + Duration::from_millis(3500));

@@ -1,4 +1,4 @@
-//! Signals, read one after the other instead of interrupting: who sent them decides where they go.
+//! Reads signals one by one instead of being interrupted: the sender of a signal decides where it goes.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -7,7 +7,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::report::Failure;
 
-/// What is read instead of being delivered.
+/// The signals that are read instead of delivered.
 const HANDLED: [Signal; 12] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -23,27 +23,27 @@ const HANDLED: [Signal; 12] = [
     Signal::SIGCHLD,
 ];
 
-/// `si_code` of what the kernel sends, such as the signals of a terminal to its foreground group.
+/// `si_code` of signals from the kernel, such as those of a terminal to its foreground group.
 const SI_KERNEL: i32 = 0x80;
 
 /// A signal that has arrived.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrived {
     pub(crate) signal: Signal,
-    /// From the terminal: then everybody in the foreground group has got it too.
+    /// Sent by the terminal: then the whole foreground group has received it too.
     pub(crate) by_terminal: bool,
 }
 
-/// The signals of this process, blocked. Must be made before any other thread is.
+/// The blocked signals of this process. Must be created before any other thread starts.
 #[derive(Debug)]
 pub(crate) struct Blocked(SigSet, bool);
 
-/// The signals of this process, to be read.
+/// The signals of this process, ready to be read.
 #[derive(Debug)]
 pub(crate) struct Signals(AsyncFd<SignalFd>);
 
 impl Blocked {
-    /// Blocks what is handled, but nothing that whoever started us wants to be ignored, as `nohup` does.
+    /// Blocks the handled signals, except those that the parent process set to be ignored, as `nohup` does.
     pub(crate) fn new() -> Result<Self, Failure> {
         let ignored = ignored();
         let mut set = SigSet::empty();
@@ -57,11 +57,12 @@ impl Blocked {
         Ok(Blocked(set, ignored & (1 << (Signal::SIGCHLD as u32 - 1)) != 0))
     }
 
-    /// On a runtime, starts reading.
+    /// Starts reading signals, on a runtime.
     pub(crate) fn read(self) -> Result<Signals, Failure> {
         let failed = |error| Failure::system("signals cannot be read", error);
         if self.1 {
-            // While it is ignored, the system forgets how children ended. A handler, never run, cures that.
+            // While SIGCHLD is ignored, the system forgets how children ended. Installing a handler, which never runs,
+            // prevents that.
             let _handler =
                 tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).map_err(failed)?;
         }
@@ -79,7 +80,7 @@ impl Signals {
     pub(crate) async fn next(&self) -> Arrived {
         loop {
             let Ok(mut ready) = self.0.readable().await else {
-                // The runtime ends; so do we.
+                // The runtime is ending, and so are we.
                 return std::future::pending().await;
             };
             match self.0.get_ref().read_signal() {
@@ -94,7 +95,7 @@ impl Signals {
     }
 }
 
-/// What was ignored when this process started, as a set of bits.
+/// The signals ignored when this process started, as a bit set.
 fn ignored() -> u64 {
     set_in(&status(), "SigIgn:")
 }
@@ -108,26 +109,26 @@ fn status() -> String {
     std::fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
-/// A set of signals in a `/proc/…/status`, as bits.
+/// A set of signals from a `/proc/…/status`, as bits.
 pub(crate) fn set_in(status: &str, which: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(which));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Lets all signals through again: for a command, which starts as if it had been started directly.
+/// Unblocks all signals, so that a command starts as if started directly.
 pub(crate) fn unblock() {
     let mut set = SigSet::empty();
     HANDLED.into_iter().for_each(|signal| set.add(signal));
     let _ = set.thread_unblock();
 }
 
-/// Does to this process what the signal does by default, and comes back if that was to stop and to go
-/// on. The system itself then sees to it that nobody is stopped whom nobody could let go on.
+/// Applies the signal's default action to this process; returns if that was a stop, once the process continues. The
+/// system itself refuses to stop a process that nobody could continue.
 pub(crate) fn take(signal: Signal) {
     let mut set = SigSet::empty();
     set.add(signal);
-    // Sent while it is blocked, to the process, so that it is one with another that has arrived meanwhile:
-    // or we would stop twice, the second time after having been let go on.
+    // Send it to the process while blocked, so that it merges with another one that has arrived meanwhile. Otherwise
+    // we would stop twice, the second time after being continued.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
     // Delivered before this returns, because no other thread takes it.
     let _ = set.thread_unblock();

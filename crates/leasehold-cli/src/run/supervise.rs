@@ -1,4 +1,4 @@
-//! From the start of the command until nothing of it is left: signals, the deadline, the end.
+//! Watches the command from its start until none of its processes is left: signals, the deadline, the end.
 
 use std::time::Duration;
 
@@ -16,26 +16,26 @@ use super::tree::{self, Reaped};
 use super::validity::{Change, Validity};
 use super::voice::{Event, Voice};
 
-/// A second TERM kills, but not one that comes with the first: `timeout` sends one to the process and one
-/// to its group.
+/// A second TERM kills, unless it comes together with the first: `timeout` sends one to the process and one to its
+/// group.
 const SECOND: Duration = Duration::from_millis(100);
 
-/// How often what does not die, or is started meanwhile, is killed again.
+/// How often processes that do not die, or start meanwhile, are killed again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What is left over is told of only if it is not gone in a moment: it usually is.
+/// Leftover processes are reported only if they live longer than this; usually they do not.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// How it all ended.
+/// How the run ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// How the command itself ended.
     pub(crate) status: WaitStatus,
     /// Why it had to end, if we ended it.
     pub(crate) why: Option<Why>,
-    /// It was interrupted from the terminal.
+    /// Interrupted from the terminal.
     pub(crate) interrupted: bool,
-    /// Something of it could not be killed when it had to be.
+    /// Some process could not be killed when it had to be.
     pub(crate) outlived: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Supervised<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     Running,
-    /// Asked to end; killed at this moment.
+    /// Asked to end; will be killed at this moment.
     Stopping(Moment),
     Killing,
 }
@@ -62,26 +62,26 @@ enum Phase {
 pub(super) struct Course<'a> {
     validity: Validity<'a>,
     phase: Phase,
-    /// How the command itself ended, once it has.
+    /// The command's exit status, once it has ended.
     pub(super) status: Option<WaitStatus>,
     why: Option<Why>,
     interrupted: bool,
-    /// Whether the system has refused to kill something of the command.
+    /// Whether the system refused to kill one of the command's processes.
     outlived: bool,
     first_term: Option<Moment>,
     /// Whether the command itself is stopped.
     pub(super) stopped: bool,
-    /// A stop that we are to follow.
+    /// A stop request that we are to follow.
     pub(super) stop: Option<Stop>,
-    /// The group for which the command has taken the terminal.
+    /// The process group for which the command took the terminal.
     pub(super) took_terminal: Option<Pid>,
-    /// Whether the command itself has stopped or gone on since we last stopped.
+    /// Whether the command itself has stopped or continued since we last stopped.
     pub(super) heard: bool,
-    /// When something of the command was last let go on.
+    /// When one of the command's processes was last continued.
     pub(super) resumed: Option<Moment>,
-    /// Whether we have just gone on, and the signal for it is still to be read.
+    /// Whether we have just continued, and the signal for it is still to be read.
     pub(super) going_on: bool,
-    /// When to tell of what is left over.
+    /// When to report leftover processes.
     leftovers: Option<Moment>,
 }
 
@@ -92,7 +92,7 @@ impl Course<'_> {
 }
 
 impl Supervised<'_> {
-    /// Returns when nothing that the command has started is left.
+    /// Returns when none of the processes that the command started is left.
     pub(crate) async fn until_gone(&self, signals: &Signals, alarm: &Alarm) -> Ended {
         let mut course = Course {
             validity: Validity::new(self.guard, self.locks),
@@ -113,12 +113,12 @@ impl Supervised<'_> {
         let mut lost = std::pin::pin!(self.guard.lost());
         let mut known_lost = false;
         loop {
-            // The deadline first: after a pause nothing else may come before it.
+            // The deadline first: after a pause nothing may come before it.
             self.keep_to_plan(&mut course);
             if let Some(ended) = self.note_children(&mut course) {
                 return ended;
             }
-            // Again: what children have done may have set a moment to wake at.
+            // Again, because the children's changes may have set an earlier moment to wake.
             let wake = self.keep_to_plan(&mut course);
             let wake = [wake, self.stop_if_stopped(&mut course)].into_iter().flatten().min();
             tokio::select! {
@@ -131,7 +131,7 @@ impl Supervised<'_> {
         }
     }
 
-    /// Ends the command if it is time to. When to look again.
+    /// Ends the command if it is time. Returns when to look again.
     pub(super) fn keep_to_plan(&self, course: &mut Course<'_>) -> Option<Moment> {
         // A lock without ttl shows a loss only by its state.
         let now = now();
@@ -159,7 +159,7 @@ impl Supervised<'_> {
         }
         let next = match (course.phase, step) {
             (Phase::Killing, _) => {
-                // Again and again: what was started after the last time has not got it.
+                // Repeatedly: processes started after the last kill have not received it.
                 let refused = tree::signal(Sent::KILL);
                 self.tell_of_refusal(course, refused);
                 Some(now + AGAIN)
@@ -172,8 +172,7 @@ impl Supervised<'_> {
         others.into_iter().chain([next]).flatten().min()
     }
 
-    /// Tells programs whether the lease is renewed as it should be; people hear of it when it matters. When to
-    /// look again.
+    /// Reports to programs whether renewals work; people see it only when it matters. Returns when to look again.
     fn tell_of_renewals(&self, course: &mut Course<'_>) -> Option<Moment> {
         let ttl = self.plan.ttl().filter(|_| self.voice.json && matches!(course.phase, Phase::Running))?;
         let (change, again) = course.validity.renewals(ttl);
@@ -216,21 +215,21 @@ impl Supervised<'_> {
         self.voice.tell(&Event::Stopping { why, grace: kill.since(now()) });
         course.phase = Phase::Stopping(kill);
         tree::signal(Sent::TERM);
-        // What was stopped could not end otherwise.
+        // A stopped process could not end otherwise.
         tree::signal(Sent::CONT);
     }
 
     fn kill(&self, course: &mut Course<'_>, why: &str) {
         if !matches!(course.phase, Phase::Killing) {
             course.phase = Phase::Killing;
-            // First do it, then talk about it: a terminal may be slow.
+            // Kill first, report then: a terminal may be slow.
             let refused = tree::signal(Sent::KILL);
             self.voice.tell(&Event::Killing { why });
             self.tell_of_refusal(course, refused);
         }
     }
 
-    /// Tells once of processes of another user, which the system does not let us kill.
+    /// Reports once that processes of another user cannot be killed.
     fn tell_of_refusal(&self, course: &mut Course<'_>, refused: usize) {
         if refused > 0 && !course.outlived {
             course.outlived = true;
@@ -238,7 +237,7 @@ impl Supervised<'_> {
         }
     }
 
-    /// Takes note of what children have done; how it ended, if nothing is left.
+    /// Records what children have done. Returns how the run ended, if no process is left.
     pub(super) fn note_children(&self, course: &mut Course<'_>) -> Option<Ended> {
         loop {
             match tree::reap() {
@@ -269,10 +268,10 @@ impl Supervised<'_> {
     fn handle(&self, arrived: Arrived, course: &mut Course<'_>) {
         let Arrived { signal, by_terminal } = arrived;
         match signal {
-            // Whoever waits for children looks after every signal.
+            // The loop checks the children after every signal.
             Signal::SIGCHLD => {}
             Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
-                // It has taken the place of one to go on, if that was still to be read.
+                // It replaced a pending SIGCONT, if there was one.
                 course.going_on = false;
                 self.asked_to_stop(signal, by_terminal, course);
             }
@@ -289,14 +288,14 @@ impl Supervised<'_> {
                 forward(signal);
                 forward(Signal::SIGCONT);
             }
-            // Everybody in the foreground has it from the terminal itself.
+            // The terminal itself has sent it to the whole foreground group.
             _ if by_terminal => course.interrupted |= signal == Signal::SIGINT,
             _ => forward(signal),
         }
     }
 }
 
-/// Passes a signal on to everything the command has started.
+/// Forwards a signal to everything the command has started.
 pub(super) fn forward(signal: Signal) {
     if let Some(signal) = Sent::from_named_raw(signal as i32) {
         tree::signal(signal);

@@ -1,9 +1,9 @@
-//! Suspending: this process stops only when the command has.
+//! Suspends this process only after the command has stopped.
 //!
-//! A shell shows its prompt as soon as the process that it has started is stopped, and that is this one. A command
-//! that was told to stop in the same moment may take a while, because its turn has not come or because it puts
-//! the terminal in order first, and would meanwhile read what is typed to the shell; or it does not stop at all,
-//! and would run while nothing renews its lock. So the command comes first, and what it has started.
+//! A shell shows its prompt as soon as the process it started, this one, is stopped. A command that received the stop
+//! signal in the same moment may stop later, because it was not scheduled yet or restores the terminal first;
+//! meanwhile it would read what is typed to the shell. Or it does not stop at all, and would run while nothing renews
+//! its lock. So the command and its children stop first.
 
 use std::time::Duration;
 
@@ -17,40 +17,40 @@ use super::supervise::{Course, Supervised};
 use super::tree::{self, State};
 use super::voice::Event;
 
-/// How long those beside the command that were told to stop may take once it has: they may have a terminal to put in
-/// order. A person waits for a prompt meanwhile.
+/// How long the command's other processes may take to stop after the command itself has: they may restore a terminal
+/// first. Meanwhile a person waits for a prompt.
 const OTHERS: Duration = Duration::from_secs(2);
 
-/// How often they are looked at: only of its children is a process told that they are stopped.
+/// How often to check them: a process is notified only about its own children.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A command that was told to stop and does so later than this has another reason for it.
+/// A command that stops later than this after the stop signal has another reason for it.
 const MEANT: Duration = Duration::from_secs(10);
 
-/// After having let something go on, a stop may be missed for this long: who had it before was let go on with it.
+/// For this long after a process was continued, it may miss a stop signal: SIGCONT removes one that was still pending.
 const MISSED: Duration = Duration::from_secs(1);
 
-/// How long who may have missed it has to show that it has not; and how often a command that has not stopped is looked
-/// at, whether it is stuck.
+/// How long a process that may have missed the stop signal has to show that it has not; and how often to check whether
+/// a command that has not stopped is stuck.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What a terminal, or somebody in its place, sends to those that are to stop.
+/// The signals by which a terminal, or a program in its place, stops processes.
 const BY_TERMINAL: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
-/// A stop that has begun.
+/// A stop in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stop {
     signal: Signal,
     since: Moment,
-    /// Whether others than the command were told too.
+    /// Whether other processes than the command received the signal too.
     told: bool,
     /// When the command itself was seen to be stopped.
     stopped: Option<Moment>,
-    /// When to look at a command that has not stopped.
+    /// When to check a command that has not stopped.
     again: Moment,
-    /// Whether those who may have missed it are still to be told.
+    /// Whether processes that may have missed the signal must still get it again.
     missed: bool,
-    /// Whether the command was stuck when it was looked at.
+    /// Whether the command was stuck at the last check.
     stuck: bool,
 }
 
@@ -61,7 +61,8 @@ impl Stop {
 }
 
 impl Supervised<'_> {
-    /// We are to stop: so is the command, which has it from the terminal already unless it was sent to us alone.
+    /// We received a stop signal. The command must stop too; it has the signal from the terminal already, unless it
+    /// was sent to us alone.
     pub(super) fn asked_to_stop(&self, signal: Signal, by_terminal: bool, course: &mut Course<'_>) {
         if !by_terminal {
             super::supervise::forward(signal);
@@ -71,13 +72,14 @@ impl Supervised<'_> {
         course.stop = Some(Stop { stopped, missed, ..Stop::new(signal, true, since) });
     }
 
-    /// The command was stopped. If it was from the terminal so are we, or whoever started us would never know.
+    /// The command was stopped. If the terminal did it, we stop too; otherwise the shell that started us would not
+    /// notice.
     pub(super) fn has_stopped(&self, status: WaitStatus, course: &mut Course<'_>) {
         course.stopped = true;
         course.heard = true;
         let signal = status.stopping_signal().and_then(|number| Signal::try_from(number).ok());
         let signal = signal.filter(|signal| BY_TERMINAL.contains(signal));
-        // A shell suspends itself in another way, and has the terminal for itself, which would then be nobody's.
+        // A shell suspends itself differently and owns the terminal, which would then belong to nobody.
         let group = getpgid(Some(self.leader)).ok().filter(|group| *group != getpgrp());
         let took = group.filter(|group| self.terminal.foreground() == Some(*group));
         course.took_terminal = took.or(course.took_terminal);
@@ -87,14 +89,15 @@ impl Supervised<'_> {
         course.stop = meant.or(signal.map(|signal| Stop::new(signal, false, now)));
     }
 
-    /// The command goes on, so that what it did alone is over.
+    /// The command continues, so a stop of its own is over.
     pub(super) fn goes_on(&self, course: &mut Course<'_>) {
         course.stopped = false;
         course.heard = true;
         course.stop = course.stop.filter(|stop| stop.told);
     }
 
-    /// Stops us if that was asked for and the command is stopped. When to look again, if not for a signal.
+    /// Stops this process if that was asked for and the command is stopped. Returns when to check again without a
+    /// signal.
     pub(super) fn stop_if_stopped(&self, course: &mut Course<'_>) -> Option<Moment> {
         let stop = course.stop.as_mut()?;
         let (now, ours) = (now(), getpgrp().as_raw_nonzero().get());
@@ -107,8 +110,8 @@ impl Supervised<'_> {
                 return Some(stop.again);
             }
             stop.again = now + AGAIN;
-            // It takes its time or does not want to: who has started it directly would not stop either. Unless it
-            // cannot: while it waits for a child that shares its memory and was stopped itself, it does nothing.
+            // The command is slow or refuses to stop; started directly, it would not stop either. The exception is a
+            // command that cannot: while it waits for a stopped child that shares its memory, it does nothing.
             let stuck = tree::is_stuck(self.leader);
             course.stopped = stop.stuck && stuck;
             stop.stuck = stuck;
@@ -119,7 +122,7 @@ impl Supervised<'_> {
             return None;
         }
         let Some(since) = stop.stopped else {
-            // What the others were told, we were told too, and hear of it before that.
+            // A signal to the others comes to us too, and was read before this.
             stop.stopped = Some(now);
             return Some(now + LOOK);
         };
@@ -130,7 +133,7 @@ impl Supervised<'_> {
         if stop.told && late < OTHERS && stopping {
             return Some(now + LOOK);
         }
-        // Nothing may run while nothing renews the lock, whatever it was told; nor what is started meanwhile.
+        // Nothing may run while nothing renews the lock, whatever signal it received; nor what is started meanwhile.
         if self.plan.ttl().is_some() {
             tree::send(&running, Sent::STOP);
             if late < 2 * OTHERS && running.iter().any(|it| it.state == State::Running) {
@@ -142,21 +145,21 @@ impl Supervised<'_> {
         Some(now)
     }
 
-    /// Stops this process, and with it the renewals.
+    /// Stops this process, and the renewals with it.
     fn suspend(&self, signal: Signal, course: &mut Course<'_>) {
         let left = self.guard.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
         (course.stop, course.stopped, course.heard) = (None, false, false);
         signals::take(signal);
         course.going_on = signals::is_pending(Signal::SIGCONT);
-        // Somebody let us go on, and the command too if all of the group was meant. Then what it has done since is
-        // news: if it has stopped again it means it.
+        // We were continued, and the command too if the signal was for the whole group. What it does from now on is
+        // new: if it stops again, it means it.
         self.note_children(course);
         let went_on = course.heard;
         self.resume(went_on, course);
     }
 
-    /// We were told to go on: by what has let us go on just now, or by somebody who means the command.
+    /// We received SIGCONT: the one that has just continued us, or one meant for the command.
     pub(super) fn told_to_go_on(&self, course: &mut Course<'_>) {
         if !std::mem::take(&mut course.going_on) {
             course.stop = None;
@@ -164,14 +167,14 @@ impl Supervised<'_> {
         }
     }
 
-    /// Lets everything go on, with or without the command, unless its time is over: then it is killed where it stands.
+    /// Continues everything, with or without the command. If its time is over, it is killed while stopped.
     fn resume(&self, went_on: bool, course: &mut Course<'_>) {
         self.keep_to_plan(course);
         if course.is_killing() {
             return;
         }
         if let Some(group) = course.took_terminal {
-            // Who has brought us to the foreground means the command, and knows only of our group.
+            // The shell that brought us to the foreground means the command, but knows only our group.
             self.terminal.hand_over(group);
         }
         let mut stopped = tree::stopped();
@@ -183,7 +186,7 @@ impl Supervised<'_> {
     }
 }
 
-/// Tells those in our group again that would have stopped if they had heard it.
+/// Signals the processes in our group again that would have stopped if they had received it.
 fn tell_again(stop: &Stop, ours: i32) {
     let mut missed = tree::running();
     missed.retain(|it| it.group == ours && it.is_older_than(stop.since) && it.does_as_usual_on(stop.signal));

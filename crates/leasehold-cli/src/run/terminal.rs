@@ -1,22 +1,23 @@
-//! The terminal's foreground, which a command may take for itself, as shells do, and leave to nobody when it is killed.
+//! The terminal's foreground. A command may take it, as shells do, and leave it to nobody when it is killed.
 //!
-//! Who gives it away from the background is stopped for that, unless SIGTTOU is blocked, as it is here, or ignored.
+//! A background process that hands the foreground over is stopped by SIGTTOU, unless that is blocked, as it is here,
+//! or ignored.
 
 use std::fs::File;
 
 use rustix::process::{Pid, getpgrp, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-/// The terminal that controls us, if there is one.
+/// Our controlling terminal, if there is one.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     file: Option<File>,
-    /// Whether we were in its foreground from the first.
+    /// Whether we were in its foreground at the start.
     ours: bool,
 }
 
 impl Terminal {
-    /// Notes whether there is one, and whether we are in its foreground.
+    /// Notes whether there is a terminal, and whether we are in its foreground.
     pub(crate) fn note() -> Self {
         let mut terminal =
             Terminal { file: File::options().read(true).write(true).open("/dev/tty").ok(), ours: false };
@@ -33,15 +34,15 @@ impl Terminal {
         tcgetpgrp(self.file.as_ref()?).ok()
     }
 
-    /// Lets this group have the foreground in our place, if we have it.
+    /// Gives this group the foreground in our place, if we have it.
     pub(crate) fn hand_over(&self, group: Pid) {
         if let Some(terminal) = self.file.as_ref().filter(|_| self.foreground() == Some(getpgrp())) {
             let _ = tcsetpgrp(terminal, group);
         }
     }
 
-    /// Gives it back to our group, for whoever started us, if those who had it last are all gone. While there is
-    /// somebody, it is a shell that has put us into the background.
+    /// Gives the foreground back to our group, for the process that started us, if the group that had it is gone. If
+    /// it still exists, it is a shell that has put us into the background.
     pub(crate) fn give_back(self) {
         let left_to_nobody = self
             .foreground()

@@ -1,7 +1,7 @@
-//! Everything that a command has started: its children and theirs, whatever group or session they are in.
+//! All processes that a command has started: its children and their children, whatever group or session they are in.
 //!
-//! This process adopts what loses its parent (it is a subreaper), so nothing below it gets away, and
-//! when it has no child left everything is gone. Nothing else in here relies on `/proc` being complete.
+//! This process adopts orphans (it is a subreaper), so nothing below it escapes, and when it has no child left
+//! everything is gone. Nothing else here relies on `/proc` being complete.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ use crate::report::Failure;
 
 use super::signals;
 
-/// From here on, what loses its parent below this process becomes its child.
+/// From here on, orphans below this process become its children.
 pub(crate) fn adopt_orphans() -> Result<(), Failure> {
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| Failure::system("the kernel does not hand over orphaned processes", error))
 }
 
-/// What waiting without blocking has found.
+/// The result of waiting without blocking.
 #[derive(Debug)]
 pub(crate) enum Reaped {
-    /// A child has ended, was stopped or goes on.
+    /// A child has ended, stopped or continued.
     Child(Pid, WaitStatus),
-    /// Nothing new; there are children.
+    /// No news; there are children.
     Nothing,
-    /// There is no child left, and so nothing below this process.
+    /// No child is left, so nothing is below this process.
     AllGone,
 }
 
-/// One change of one child, if there is any.
+/// Reads one change of one child, if there is any.
 pub(crate) fn reap() -> Reaped {
     let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     loop {
@@ -51,16 +51,16 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     parent: i32,
     pub(crate) group: i32,
-    /// Tells it from another that got its number later.
+    /// When it started, which tells it from a later process with the same number.
     started: u64,
     pub(crate) state: State,
 }
 
-/// What a process does.
+/// What a process is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
-    /// In the kernel, out of reach of signals: for a disk, or until a child that shares its memory has started.
+    /// In the kernel and out of reach of signals: waiting for a disk, or for a child that shares its memory.
     Stuck,
     Stopped,
     Ended,
@@ -73,7 +73,7 @@ impl Process {
     }
 
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
-        // `pid (name) state parent group …`, where the name may hold anything; 22 is when it was started.
+        // `pid (name) state parent group …`, where the name may contain anything; field 22 is the start time.
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let state = match fields.next()? {
             "D" => State::Stuck,
@@ -89,7 +89,7 @@ impl Process {
 
     fn send(&self, signal: Signal) -> rustix::io::Result<()> {
         match pidfd_open(self.pid, PidfdFlags::empty()) {
-            // Its number may have passed to a stranger since it was looked at; after this it cannot.
+            // Its number may have passed to another process before this check, but not after it.
             Ok(fd) if Process::look(self.pid).is_some_and(|now| now.started == self.started) => {
                 pidfd_send_signal(&fd, signal)
             }
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// Whether it was there before this moment: surely so, for the system counts in hundredths of a second.
+    /// Whether it certainly existed before this moment; the system counts in hundredths of a second.
     pub(crate) fn is_older_than(&self, moment: Moment) -> bool {
         self.started.saturating_add(1) < moment.as_nanos() / 10_000_000
     }
@@ -109,7 +109,7 @@ impl Process {
         self.has_in(&["SigIgn:"], signal)
     }
 
-    /// Whether this signal does to it what it does to everybody who has made no provision.
+    /// Whether this signal has its default effect on the process: it neither handles, blocks nor ignores it.
     pub(crate) fn does_as_usual_on(&self, signal: Named) -> bool {
         !self.has_in(&["SigIgn:", "SigCgt:"], signal)
     }
@@ -121,7 +121,7 @@ impl Process {
     }
 }
 
-/// Everything below this process that has not ended.
+/// All processes below this one that have not ended.
 fn below() -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -148,23 +148,23 @@ pub(crate) fn count() -> usize {
     below().len()
 }
 
-/// Sends a signal to everything below this process. What is started meanwhile may not get it: whoever
-/// means to kill does it again until nothing is left. How many did not get it because they are another user's.
+/// Sends a signal to all processes below this one. Processes started meanwhile may miss it, so a kill must be repeated
+/// until nothing is left. Returns how many could not get it because they belong to another user.
 pub(crate) fn signal(signal: Signal) -> usize {
     send(&below(), signal)
 }
 
-/// Everything below this process that is not stopped.
+/// All processes below this one that are not stopped.
 pub(crate) fn running() -> Vec<Process> {
     below().into_iter().filter(|process| process.state != State::Stopped).collect()
 }
 
-/// Everything below this process that is, or will be if it was told to.
+/// All processes below this one that are stopped, or will be once they handle a pending signal.
 pub(crate) fn stopped() -> Vec<Process> {
     below().into_iter().filter(|process| process.state != State::Running).collect()
 }
 
-/// Whether this process cannot do anything before a child of its goes on that is stopped.
+/// Whether this process can do nothing until a stopped child of it continues.
 pub(crate) fn is_stuck(pid: Pid) -> bool {
     let below = below();
     let waits = below.iter().any(|process| process.pid == pid && process.state == State::Stuck);
@@ -172,7 +172,7 @@ pub(crate) fn is_stuck(pid: Pid) -> bool {
     waits && below.iter().any(|process| process.parent == parent && process.state == State::Stopped)
 }
 
-/// Sends a signal to these. How many did not get it because they are another user's.
+/// Sends a signal to these. Returns how many could not get it because they belong to another user.
 pub(crate) fn send(processes: &[Process], signal: Signal) -> usize {
     let refused = |process: &&Process| process.send(signal) == Err(rustix::io::Errno::PERM);
     processes.iter().filter(refused).count()
@@ -205,7 +205,7 @@ mod tests {
         let grandchild = below().into_iter().find(|process| process.parent == own);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Not `signal`, which would meet the children of other tests too.
+        // Not `signal`, which would also hit the children of other tests.
         kill_process(grandchild.expect("it is below us").pid, Signal::KILL).unwrap();
     }
 }

@@ -1,8 +1,8 @@
-//! How long the lease may be counted on: by its own deadline and, once it was revoked, by what the store says.
+//! How long the lease may be relied on: by its own deadline and, once it was revoked, by what the store says.
 //!
-//! A revoked lease is lost, for it will not be renewed, but nobody else gets it before it has expired: that is
-//! time for the command to end in good order. Unless it was freed at once (`revoke --now`), which a renewal
-//! cannot tell, so the store is asked. Until it has answered the command has only been asked to end.
+//! A revoked lease is lost, because it will not be renewed, but nobody else gets the lock before it expires. That
+//! leaves the command time to end in good order, unless the lock was freed at once (`revoke --now`). A renewal cannot
+//! tell which, so the store is asked. Until it has answered, the command has only been asked to end.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 
 use super::alarm::now;
 
-/// How long the store may take to say whether a revoked lease still stands.
+/// How long the store may take to say whether a revoked lease still keeps others out.
 const ANSWER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Validity<'a> {
     guard: &'a Guard,
     locks: &'a Locks,
-    /// As it was when the lease was last seen to be held. It only moves forward, so an old one is early.
+    /// The deadline when the lease was last seen to be held. Deadlines only move forward, so an old one is early.
     deadline: Option<Moment>,
     verdict: Verdict<'a>,
     at_risk: bool,
@@ -32,12 +32,12 @@ enum Verdict<'a> {
     Known(bool),
 }
 
-/// A change that is told.
+/// A change to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The lease is not renewed as it should be.
+    /// Renewals are late or fail.
     AtRisk(Duration),
-    /// It is again.
+    /// Renewals work again.
     Renewed,
 }
 
@@ -46,15 +46,15 @@ impl<'a> Validity<'a> {
         Validity { guard, locks, deadline: None, verdict: Verdict::Unasked, at_risk: false }
     }
 
-    /// Whether its renewals are refused, and others are kept out all the same as far as is known.
+    /// Whether renewals are refused while others, as far as is known, are still kept out.
     pub(crate) fn is_revoked(&self) -> bool {
         self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked))
             && !matches!(self.verdict, Verdict::Known(false))
     }
 
-    /// When the lease ends; `None` if it does not expire.
+    /// How long the lease may be relied on; `None` if it does not expire.
     pub(crate) fn valid_for(&mut self) -> Option<Duration> {
-        // Before the other, so that what is computed is early rather than late.
+        // Read the clock first, so that the result is early rather than late.
         let now = now();
         let valid = self.guard.valid_for();
         match valid {
@@ -69,8 +69,7 @@ impl<'a> Validity<'a> {
         }
     }
 
-    /// Asks the store about a lease that was revoked. Resolves when something is known that was not.
-    /// Cancel safe.
+    /// Asks the store about a revoked lease. Resolves when there is something new. Cancel safe.
     pub(crate) async fn learned(&mut self) {
         if let Verdict::Unasked = self.verdict
             && self.is_revoked()
@@ -86,8 +85,8 @@ impl<'a> Validity<'a> {
         }
     }
 
-    /// What has become of renewals, given the ttl, and when to look again. Renewed at a third of its ttl, a
-    /// lease has more than three fifths left unless something is wrong.
+    /// How renewals are going, given the ttl, and when to look again. Renewed at a third of its ttl, a lease has more
+    /// than three fifths left unless something is wrong.
     pub(crate) fn renewals(&mut self, ttl: Duration) -> (Option<Change>, Moment) {
         let now = now();
         let due = self.deadline.map_or(now, |deadline| deadline - ttl * 3 / 5);
@@ -107,9 +106,10 @@ impl<'a> Validity<'a> {
     }
 }
 
-/// Whether the store still has this very lease, marked as revoked. If it cannot say so, it may be another's.
+/// Whether the store still has this very lease, marked as revoked. If it cannot say so, the lock may belong to another
+/// client.
 async fn stands(guard: &Guard, locks: &Locks) -> bool {
-    // By its id, since it may be one of very many.
+    // Look it up by id, since it may be one of very many.
     let look = async {
         if locks.info().find_by_id {
             locks.find(guard.lease_id()).await

@@ -1,4 +1,4 @@
-//! What `run` tells on stderr: lines for people, or with `--json` one JSON object per line.
+//! What `run` prints on stderr: lines for people, or with `--json` one JSON object per line.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::duration;
 use crate::report::say;
 
-/// Something that has happened. The names of the variants and fields are those of the JSON output.
+/// An event. The names of the variants and fields are those of the JSON output.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event<'a> {
-    /// Something that the library warns of.
+    /// A warning from the library.
     Warning {
         what: &'a str,
     },
@@ -34,12 +34,12 @@ pub(crate) enum Event<'a> {
     Started {
         pid: i32,
     },
-    /// Renewals fail or hang. Unless one succeeds before, the command is asked to end in `stopped_in_ms`.
+    /// Renewals fail or hang. Unless one succeeds, the command is asked to end in `stopped_in_ms`.
     AtRisk {
         expires_in_ms: u128,
         stopped_in_ms: u128,
     },
-    /// And one has succeeded.
+    /// A renewal has succeeded again.
     Renewed,
     Suspended {
         expires: bool,
@@ -54,7 +54,7 @@ pub(crate) enum Event<'a> {
     Killing {
         why: &'a str,
     },
-    /// The command can become another user's, and then may be out of our reach.
+    /// The command can switch to another user, and then we may not be allowed to kill it.
     MayOutlive {
         program: &'a str,
     },
@@ -110,25 +110,29 @@ impl fmt::Display for Event<'_> {
             Event::Waiting { name, store, .. } => write!(f, "waiting for {name:?} on {store}"),
             Event::Suspended { left: Some(left), .. } => write!(
                 f,
-                "suspended: nothing renews the lock now; unless resumed within {} it passes to others and \
-                 the command is killed",
+                "suspended: nothing renews the lock; resume within {}, or the command is killed and others can \
+                 take the lock",
                 duration::show(*left)
             ),
             Event::Suspended { .. } => write!(f, "suspended: the lock stays held"),
             Event::Stopping { why, grace } => {
-                write!(f, "{why}; asked to end, killed in {}", duration::show(*grace))
+                write!(
+                    f,
+                    "{why}; the command was asked to end, and will be killed in {}",
+                    duration::show(*grace)
+                )
             }
             Event::Killing { why } => write!(f, "{why}; killing the command"),
             Event::MayOutlive { program } => write!(
                 f,
-                "{program} can run the command as another user; leasehold may not be allowed to kill it then, and it \
-                 may run on after the lock has passed to another; put leasehold inside instead \
-                 ({program} leasehold run …), or say --no-warnings"
+                "{program} can run the command as another user; leasehold may then not be allowed to kill it, and it \
+                 may run on after another client has taken the lock; use `{program} leasehold run …` instead, \
+                 or pass `--no-warnings`"
             ),
             Event::CannotKill { processes } => write!(
                 f,
-                "{} as another user, and leasehold may not kill {}: the command may run on after the lock has \
-                 passed to another",
+                "{} as another user, and leasehold may not kill {}: the command may run on after another client \
+                 has taken the lock",
                 if *processes == 1 {
                     "a process of the command runs".into()
                 } else {
@@ -138,8 +142,9 @@ impl fmt::Display for Event<'_> {
             ),
             Event::Leftovers { processes } => write!(
                 f,
-                "the command has ended and left {processes} running; the lock stays held until {} too",
-                if *processes == 1 { "that has ended" } else { "they have ended" }
+                "the command has ended but left {processes} {} running; the lock stays held until {}",
+                if *processes == 1 { "process" } else { "processes" },
+                if *processes == 1 { "it ends" } else { "they end" }
             ),
             Event::NotReleased { why } => {
                 write!(f, "the command has ended, but the lock could not be released: {why}")
@@ -163,7 +168,7 @@ impl fmt::Display for Event<'_> {
     }
 }
 
-/// Tells of events in one of the two ways.
+/// Prints events in one of the two forms.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Voice {
     pub(crate) json: bool,
@@ -177,7 +182,7 @@ impl Voice {
             }
             return;
         }
-        // People want to hear of what is out of the ordinary.
+        // People see only what is out of the ordinary.
         let quiet = matches!(
             event,
             Event::Acquired { .. }

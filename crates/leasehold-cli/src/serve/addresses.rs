@@ -1,4 +1,4 @@
-//! Where the server listens: every address of the names it was given.
+//! The addresses the server listens on: every address of the given names.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -16,11 +16,11 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// All addresses of a name and a port, each once.
+    /// All addresses of a host and port, each once.
     pub(super) async fn of(option: &'static str, text: &str) -> Result<Self, Error> {
         let bad =
             || Error::invalid(format!("`{option}` takes an address and a port, for example 127.0.0.1:7420"));
-        // Not on this thread: a name server may take its time, and signals are heeded meanwhile.
+        // Not on this thread: a name server may be slow, and signals must be handled meanwhile.
         let found = tokio::net::lookup_host(text).await.map_err(|error| bad().with_source(error))?;
         let mut all: Vec<SocketAddr> = Vec::new();
         for address in found {
@@ -39,10 +39,10 @@ impl Addresses {
         self.all.iter().map(|address| format!("{scheme}://{address}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Listens on all of them, and says which of them this machine does not have.
+    /// Listens on all of them, and warns about those that this machine does not have.
     pub(super) fn listen(&self) -> Result<Listeners, Failure> {
         let listeners = leasehold_server::listen(&self.all).map_err(|(address, error)| {
-            // No fault of the store, but as it is there: later or elsewhere it may go well.
+            // Not the store's fault, but like an unavailable store: it may work later or elsewhere.
             Failure::Ended(Exit::Store, format!("cannot listen on {address}: {error}"))
         })?;
         let bound = listeners.addresses()?;
@@ -59,13 +59,13 @@ impl Addresses {
     }
 }
 
-/// Under which URLs clients reach it.
+/// The URLs under which clients reach the server.
 pub(super) fn urls(scheme: &str, listeners: &Listeners) -> Result<Vec<String>, Failure> {
     let url = |address: SocketAddr| format!("{scheme}://{}", reachable(address));
     Ok(listeners.addresses()?.into_iter().map(url).collect())
 }
 
-/// An address to connect to, where the one listened on is "any".
+/// An address to connect to, if the server listens on "any".
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => ([127, 0, 0, 1], address.port()).into(),

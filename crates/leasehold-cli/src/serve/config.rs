@@ -1,7 +1,7 @@
-//! The server's file: `flag = value` on lines of their own, `#` begins a comment. Flags and environment come first.
+//! The configuration file: `flag = value` on each line, `#` begins a comment. Flags and environment take precedence.
 //!
-//! A line that could be read in two ways is refused: taken as it stands, `namespace = prod # main` would be another
-//! namespace than `prod`, and two servers would share no lock.
+//! An ambiguous line is refused: taken literally, `namespace = prod # main` would be another namespace than `prod`,
+//! and two servers would share no lock.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use leasehold::Error;
 
 use super::Serve;
 
-/// What a file says, line by line.
+/// The parsed lines of a file.
 pub(super) struct File {
     path: PathBuf,
     lines: Vec<Line>,
@@ -32,11 +32,11 @@ pub(super) fn read(path: &Path) -> Result<File, Error> {
             continue;
         }
         let (key, value) = line.split_once('=').ok_or_else(|| {
-            Error::invalid(format!("config file {path:?}, line {number}: this is not `flag = value`"))
+            Error::invalid(format!("config file {path:?}, line {number}: expected `option = value`"))
         })?;
         let key = key.trim().replace('_', "-");
         let value = plain(value.trim()).map_err(|why| bad(path, number, &key, why))?;
-        // Of `host` there may be several, as of the flag.
+        // `host` may appear several times, like the flag.
         if let Some(before) = lines.iter().find(|line| line.key == key && key != "host") {
             let why = format!("line {} has set it already; remove one of the two", before.number);
             return Err(bad(path, number, &key, &why));
@@ -46,12 +46,12 @@ pub(super) fn read(path: &Path) -> Result<File, Error> {
     Ok(File { path: path.to_owned(), lines })
 }
 
-/// What is wrong with a line. Its value is not repeated: it may hold a password.
+/// The error for a line. Does not repeat the value, which may contain a password.
 fn bad(path: &Path, number: usize, key: &str, why: &str) -> Error {
     Error::invalid(format!("config file {path:?}, line {number}, `{key}`: {why}"))
 }
 
-/// The value of a line, or why it could be read in two ways.
+/// The value of a line, or why it is ambiguous.
 fn plain(value: &str) -> Result<String, &'static str> {
     const COMMENT: &str = "a comment needs a line of its own; write the value alone, or in double quotes if the # or \
                            ; belongs to it";
@@ -78,7 +78,7 @@ fn plain(value: &str) -> Result<String, &'static str> {
 }
 
 impl File {
-    /// Fills in what neither a flag nor the environment has said.
+    /// Fills in the options that neither a flag nor the environment has set.
     pub(super) fn apply(self, args: &mut Serve) -> Result<(), Error> {
         let hosts_are_said = !args.host.is_empty();
         for Line { number, key, value } in self.lines {
@@ -86,7 +86,7 @@ impl File {
             let switch = || match value.as_str() {
                 "true" => Ok(true),
                 "false" => Ok(false),
-                _ => Err(bad("true or false is expected")),
+                _ => Err(bad("expected true or false")),
             };
             match key.as_str() {
                 "store" => drop(args.store.get_or_insert(value)),
@@ -99,7 +99,7 @@ impl File {
                 "namespace" => drop(args.namespace.get_or_insert(value)),
                 "log" => drop(args.log.get_or_insert(value)),
                 "max-ttl-ms" => {
-                    let ms = value.parse().map_err(|_| bad("a whole number is expected"))?;
+                    let ms = value.parse().map_err(|_| bad("expected a whole number"))?;
                     args.max_ttl_ms.get_or_insert(ms);
                 }
                 "host" if hosts_are_said => {}
@@ -107,7 +107,7 @@ impl File {
                 "insecure-no-auth" => drop(args.insecure_no_auth.get_or_insert(switch()?)),
                 "accept-risks" => drop(args.accept_risks.get_or_insert(switch()?)),
                 "log-names" => drop(args.log_names.get_or_insert(switch()?)),
-                _ => return Err(bad("there is no such flag")),
+                _ => return Err(bad("unknown option")),
             }
         }
         Ok(())

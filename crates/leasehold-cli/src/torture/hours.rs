@@ -1,4 +1,4 @@
-//! `leasehold torture --hours`: rounds again and again, beside residents whose figures must stay constant.
+//! `leasehold torture --hours`: runs rounds repeatedly, beside long-lived processes whose figures must stay constant.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::report::Failure;
 
 use super::Torture;
 
-/// How long it goes on where only the number of acquires is said: nobody waits for longer.
+/// The time limit if only the number of acquires is given.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How long it goes on, one way or another.
+/// How long the rounds go on.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 pub(super) struct Long {
-    /// Make rounds for so many hours, and see that nothing grows
+    /// Run rounds for this many hours, and check that nothing grows
     #[arg(long, value_name = "N", value_parser = positive)]
     hours: Option<f64>,
-    /// The same, for so many minutes
+    /// The same, for this many minutes
     #[arg(long, value_name = "N", value_parser = positive)]
     minutes: Option<f64>,
-    /// The same, until residents were granted so many locks
+    /// The same, until the long-lived processes were granted this many locks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     acquires: Option<u64>,
 }
@@ -35,7 +35,11 @@ pub(super) struct Long {
 /// A number of hours or minutes.
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number > 0.0 && number <= 10_000.0 { Ok(number) } else { Err("from 0 to 10000".into()) }
+    if number > 0.0 && number <= 10_000.0 {
+        Ok(number)
+    } else {
+        Err("must be above 0 and at most 10000".into())
+    }
 }
 
 impl Long {
@@ -49,7 +53,7 @@ impl Long {
     }
 }
 
-/// Runs it until its time is over, or until SIGINT or SIGTERM.
+/// Runs rounds until the time is over, or until SIGINT or SIGTERM.
 pub(super) fn run(args: &Torture, stores: Vec<Store>, seed: u64) -> Result<ExitCode, Failure> {
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| std::env::temp_dir().join(format!("leasehold-torture-hours-{seed}")));
@@ -76,7 +80,7 @@ pub(super) fn run(args: &Torture, stores: Vec<Store>, seed: u64) -> Result<ExitC
     Ok(super::exit(report.outcome).into())
 }
 
-/// The first signal ends it in order; the second one at once, and what it has started with it.
+/// The first signal ends the run in order; the second ends it at once, with all its processes.
 fn stop_on_signal(stop: Arc<AtomicBool>) -> Result<(), Failure> {
     let cannot = |error| Failure::system("signals cannot be handled", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;

@@ -27,7 +27,7 @@ impl Authority {
         write(path, &certificate.pem())
     }
 
-    /// A certificate for this host and its key, in files of this name.
+    /// Makes a certificate for this host and its key, in files of this name.
     pub(crate) fn sign(&self, dir: &Path, name: &str, host: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![host.into()]).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of the built binary share: stores of their own, and processes to watch.
+//! Shared by the tests of the built binary: stores of their own, and processes to watch.
 
 #![allow(dead_code)] // each test file uses a part of it
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
@@ -17,22 +17,22 @@ use tempfile::TempDir;
 #[allow(unused_imports)] // as above
 pub(crate) use testkit::until::{PATIENCE, until, until_within};
 
-/// A store that nobody else uses, and a directory for the files of a test.
+/// A store that no other test uses, and a directory for the test's files.
 pub(crate) struct Store {
     pub(crate) dir: TempDir,
     pub(crate) url: String,
-    /// Whether its leases end by a ttl; otherwise with the process.
+    /// Whether its leases end by a ttl; otherwise they end with the process.
     pub(crate) ttl: bool,
-    /// Whether a bystander sees that somebody waits.
+    /// Whether other clients can see waiters.
     pub(crate) shows_waiters: bool,
-    /// Whether a bystander sees which names there are, and who holds them and waits by their own labels.
+    /// Whether other clients can see names, and holders and waiters by their labels.
     pub(crate) shows_names: bool,
-    /// Whether it has semaphores.
+    /// Whether it supports permits.
     pub(crate) permits: bool,
     server: Server,
 }
 
-/// What serves a store, for as long as the test lasts.
+/// The server of a store, for as long as the test lasts.
 enum Server {
     Nobody,
     Redis(testkit::redis::Server),
@@ -41,22 +41,22 @@ enum Server {
     Leasehold(Served),
 }
 
-/// Every store that the command line is tested on: a line each.
+/// Every store that the command line is tested on, one per line.
 pub(crate) fn stores() -> Vec<Store> {
     vec![file(), sqlite(), redis(), postgres(), advisory(), server()]
 }
 
-/// Those, and a quorum.
+/// The same, and a quorum.
 pub(crate) fn every_store() -> Vec<Store> {
     stores().into_iter().chain([quorum()]).collect()
 }
 
-/// Those that can be away while their clients are there.
+/// Stores that can be unavailable while their clients run.
 pub(crate) fn fallible_stores() -> Vec<Store> {
     vec![sqlite(), redis(), postgres(), advisory(), server()]
 }
 
-/// Those whose leases end by a ttl.
+/// Stores whose leases end by a ttl.
 pub(crate) fn ttl_stores() -> Vec<Store> {
     stores().into_iter().filter(|store| store.ttl).collect()
 }
@@ -83,7 +83,7 @@ pub(crate) fn postgres() -> Store {
 
 pub(crate) fn advisory() -> Store {
     let server = testkit::postgres::Postgres::start();
-    // A server that hangs is to be noticed before a test is bored.
+    // Notice a hanging server before the test gives up.
     let url = server.url().replacen("postgres://", "postgres+advisory://", 1) + "?keepalive=1";
     let server = Server::Postgres(server);
     Store { ttl: false, shows_names: false, permits: false, server, ..Store::at(url) }
@@ -93,12 +93,12 @@ pub(crate) fn advisory() -> Store {
 pub(crate) fn quorum() -> Store {
     let servers = testkit::redis::servers(3);
     let urls: Vec<String> = servers.iter().map(testkit::redis::Server::url).collect();
-    // Who waits polls, so that there is no queue to be seen in.
+    // Waiters poll, so there is no queue to show them.
     let url = format!("quorum:{}", urls.join(","));
     Store { shows_waiters: false, server: Server::Quorum(servers), ..Store::at(url) }
 }
 
-/// A leasehold server before SQLite.
+/// A leasehold server in front of SQLite.
 pub(crate) fn server() -> Store {
     let mut store = Store::new(true, |_| String::new());
     let served = Served::start(store.dir.path(), &[]);
@@ -110,12 +110,12 @@ pub(crate) fn server() -> Store {
 pub(crate) struct Served {
     process: Child,
     pub(crate) url: String,
-    /// What it said before it served.
+    /// What it printed before it served.
     pub(crate) greeting: String,
 }
 
 impl Served {
-    /// Starts one with these options, whose data are in this directory.
+    /// Starts a server with these options and its data in this directory.
     pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
         let mut serve = vec!["serve", "--log", "none", "--listen", "127.0.0.1:0"];
         if !options.contains(&"--store") {
@@ -129,7 +129,7 @@ impl Served {
         Served { process, url, greeting }
     }
 
-    /// What it said of one thing.
+    /// The value it printed after this word.
     pub(crate) fn told(&self, what: &str) -> &str {
         let line = self.greeting.lines().find_map(|line| line.strip_prefix(what));
         line.unwrap_or_else(|| panic!("no {what} in {}", self.greeting)).trim()
@@ -139,7 +139,7 @@ impl Served {
         pid(self.process.id())
     }
 
-    /// Waits for its end, and how it was.
+    /// Waits until it has ended; returns its exit status.
     #[track_caller]
     pub(crate) fn ended(mut self) -> ExitStatus {
         until("the server ends", || self.process.try_wait().unwrap().is_some());
@@ -158,7 +158,7 @@ impl Drop for Served {
     }
 }
 
-/// A store that answers nobody; it does again when this is dropped.
+/// A store that does not answer until this is dropped.
 pub(crate) struct Away<'a>(&'a Store, Option<rusqlite::Connection>);
 
 impl Drop for Away<'_> {
@@ -180,7 +180,7 @@ impl Store {
         Store { dir, url, ttl, shows_waiters: ttl, shows_names: true, permits: true, server: Server::Nobody }
     }
 
-    /// Takes the store away from everybody: nothing is answered, nothing is refused.
+    /// Makes the store unavailable to everybody: it answers nothing, and refuses nothing.
     pub(crate) fn away(&self) -> Away<'_> {
         match &self.server {
             Server::Nobody => return Away(self, Some(self.cut_off())),
@@ -192,7 +192,7 @@ impl Store {
         Away(self, None)
     }
 
-    /// Session locks that PostgreSQL knows of, held or waited for, if this is their store.
+    /// The session locks in PostgreSQL, held or waited for, if this is their store.
     pub(crate) fn session_locks(&self) -> Option<String> {
         match &self.server {
             Server::Postgres(server) if !self.ttl => Some(
@@ -202,7 +202,7 @@ impl Store {
         }
     }
 
-    /// Waits until this one, alone, waits for the name.
+    /// Waits until this process is the only waiter for the name.
     #[track_caller]
     pub(crate) fn until_waited_for(&self, name: &str, waiter: &Running) {
         match &self.server {
@@ -212,12 +212,12 @@ impl Store {
         }
     }
 
-    /// Whether PostgreSQL knows of somebody who waits for a session lock.
+    /// Whether PostgreSQL shows a waiter for a session lock.
     pub(crate) fn session_waits(&self) -> bool {
         self.session_locks().is_some_and(|locks| locks.lines().count() == 2)
     }
 
-    /// Waits until this one has the store open: its files, or a connection to its server.
+    /// Waits until this process has opened the store: its files, or a connection to its server.
     #[track_caller]
     pub(crate) fn until_opened_by(&self, process: &Running) {
         let directory = format!("/proc/{}/fd", process.pid().as_raw_nonzero());
@@ -226,7 +226,7 @@ impl Store {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
             digits.parse::<u16>().unwrap()
         });
-        // The other end of a connection that is open.
+        // The remote end of an open connection.
         let connected = port.map(|port| format!(" 0100007F:{port:04X} 01 "));
         until("it has the store open", || {
             let sockets: Vec<String> = connected.iter().flat_map(|end| sockets_to(end)).collect();
@@ -238,12 +238,12 @@ impl Store {
         });
     }
 
-    /// The store of a server that the test keeps for itself.
+    /// A store on a server that the test keeps itself.
     pub(crate) fn at(url: String) -> Self {
         Store::new(true, |_| url)
     }
 
-    /// Its URL as it is shown.
+    /// Its URL as displayed.
     pub(crate) fn shown(&self) -> String {
         match self.url.split_once("://") {
             Some((scheme, rest)) => {
@@ -254,7 +254,7 @@ impl Store {
         }
     }
 
-    /// How a holder with this label is shown.
+    /// How a holder with this label is displayed.
     pub(crate) fn owner<'a>(&self, label: &'a str) -> &'a str {
         if self.shows_names { label } else { "PostgreSQL session " }
     }
@@ -268,23 +268,23 @@ impl Store {
         let mut command = leasehold(args);
         command.env("LEASEHOLD_URL", &self.url).current_dir(self.dir.path());
         if matches!(self.server, Server::Redis(_) | Server::Quorum(_) | Server::Postgres(_)) {
-            // They are set up to be quick and to forget, which is warned of.
+            // Test stores are fast and not durable, which causes warnings.
             command.env("LEASEHOLD_NO_WARNINGS", "true");
         }
         command
     }
 
-    /// `leasehold run …` to its end.
+    /// Runs `leasehold run …` to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
         ended(self.leasehold(&[&["run"], args].concat()))
     }
 
-    /// `leasehold run …` in the background.
+    /// Starts `leasehold run …` in the background.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
         Running::start(self.leasehold(&[&["run"], args].concat()))
     }
 
-    /// Starts a holder of the name that holds it until it is dropped.
+    /// Starts a process that holds the name until it is dropped.
     pub(crate) fn hold(&self, name: &str, options: &[&str]) -> Running {
         let mark = self.path("held");
         let _ = std::fs::remove_file(&mark);
@@ -295,8 +295,8 @@ impl Store {
         holder
     }
 
-    /// Takes a SQLite store away from everybody until this is dropped: nothing can be written, as on a
-    /// server that does not answer.
+    /// Makes a SQLite store unavailable until this is dropped: nothing can be written, as on a server that does not
+    /// answer.
     pub(crate) fn cut_off(&self) -> rusqlite::Connection {
         let db =
             rusqlite::Connection::open(self.url.strip_prefix("sqlite:").expect("a SQLite store")).unwrap();
@@ -305,17 +305,17 @@ impl Store {
         db
     }
 
-    /// What this store says of a name.
+    /// What this store knows about a name.
     pub(crate) fn inspect(&self, name: &str) -> leasehold::backend::NameInfo {
         leasehold::blocking::Locks::connect(&self.url).unwrap().inspect(name).unwrap()
     }
 }
 
-/// The binary, in an environment that says nothing about stores, and dead when the test is.
+/// The binary, with no store in its environment; it dies with the test.
 pub(crate) fn leasehold(args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command
-        // Whoever runs the tests may ignore signals, as nohup does, and that is inherited.
+        // The tests may be started with ignored signals, as by nohup, and that is inherited.
         .args(["--pdeathsig", "KILL", "--", "env", "--default-signal", env!("CARGO_BIN_EXE_leasehold")])
         .args(args)
         .stdin(Stdio::null());
@@ -328,7 +328,7 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
     command
 }
 
-/// How a command ended, and what it said.
+/// How a command ended, and what it printed.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -342,7 +342,7 @@ impl Ended {
         self.status.code().unwrap_or_else(|| panic!("ended by a signal: {self:?}"))
     }
 
-    /// Exits with this code, and says exactly one line, which holds this.
+    /// Checks that it exits with this code, and prints exactly one line, which contains this.
     #[track_caller]
     pub(crate) fn says(&self, code: i32, what: &str) {
         assert_eq!(self.code(), code, "{self:?}");
@@ -357,14 +357,14 @@ pub(crate) fn ended(command: Command) -> Ended {
     Running::start(command).ended()
 }
 
-/// The sockets of all connections to this end, as links show them.
+/// The sockets of all connections to this end, as `/proc` shows them.
 fn sockets_to(end: &str) -> Vec<String> {
     let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let of_it = connections.lines().filter(|line| line.contains(end));
     of_it.filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?))).collect()
 }
 
-/// A command in the background, killed on drop. What it says is in files, which can be read while it runs.
+/// A command in the background, killed on drop. Its output is in files, which can be read while it runs.
 pub(crate) struct Running {
     process: Child,
     out: File,
@@ -378,7 +378,7 @@ impl Running {
         Running { process: command.spawn().expect("the binary starts"), out, err }
     }
 
-    /// What it has said on stderr until now.
+    /// What it has printed on stderr until now.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&content(&self.err)).into_owned()
     }
@@ -400,7 +400,7 @@ impl Running {
         self.process.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Ended {
         until("it ends", || self.has_ended());
@@ -427,30 +427,30 @@ pub(crate) fn pid(id: u32) -> Pid {
     i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id")
 }
 
-/// Whether there is such a process that has not ended.
+/// Whether such a process exists and has not ended.
 pub(crate) fn lives(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let ended = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
     !ended && test_kill_process(pid).is_ok()
 }
 
-/// Does the same with each, all at once: what they wait for takes no longer than the longest of them.
+/// Does the same with each, all at once, so that it takes no longer than the slowest.
 pub(crate) fn each<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let acts: Vec<_> = all.iter().map(|one| scope.spawn(|| act(one))).collect();
         let results: Vec<_> = acts.into_iter().map(|act| act.join()).collect();
-        // A thread that failed has said why.
+        // A failed thread has printed why.
         results.into_iter().map(|result| result.expect("each succeeds")).collect()
     })
 }
 
-/// Waits until a file is there.
+/// Waits until a file exists.
 #[track_caller]
 pub(crate) fn appears(path: &Path) {
     until(&format!("{} appears", path.display()), || path.exists());
 }
 
-/// Waits until a file holds a whole line, and reads it.
+/// Waits until a file contains a whole line, and reads it.
 #[track_caller]
 pub(crate) fn line_in(path: &Path) -> String {
     let read = || std::fs::read_to_string(path).unwrap_or_default();
@@ -458,13 +458,13 @@ pub(crate) fn line_in(path: &Path) -> String {
     read().trim().to_owned()
 }
 
-/// Waits until a file holds a process id, and reads it.
+/// Waits until a file contains a process id, and reads it.
 #[track_caller]
 pub(crate) fn pid_in(path: &Path) -> Pid {
     pid(line_in(path).parse().expect("a process id"))
 }
 
-/// Starts a server: its process, the URL by which it is found, and all that it says until then.
+/// Starts a server; returns its process, its URL, and all that it printed until then.
 pub(crate) fn greeted(command: &mut Command) -> (std::process::Child, String, String) {
     let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap());

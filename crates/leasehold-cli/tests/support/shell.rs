@@ -1,4 +1,4 @@
-//! An interactive shell on a terminal of the test's own.
+//! An interactive shell on a separate terminal.
 
 use std::process::Command;
 

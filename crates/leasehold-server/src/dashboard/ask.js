@@ -1,14 +1,15 @@
 "use strict";
-// Asking the server; and what comes from it as text on the page.
+// Requests to the server, and how their answers become text on the page.
 
-// How often the page asks, how long an answer may take, and from when on the page says that it is late.
+// How often the page asks, how long an answer may take, and when the page starts to say that it is late
+// (milliseconds).
 const EVERY = 1000, PATIENCE = 4000, LATE = 2500;
-// Rows at most: more nobody reads, and a page with thousands of bars that move is slow.
+// Show at most this many rows: nobody reads more, and thousands of moving bars are slow.
 const ROWS = 200;
 
 const at = (id) => document.getElementById(id);
 
-// Everything that comes from the server is data: it goes in as text, never as markup.
+// Everything from the server is data: insert it as text, never as markup.
 function make(tag, look, text) {
   const element = document.createElement(tag);
   if (look) element.className = look;
@@ -18,8 +19,8 @@ function make(tag, look, text) {
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
-// What cannot be seen is written out, so that two names that differ do not look alike, and none turns its
-// neighbours around. The joiner is left: emoji need it.
+// Write invisible characters out, so that two different names never look alike and none reverses the text around it.
+// Keep the zero-width joiner: emoji need it.
 const shown = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => c === "\u200d" ? c : "\\u{" + c.codePointAt(0).toString(16) + "}");
 
 const clock = (time) => new Date(time).toLocaleTimeString([], { hour12: false });
@@ -31,11 +32,11 @@ function span(ms) {
   return m < 60 ? m + " m " + String(whole % 60).padStart(2, "0") + " s" : Math.floor(m / 60) + " h " + String(m % 60).padStart(2, "0") + " m";
 }
 
-// Only for as long as the tab lives, and never in an address.
+// Keep the token only as long as the tab lives, and never in an address.
 const TOKEN = "leasehold-token";
 let token = sessionStorage.getItem(TOKEN) || "";
 
-// The server answered, but not with what was asked for.
+// The server answered with an error.
 class Refused extends Error {
   constructor(status, message, after) { super(message); this.status = status; this.after = after; }
 }

@@ -1,6 +1,6 @@
 // The four figures and their charts, from /metrics.
 
-// A chart shows two minutes; while the page is young, what there is, so that there is something to see.
+// A chart shows two minutes. On a page just opened it shows a shorter span, so that there is something to see.
 const WINDOW = 120000, YOUNG = 20000;
 const series = { held: [], waiting: [], rate: [], latency: [] };
 let counted = null;
@@ -37,7 +37,7 @@ function figures(text) {
   point("waiting", now.at, waiting);
   peak("held", (v) => v.toLocaleString());
   peak("waiting", (v) => v.toLocaleString());
-  // After a restart the counters begin again.
+  // After a restart the counters start again from zero.
   if (counted && now.acquires >= counted.acquires && now.calls >= counted.calls) {
     const seconds = (now.at - counted.at) / 1000, rate = (now.acquires - counted.acquires) / seconds;
     put(at("rate"), rate.toFixed(rate < 100 ? 1 : 0));
@@ -54,7 +54,7 @@ function figures(text) {
 
 const milliseconds = (ms) => ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0) + " ms";
 
-// The bucket that 99 of 100 calls were in at most.
+// The histogram bucket that contains the 99th percentile.
 function slowest(now, before, calls) {
   const bounds = [...now.keys()].sort((a, b) => a - b);
   const bound = bounds.find((b) => now.get(b) - (before.get(b) || 0) >= calls * 0.99);
@@ -66,7 +66,7 @@ function peak(name, text) {
   put(at(name + "-more"), "peak " + text(most));
 }
 
-// A value of null, or a time in which nothing was heard, is a gap in the line, not a nought.
+// A null value, or a time without answers, is a gap in the line, not a zero.
 function point(name, time, value) {
   const list = series[name];
   list.push({ t: time, v: value });

@@ -1,4 +1,4 @@
-// One lock: who holds it, who waits, what lately happened; and revoking it.
+// One lock: its holders, its waiters, its recent history; and the dialog that revokes it.
 
 let open = null, opened = null, timers = [], canRevoke = true, drawn = "";
 
@@ -55,7 +55,8 @@ function happened(event, held, ended, all) {
   if (event.fencing_token) parts.push("fence " + event.fencing_token);
   if (event.waited_ms) parts.push("waited " + span(event.waited_ms));
   if (event.reason) parts.push(event.reason.replace("_", " "));
-  // Expiry is silent: nobody calls the server for it. It is told where all holders are known.
+  // A lease expires without a request, so no event says so. Show it as expired when all holders are known and it is
+  // not one.
   if (all && event.what === "granted" && !held.has(event.lease_digest) && !ended.has(event.lease_digest)) parts.push("ended without a release");
   return item(clock(event.at_ms), "", (HAPPENED[event.what] || event.what) + (who ? (event.what === "granted" ? " to " : ", ") + who : ""), parts.join(" · "));
 }
@@ -67,7 +68,8 @@ function fill(lock, events, heard) {
   at("detail-state").className = state[1];
   at("detail-error").textContent = "";
   at("revoke").disabled = !lock.held || !canRevoke;
-  // Drawn anew only when something other than time has passed, so that text can be selected and read out in peace.
+  // Redraw only when something other than the remaining time changed, so that text can be selected and screen readers
+  // are not interrupted.
   const shape = JSON.stringify([lock.holders.map((h) => [h.lease_digest, h.renewals, h.revoked, h.mode, h.fencing_token]), lock.holder_count, lock.waiters.map((w) => w.lease_digest), lock.queue_length, lock.version, events]);
   if (shape === drawn) {
     for (const [digest, left] of timers) wind(left, lock.holders.find((h) => h.lease_digest === digest), heard);
@@ -99,10 +101,11 @@ function fill(lock, events, heard) {
 
 at("close").addEventListener("click", () => at("detail").close());
 at("detail").addEventListener("click", (e) => { if (e.target === at("detail")) at("detail").close(); });
-// It comes late: the next look may have begun already.
+// The close event arrives late: the next lock may be open already.
 at("detail").addEventListener("close", () => { if (!at("detail").open) { open = opened = null; timers = []; } });
 
-// Who revokes means the holders they saw, each by its fence. If others have it by now, they are told, and nothing is done.
+// Revoke only the holders that the operator saw, each by its fence. If others hold the lock by now, say so and revoke
+// nothing.
 let meant = null;
 at("revoke").addEventListener("click", () => {
   if (!opened) return;
@@ -128,7 +131,7 @@ at("confirm-form").addEventListener("submit", async (e) => {
         met += (await json(pathOf(meant.name) + "/revoke", { now, fencing_token: fence })).revoked;
       } catch (error) { if (error.status !== 409) throw error; }
     }
-    if (!met) throw new Error("Somebody else holds it by now, or nobody does. Nothing was done; look again.");
+    if (!met) throw new Error("The holder has changed, or the lock is free. Nothing was done; look again.");
     at("confirm").close();
     look();
   } catch (error) {

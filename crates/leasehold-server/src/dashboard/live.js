@@ -4,7 +4,7 @@ let polling = false, again = false, next = 0, heard = null, trouble = null, comp
 
 async function list() {
   const wanted = at("search").value.trim();
-  // Where all names fit on the page, any part of a name or owner is found; else the server looks for beginnings.
+  // When all names fit on the page, search any part of a name or owner here; otherwise the server searches by prefix.
   const prefix = wanted && !complete ? "&prefix=" + encodeURIComponent(wanted) : "";
   const page = await json("/v1/locks?limit=" + ROWS + prefix);
   if (!prefix && page.next_cursor && wanted) { complete = false; return list(); }
@@ -30,7 +30,7 @@ async function look() {
       canRevoke = able.revoke;
       about = true;
     }
-    // Answers to a question that is no longer asked are dropped.
+    // Drop answers to a search that has changed since.
     const now = performance.now(), held = figures(metrics);
     if (!listed) { show([], now); say(null, held); } else if (listed.wanted === at("search").value.trim()) tell(listed, began, held);
     if (one instanceof Refused && name === open) at("detail-error").textContent = one.message;
@@ -46,7 +46,7 @@ async function look() {
   }
   polling = false;
   state();
-  // A server that is slow is not asked more than half of the time.
+  // Spend at most half of the time asking a slow server.
   if (!document.hidden) next = setTimeout(look, again ? 0 : Math.max(wait, Math.min(performance.now() - began, PATIENCE)));
   again = false;
 }
@@ -54,7 +54,7 @@ async function look() {
 function tell({ wanted, page, prefix }, began, held) {
   const part = wanted.toLowerCase(), has = (text) => text.toLowerCase().includes(part);
   const locks = prefix || !wanted ? page.locks : page.locks.filter((l) => has(l.lock_name) || l.holders.some((h) => has(h.owner_id)) || l.waiters.some((w) => has(w.owner_id)));
-  // Time left counts from before the question: never more is shown than there is.
+  // Count the time left from before the request, so that the page never shows more than there is.
   show(locks, began);
   say({ wanted, locks, more: page.next_cursor, prefix }, held);
 }
@@ -66,9 +66,9 @@ function say(seen, held) {
   if (none) {
     const idle = seen && !seen.wanted;
     put(at("empty-what"), !seen ? "This token cannot list every name" : idle ? "No lock is in use" : seen.prefix ? "No name in use begins with that" : "No name or owner has that in it");
-    put(at("empty-hint"), !seen ? "Search for the beginning of a name that it may read." : idle ? "As soon as somebody takes one it is here. Try it:" : "Free locks are not listed.");
+    put(at("empty-hint"), !seen ? "Search for the beginning of a name that it may read." : idle ? "A lock appears here when a client takes it. Try it:" : "Free locks are not listed.");
     at("empty-try").hidden = !idle;
-    // At an address of its own no lock is taken; where they are, the server says when it starts.
+    // On the dashboard's own address no lock can be taken; the server prints the other address when it starts.
     const locks = "elsewhere" in document.documentElement.dataset ? "$LEASEHOLD_URL" : location.origin;
     put(at("empty-try"), "curl " + locks + "/v1/locks/demo/acquire" + (token ? " -H \"authorization: Bearer $LEASEHOLD_TOKEN\"" : "")
       + " \\\n  -H 'content-type: application/json' -d '{\"owner_id\":\"me\",\"ttl_ms\":30000}'");
@@ -82,7 +82,7 @@ function say(seen, held) {
   }
 }
 
-// Live, late or gone. What is shown is never passed off as newer than it is.
+// Live, late or gone: the page never presents old data as new.
 function state() {
   if (at("login").open) return;
   const now = performance.now(), age = heard === null ? now : now - heard;
@@ -120,7 +120,7 @@ function login(message) {
   if (!at("login").open) at("login").showModal();
   at("token").focus();
 }
-// Without a token there is nothing to see behind the question.
+// Without a token there is nothing to see behind the login dialog.
 at("login").addEventListener("close", () => { if (!token && !at("login").open) { at("login").showModal(); at("token").focus(); } });
 at("login-form").addEventListener("submit", async (e) => {
   e.preventDefault();
@@ -163,7 +163,7 @@ document.addEventListener("keydown", (e) => {
   }
   if (e.key === "Escape" && document.activeElement === at("search")) { at("search").value = ""; look(); }
 });
-// A page that nobody sees asks nothing; seen again, it looks at once.
+// A hidden page asks nothing; when visible again, it asks at once.
 document.addEventListener("visibilitychange", () => { if (document.hidden) clearTimeout(next); else if (!at("login").open) look(); });
 setInterval(state, 250);
 

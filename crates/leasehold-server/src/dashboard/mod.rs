@@ -1,7 +1,7 @@
-//! The page at `/`: one document inside the binary, that asks nobody but this server.
+//! The dashboard at `/`: one document inside the binary that talks to no server but this one.
 //!
-//! Its parts are files of their own in `dashboard/`. They are sent as one, so that a page never runs with the script
-//! of another version, whichever of several servers answers.
+//! Its parts are separate files in `dashboard/`. They are sent as one document, so that a page never runs with the
+//! script of another version, whichever of several servers answers.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +16,7 @@ use crate::app::App;
 
 const BODY: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// One script in the order of its parts.
+/// The parts of the script, in order.
 const SCRIPT: &str = concat!(
     include_str!("ask.js"),
     include_str!("charts.js"),
@@ -25,15 +25,16 @@ const SCRIPT: &str = concat!(
     include_str!("live.js"),
 );
 
-/// What is sent; all but the choice of the page is the same for every server of this version.
+/// The rendered pages and their headers. Which page is sent depends on the settings; the rest is the same for every
+/// server of this version.
 struct Page {
     /// In the order of [`MARKS`].
     texts: [String; MARKS.len()],
     policy: Option<HeaderValue>,
 }
 
-/// What the page is told of its server. Where a token is needed it asks for that first, instead of trying without; and
-/// where it has an address of its own, locks are not taken at that one.
+/// Attributes that tell the page about its server: whether a token is needed, so that the page asks for one first, and
+/// whether the dashboard has its own address, where no lock can be taken.
 const MARKS: [&str; 4] = ["", " data-tokens", " data-elsewhere", " data-tokens data-elsewhere"];
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| {
@@ -42,8 +43,8 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page { texts, policy: HeaderValue::from_str(&policy()).ok() }
 });
 
-/// Only this very script and style run, whatever the text of a lock; no frame around the page, no request to
-/// anywhere else, and no text ever becomes markup.
+/// Allows only this script and style to run, whatever the text of a lock; forbids frames around the page and requests
+/// to other servers, and keeps text from becoming markup.
 fn policy() -> String {
     let hash = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     format!(
@@ -79,7 +80,7 @@ mod tests {
         }
         let policy = PAGE.policy.as_ref().unwrap().to_str().unwrap();
         assert!(!policy.contains("unsafe"), "{policy}");
-        // Nothing can close the element that it stands in.
+        // Neither text can close the element that contains it.
         assert!(!SCRIPT.contains("</") && !STYLE.contains("</"));
     }
 }

@@ -1,7 +1,7 @@
-// The table of locks. Rows are kept from one look to the next, so that what has the focus keeps it.
+// The table of locks. Rows are kept between updates, so that the focused one keeps the focus.
 
 const rows = new Map();
-// The longest time left that was seen of a lease stands for its ttl.
+// The longest time left that the page saw for a lease stands for its ttl.
 const ttls = new Map();
 
 function ttl(holder) {
@@ -12,7 +12,7 @@ function ttl(holder) {
   return most;
 }
 
-// A bar that runs by itself between two looks at the server.
+// A bar that keeps moving between two updates.
 function timer() {
   const box = make("div", "left"), track = make("div", "track"), fill = make("i"), text = make("span");
   track.append(fill);
@@ -39,7 +39,7 @@ function modeOf(lock) {
   return first.mode === "shared" && lock.holder_count > 1 ? "shared × " + lock.holder_count : first.mode;
 }
 
-// A text that is too long for its place loses its middle: names and owners often differ at their ends only.
+// Shorten a long text in its middle: names and owners often differ only at their ends.
 const SHORT = 24, END = 10, letters = new Intl.Segmenter();
 function fit(element, text) {
   if (element.textContent === text) return;
@@ -70,14 +70,14 @@ function addRow(name) {
 }
 
 function fillRow(made, lock, heard) {
-  // The one that ends last: until then the lock is in use.
+  // The lease that ends last: until then the lock is in use.
   const last = lock.holders.reduce((a, b) => (!a || (b.expires_in_ms ?? Infinity) > (a.expires_in_ms ?? Infinity) ? b : a), null);
   fit(made.owner, lock.holders.length ? shown(lock.holders[0].owner_id) + (lock.holder_count > 1 ? " + " + (lock.holder_count - 1) + " more" : "") : "nobody");
   made.owner.title = lock.holders.map((h) => shown(h.owner_id)).slice(0, 20).join("\n");
   const revoked = lock.holders.some((h) => h.revoked);
   const mode = modeOf(lock);
   put(made.mode, revoked ? "revoked" : mode);
-  // Most are exclusive: only what is different stands out.
+  // Most locks are exclusive: highlight only the others.
   made.mode.className = revoked ? "badge warn" : mode === "exclusive" ? "soft" : "badge";
   put(made.fence, String(lock.fencing_token));
   put(made.queue, String(lock.queue_length));
@@ -100,7 +100,7 @@ function show(locks, heard) {
   for (const [name, made] of rows) {
     if (!kept.has(name)) { made.row.remove(); rows.delete(name); }
   }
-  // The lock that had the focus is gone: its neighbour has it now.
+  // The focused lock is gone: focus its neighbour.
   if (had && !had.isConnected && !document.querySelector("dialog[open]")) {
     const next = body.children[Math.min(place, body.children.length - 1)];
     (next ? next.querySelector("button") : at("search")).focus();

@@ -31,7 +31,7 @@ pub(crate) async fn acquire(State(app): State<Arc<App>>, mut request: Request<Bo
     operation.onto(response)
 }
 
-/// Checks everything before anything is sent.
+/// Checks the whole request before anything is sent to the store.
 async fn prepare(
     app: &App,
     caller: &Caller,
@@ -88,7 +88,7 @@ async fn prepare(
     let numbered = body.attempt.is_some();
     match body.attempt {
         Some(attempt) => (claim.nonce, claim.first) = (attempt, body.first.unwrap_or(true)),
-        // Nobody else can make an attempt with an id that was made here.
+        // Nobody else can make an attempt with an id that the server made.
         None => claim.nonce = if own_id { nonce() } else { 1 },
     }
     Ok(AcquireRequest { claim, own_id, numbered, wait, keep })
@@ -106,10 +106,10 @@ fn check_mode(app: &App, mode: Mode) -> Result<(), Refusal> {
     }
 }
 
-/// A number no other attempt has. 53 bits, so that any store can keep it exactly.
+/// A random attempt number. 53 bits, so that every store can keep it exactly.
 fn nonce() -> u64 {
     let mut bytes = [0; 8];
-    // Without randomness there are no lease ids either.
+    // Without randomness there would be no lease ids either.
     let _ = getrandom::fill(&mut bytes);
     (u64::from_le_bytes(bytes) >> 11).max(1)
 }
@@ -185,7 +185,7 @@ fn acquired(claim: &Claim, grant: &Grant) -> Response<Body> {
     json(StatusCode::OK, &body)
 }
 
-/// The source document's rule: a quarter of the time that is left, within bounds; a busy store 50.
+/// When to try again: after a quarter of the time left, within bounds; after 50 ms if the store is busy.
 fn recommended_retry_ms(busy: &backend::Busy, reason: &str) -> u64 {
     match (reason, busy.holder_left) {
         ("BUSY_RETRY", _) => 50,
@@ -199,8 +199,8 @@ fn held(claim: &Claim, reason: &'static str, busy: &backend::Busy) -> Response<B
     let retry = recommended_retry_ms(busy, reason);
     let error = match reason {
         "BUSY_RETRY" => "the store is busy; try again soon",
-        "WAIT_TIMEOUT" => "somebody else held the lock for all of wait_ms; try again",
-        _ => "somebody else holds the lock; try again",
+        "WAIT_TIMEOUT" => "another client held the lock for all of `wait_ms`; try again",
+        _ => "another client holds the lock; try again",
     };
     let refusal = Refusal {
         retryable: true,

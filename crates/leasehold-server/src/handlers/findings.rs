@@ -1,4 +1,4 @@
-//! `/v1/findings`: how the server's store is set up. Only the server can see that; its clients ask it.
+//! `/v1/findings`: how the server's store is set up. Only the server can see that, so clients ask it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::middleware::Caller;
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 
-/// How long one look at the store may take: all nodes of a quorum are connected to.
+/// How long one examination may take: it connects to all nodes of a quorum.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long an answer is given again. Each look makes connections, and nobody sets up a store more often.
+/// How long an answer is reused. Each examination opens connections, and a store's setup changes less often than this.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Looks at how a store is set up.
+/// Examines how a store is set up.
 pub struct Examiner {
     url: String,
-    /// The last answer; held while somebody looks, so that one look serves all who ask meanwhile.
+    /// The last answer. Locked during an examination, so that one serves everybody who asks meanwhile.
     last: Mutex<Option<(Instant, Vec<Finding>)>>,
 }
 
 impl Examiner {
-    /// Looks at the store of this URL, as [`doctor::examine`] does.
+    /// Examines the store at this URL, as [`doctor::examine`] does.
     pub fn new(url: impl Into<String>) -> Self {
         Examiner { url: url.into(), last: Mutex::default() }
     }

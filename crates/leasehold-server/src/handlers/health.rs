@@ -1,4 +1,4 @@
-//! What the server can do, whether it lives, and whether its store answers.
+//! Capabilities, liveness (`/healthz`) and readiness (`/readyz`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,18 +36,19 @@ pub(crate) async fn capabilities(State(app): State<Arc<App>>) -> Response<Body> 
     json(StatusCode::OK, &body)
 }
 
-/// The process lives.
+/// The process is alive.
 pub(crate) async fn healthz() -> Response<Body> {
     json(StatusCode::OK, &serde_json::json!({ "status": "ok" }))
 }
 
-/// Whether the store answered when it was last asked. Anybody may ask the server, and the store is asked once a second.
+/// Whether the store answered the last time it was asked. Anybody may ask the server; the server asks the store at
+/// most once a second.
 ///
-/// Held while somebody asks, so that one look serves all who come meanwhile.
+/// Locked while the store is asked, so that one call serves everybody who asks meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Refusal>)>>);
 
-/// How long an answer about readiness is given again.
+/// How long a readiness answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Readiness {
@@ -67,7 +68,7 @@ impl Readiness {
     }
 }
 
-/// The store answers, and the server takes work.
+/// Ready if the store answers and the server is not shutting down.
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response<Body> {
     if app.draining.is_cancelled() {
         return Refusal::draining().response();

@@ -1,8 +1,8 @@
-//! What answers each route, and the table of routes: a new route gets its handler in a file here, a line in [`routes`],
-//! and its description in `openapi`.
+//! The handler of each route, and the table of routes. To add a route, write its handler in a file here, add a line to
+//! [`routes`], and describe it in `openapi`.
 //!
-//! A handler reads its request with [`extract`](crate::extract), asks the store through [`App`], and says in an
-//! `Operation` what it did, for log, metrics and history. Before changing anything here: the tests of `leasehold-server`.
+//! A handler reads its request with [`extract`](crate::extract), calls the store through [`App`], and records in an
+//! `Operation` what it did, for log, metrics and history. After a change here, run the tests of `leasehold-server`.
 
 pub(crate) mod acquire;
 pub(crate) mod findings;
@@ -41,8 +41,8 @@ fn finish(mut operation: Operation, answer: Answer) -> Response<Body> {
     operation.onto(response)
 }
 
-/// The routes of a server, behind its middleware, to be answered by a server of your own; with `/metrics` and the
-/// dashboard, unless they have an address of their own.
+/// The server's routes behind its middleware, for use in an HTTP server of your own. Includes `/metrics` and the
+/// dashboard, unless they have their own address.
 pub fn app(app: Arc<App>) -> Router {
     let figures = !app.settings.figures_elsewhere;
     let pass = async |State(app): State<Arc<App>>, request: Request<Body>, next: Next| {
@@ -69,9 +69,9 @@ pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
     routes.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
-/// The routes of the address that metrics and the dashboard have for themselves: these, what the dashboard reads, and
-/// revoking where who does it is known. Locks are not taken, renewed or released there: it may have been opened to
-/// those who only look.
+/// The routes of the separate address for metrics and the dashboard: these two, what the dashboard reads, and revoking
+/// if `revoking` is set. Locks cannot be taken, renewed or released there, because that address may be open to people
+/// who may only look.
 pub(crate) fn figure_routes(app: Arc<App>, revoking: bool) -> Router {
     let revoke = if revoking { post(revoke::revoke) } else { post(not_from_here) };
     let routes = reading().merge(figures()).route("/v1/locks/{name}/revoke", revoke);
@@ -89,7 +89,7 @@ fn reading() -> Router<Arc<App>> {
         .route("/readyz", get(health::readyz))
 }
 
-/// What can have an address of its own.
+/// The routes that can have their own address.
 fn figures() -> Router<Arc<App>> {
     Router::new().route("/metrics", get(metrics::route)).route("/", get(dashboard::route))
 }

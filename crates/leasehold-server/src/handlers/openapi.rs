@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::problem::json;
 
-/// The paths, one function each: utoipa reads them, nobody calls them.
+/// One function per path. utoipa reads their attributes; nothing calls them.
 mod paths {
     #![allow(dead_code)]
     use leasehold::wire;
@@ -18,7 +18,7 @@ mod paths {
         request_body = wire::Acquire,
         responses(
             (status = 200, description = "Granted", body = wire::Acquired),
-            (status = 409, description = "Somebody else holds it, or the store is busy: try again", body = wire::Busy, content_type = "application/problem+json"),
+            (status = 409, description = "Another client holds it, or the store is busy: try again", body = wire::Busy, content_type = "application/problem+json"),
             (status = 410, description = "This lease_id was given up or taken over", body = wire::LeaseGone, content_type = "application/problem+json"),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
             (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
@@ -59,7 +59,7 @@ mod paths {
     #[utoipa::path(get, path = "/v1/locks/{name}", tag = "looking",
         params(("name" = String, Path, description = "The lock's name")),
         responses(
-            (status = 200, description = "Who holds it and who waits; also for a name nobody uses", body = wire::Lock),
+            (status = 200, description = "Its holders and waiters; also for a name that is not in use", body = wire::Lock),
             (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
             (status = "5XX", description = "The store failed", body = wire::Problem, content_type = "application/problem+json"),
         ))]
@@ -150,16 +150,16 @@ mod paths {
     fn metrics() {}
 }
 
-/// That the server, or its store, is well.
+/// Health of the server or its store.
 #[derive(utoipa::ToSchema)]
 #[schema(example = json!({"status": "ok"}))]
 #[allow(dead_code)] // only its schema is used
 struct Health {
-    /// `ok` if the process lives, `ready` if the store answers.
+    /// `ok` if the process is alive, `ready` if the store answers.
     status: String,
 }
 
-/// 200 to a batch of renewals.
+/// The answer to a batch of renewals, with status 200.
 #[derive(utoipa::ToSchema)]
 #[schema(example = json!({"results": [
     {"status": 200, "renewed": true, "lock_name": "nightly", "lease_expiry_ms": 1794827493574_u64, "expires_in_ms": 30000, "fencing_token": 459475822995008_u64, "mode": "exclusive", "renewals": 1, "acquired_at_ms": 1794827463574_u64},
@@ -172,13 +172,13 @@ struct RenewedMany {
     results: Vec<RenewedEach>,
 }
 
-/// What a renewal would have been answered alone, and with which status.
+/// The answer that this renewal would have got alone, with its status.
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code)]
 struct RenewedEach {
-    /// 200: renewed. 410: lost, for ever. 503: not known, try again. 400, 403 and others: as they are alone.
+    /// 200: renewed. 410: lost for good. 503: unknown, try again. 400, 403 and others: as for a single renewal.
     status: u16,
-    /// Whether it was renewed, with 200 and 410.
+    /// Whether the lease was renewed; present with 200 and 410.
     renewed: Option<bool>,
     lock_name: Option<String>,
     lease_expiry_ms: Option<u64>,
@@ -193,7 +193,7 @@ struct RenewedEach {
     gone: Option<String>,
     /// What went wrong, for people.
     error: Option<String>,
-    /// The same, for programs.
+    /// The same, as a code for programs.
     code: Option<String>,
     retryable: Option<bool>,
     r#type: Option<String>,
@@ -201,7 +201,7 @@ struct RenewedEach {
     detail: Option<String>,
 }
 
-/// How a token is sent, where the server wants one.
+/// How to send a token, if the server requires one.
 struct Tokens;
 
 impl Modify for Tokens {

@@ -30,7 +30,9 @@ async fn renew_one(app: &App, mut request: Request<Body>, operation: &mut Operat
     caller.may(Verb::Acquire, name.as_str())?;
     let body: wire::Renew = extract::body(app, request).await?;
     if body.lock_name.is_some() {
-        return Err(Refusal::bad("lock_name belongs into a batch; here the path says it"));
+        return Err(Refusal::bad(
+            "`lock_name` is only valid in a batch; on this route the name comes from the path",
+        ));
     }
     let renewal = renewal(app, name, body, operation)?;
     let renewed = renew_all(app, &caller, std::slice::from_ref(&renewal)).await.pop();
@@ -40,7 +42,7 @@ async fn renew_one(app: &App, mut request: Request<Body>, operation: &mut Operat
     })
 }
 
-/// What a renewal came to, where the store could say.
+/// The outcome of a renewal that the store answered.
 enum Fate {
     Held(wire::Renewed),
     Lost(Refusal, wire::LeaseGone),
@@ -65,7 +67,7 @@ fn fate(
 }
 
 pub(super) fn no_answer() -> Error {
-    Error::new(ErrorKind::Internal, "the store gave no answer that this server knows")
+    Error::new(ErrorKind::Internal, "the store gave an unknown answer")
 }
 
 async fn renew_all(app: &App, caller: &Caller, leases: &[Renewal]) -> Vec<leasehold::Result<Renewed>> {
@@ -123,14 +125,14 @@ fn lost(name: &Name, gone: Gone) -> Fate {
     Fate::Lost(refusal, body)
 }
 
-/// [`wire::RenewMany`], whose leases are read one by one: what is wrong with one says nothing about the others.
+/// [`wire::RenewMany`] with its leases parsed one by one, so that an error in one does not affect the others.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch {
     leases: Vec<Box<RawValue>>,
 }
 
-/// `POST /v1/renew`: each of the batch is judged, answered, counted and logged as it would be alone.
+/// `POST /v1/renew`: checks, answers, counts and logs each renewal of the batch as if it had come alone.
 pub(crate) async fn renew_many(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
     match renew_batch(&app, request).await {
         Ok((response, each)) => each.onto(response),
@@ -170,7 +172,7 @@ async fn renew_batch(app: &App, mut request: Request<Body>) -> Result<(Response<
                 (refusal.status, serde_json::to_value(refusal.problem()))
             }
         };
-        // Our own types of strings and numbers always serialise. Errors have their status already.
+        // Our own types of strings and numbers always serialise. Errors already carry their status.
         let mut body = body.unwrap_or_default();
         body["status"] = status.as_u16().into();
         results.push(body);

@@ -1,4 +1,4 @@
-//! What an operator may do: `POST /v1/locks/{name}/revoke` and `/v1/sweep`.
+//! Operator routes: `POST /v1/locks/{name}/revoke` and `/v1/sweep`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn revoke_one(app: &App, mut request: Request<Body>, operation: &mut Opera
         }
     } else {
         match only_holder(app, &name).await {
-            // By its fence, so that the history says for sure whose lease it was.
+            // Revoke by fence, so that the history knows for certain whose lease it was.
             Some(fence) if revoke(Some(fence)).await?.leases == 1 => {
                 operation.said(None, Some(fence.get()));
                 1
@@ -54,7 +54,7 @@ async fn only_holder(app: &App, name: &Name) -> Option<Fence> {
     Some(holder.grant.fence).filter(|fence| *fence != Fence::UNFENCED)
 }
 
-/// `POST /v1/sweep`: never needed, but a store can be told to.
+/// `POST /v1/sweep`: asks the store to sweep now. Never needed for correctness.
 pub(crate) async fn sweep(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
     let operation = Operation::new("sweep");
     let caller = Caller::of(&mut request);

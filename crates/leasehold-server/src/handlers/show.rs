@@ -1,4 +1,4 @@
-//! Looking without touching: `GET /v1/locks`, one lock, its history, and `POST /v1/leases/lookup`.
+//! Read-only routes: `GET /v1/locks`, one lock, its history, and `POST /v1/leases/lookup`.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::middleware::Caller;
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 
-/// Names in a page unless said, and at most.
+/// Names per page: the default and the maximum.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
 
@@ -52,7 +52,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
             }
         }
         let stored = |prefix: &str| Name::stored_prefix(&app.settings.namespace, prefix);
-        // Scopes are of names as they are stored, and what is asked for may be something else there.
+        // Scopes apply to stored names, and the requested prefix may differ from its stored form.
         let asked = stored(&prefix)?.split_off(stored("")?.len());
         let stored = stored(&caller.readable(asked)?)?;
         let cursor = cursor.as_deref().map(opened).transpose()?;
@@ -65,7 +65,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, mut request: Request<Body>
     respond(answer.await)
 }
 
-/// The store's own cursor, which may be anything, from what it is outside.
+/// The store's own cursor, which may be any text, decoded from its form in the URL.
 fn opened(cursor: &str) -> Result<String, Refusal> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
     let foreign = || Refusal::bad("cursor must be the next_cursor of a page");
@@ -83,7 +83,8 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
         }
         let page = app.ask("inspect", app.backend.inspect(&Query::LeaseId(id))).await?;
         let may = |verb, info: &NameInfo| caller.may(verb, info.name.as_str()).is_ok();
-        // Who has the id and may acquire is its owner, and is told of the lease. To see the lock takes more.
+        // A client that has the id and may acquire owns the lease, and may see it. To see the lock, it needs the read
+        // permission.
         let mine = |info: &NameInfo| {
             *info.name.namespace() == *app.settings.namespace
                 && (may(Verb::Read, info) || may(Verb::Acquire, info))
@@ -92,7 +93,7 @@ pub(crate) async fn lookup(State(app): State<Arc<App>>, mut request: Request<Bod
         let state = info.as_ref().map(|info| {
             if info.holders.iter().any(|holder| holder.id == id) { "held" } else { "waiting" }.to_owned()
         });
-        // A store that shows digests still shows the id itself to a caller who asks by that id.
+        // A store that shows digests still shows the id to a client that asks by that id.
         if let Some(info) = info.as_mut().filter(|_| !app.info.shows_ids) {
             info.holders.iter_mut().filter(|one| one.id == id).for_each(|one| one.id = id.digest());
             info.waiters.iter_mut().filter(|one| one.id == id).for_each(|one| one.id = id.digest());
@@ -119,7 +120,7 @@ pub(crate) async fn history(State(app): State<Arc<App>>, mut request: Request<Bo
     answer().unwrap_or_else(Refusal::response)
 }
 
-/// What may be seen of a name: everything but lease ids.
+/// What a client may see of a name: everything but lease ids.
 fn shown(app: &App, info: &NameInfo) -> wire::Lock {
     let first = info.holders.first();
     wire::Lock {
@@ -137,7 +138,7 @@ fn shown(app: &App, info: &NameInfo) -> wire::Lock {
     }
 }
 
-/// What stands for a lease id. Some stores show only that.
+/// The digest that stands for a lease id. Some stores show only that.
 fn digest(app: &App, id: &LeaseId) -> String {
     let digest = if app.info.shows_ids { id.digest() } else { *id };
     digest.expose().to_owned()

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use leasehold::{LeaseId, Name};
 use parking_lot::Mutex;
 
-/// Beginnings that are remembered at most; then all are forgotten, and a few spans go unmeasured.
+/// How many starts are remembered. Beyond that all are forgotten, and a few spans go unmeasured.
 const MOST: usize = 65_536;
 
-/// Beginnings of spans that have not ended.
+/// The starts of spans that have not ended.
 #[derive(Default)]
 pub(super) struct Spans {
     granted: Mutex<HashMap<LeaseId, Instant>>,
@@ -30,24 +30,24 @@ fn end<K: Eq + Hash>(map: &Mutex<HashMap<K, Instant>>, key: &K) -> Option<Durati
 }
 
 impl Spans {
-    /// A lease was granted; how long ago its name was released while somebody waited.
+    /// A lease was granted. Returns how long ago its name was released, if waiters were queued then.
     pub(super) fn granted(&self, name: &Name, id: LeaseId) -> Option<Duration> {
         begin(&self.granted, id);
         end(&self.released, name)
     }
 
-    /// A name is about to be released while somebody waits. Begun before the store is asked, because the next may
-    /// have it before the store's answer is here.
+    /// A name with waiters is about to be released. Call this before the store is asked, because the next waiter may
+    /// hold the lock before the store's answer arrives.
     pub(super) fn releasing(&self, name: &Name) {
         begin(&self.released, name.clone());
     }
 
-    /// It was not released after all.
+    /// The release failed.
     pub(super) fn not_released(&self, name: &Name) {
         end(&self.released, name);
     }
 
-    /// A lease was released; how long it was held.
+    /// A lease was released. Returns how long it was held.
     pub(super) fn released(&self, id: LeaseId) -> Option<Duration> {
         end(&self.granted, &id)
     }

@@ -1,7 +1,7 @@
-//! Reads a connection ahead of hyper, to notice that the client has gone.
+//! Reads a connection ahead of hyper, to notice that the client has disconnected.
 //!
-//! While a request is answered, hyper reads on only if nothing lies unread in its buffer. One byte behind a request, as
-//! of a second request or an empty line, and a client that goes is not seen to go.
+//! While hyper answers a request, it reads on only if its buffer is empty. A single byte after a request, such as a
+//! second request or an empty line, would hide the disconnect.
 
 use std::io;
 use std::pin::Pin;
@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// How much a client may send ahead while it waits for an answer.
 const MOST: usize = 64 << 10;
 
-/// One of the handles of a stream. All are used by one task.
+/// One of several handles to a stream. One task uses all of them.
 pub(super) struct Ahead<S>(Arc<Mutex<Buffered<S>>>);
 
 struct Buffered<S> {
     stream: S,
-    /// What was read and not yet asked for.
+    /// Bytes read ahead that hyper has not asked for yet.
     read: Vec<u8>,
 }
 
@@ -28,14 +28,14 @@ impl<S> Ahead<S> {
         Ahead(Arc::new(Mutex::new(Buffered { stream, read: Vec::new() })))
     }
 
-    /// Another handle of the same stream.
+    /// Another handle to the same stream.
     pub(super) fn another(&self) -> Self {
         Ahead(Arc::clone(&self.0))
     }
 }
 
 impl<S: AsyncRead + Unpin> Ahead<S> {
-    /// Reads what is there. Ready when the other side has gone, or has sent more than it may.
+    /// Reads what has arrived. Ready when the client has disconnected, or has sent more than it may.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Buffered { stream, read } = &mut *self.0.lock();
         let mut bytes = [0; 1024];
@@ -64,7 +64,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
         buffer.put_slice(&read[..taken]);
         read.drain(..taken);
         if read.is_empty() {
-            // Few ever send ahead, and then once.
+            // Few clients ever send ahead, and those seldom twice: free the buffer.
             *read = Vec::new();
         }
         Poll::Ready(Ok(()))

@@ -1,4 +1,5 @@
-//! One connection: its requests one after the other, until it ends, sends nothing for too long, or the server ends.
+//! One connection: serves its requests one after the other, until it closes, stays silent too long, or the server
+//! ends.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -26,7 +27,7 @@ use crate::middleware;
 
 use super::ahead::Ahead;
 
-/// Answers the requests of one connection. Not an `async fn`: that would keep its arguments beside what is made of them.
+/// Serves the requests of one connection. Not an `async fn`: that would store the arguments twice.
 pub(super) fn speak<S>(app: Arc<App>, router: Router, stream: S) -> impl Future<Output = ()> + Send
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -44,22 +45,22 @@ where
             Ok::<_, Infallible>(answer)
         }
     });
-    // Silence is noticed here: a timer of its own for every request would cost more than the lock.
+    // The loop below notices silence: a separate timer for every request would cost more than the lock.
     let stream = Ahead::new(stream);
     let ahead = stream.another();
     let connection =
         http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
-    // In a place of its own, where it is once and does not have to be moved.
+    // Boxed, so that it is stored once and never moved.
     let mut connection = Box::pin(connection);
     async move {
-        // What goes wrong on a connection is the client's doing: it went away, or speaks something else.
+        // Ignore connection errors: the client disconnected, or does not speak HTTP.
         let drains = {
             let mut silence = pin!(tokio::time::sleep(Duration::ZERO));
             let mut draining = pin!(app.draining.cancelled());
             let (mut armed, mut operation) = (false, None::<Waker>);
             poll_fn(|cx| {
-                // Both wake this task when it is time. They are told again whom to wake only if that has changed:
-                // otherwise every request would pay for it.
+                // Both futures wake this task. Poll them again only if the waker has changed; otherwise every request
+                // would pay for it.
                 if !operation.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     (armed, operation) = (false, Some(cx.waker().clone()));
                     if is_ready(draining.as_mut(), cx) {
@@ -78,11 +79,11 @@ where
                 if connection.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(false);
                 }
-                // A client that has gone waits for no answer.
+                // A client that has disconnected waits for no answer.
                 if pace.is_busy() && ahead.poll_gone(cx).is_ready() {
                     return Poll::Ready(false);
                 }
-                // While a request is answered none is awaited; then this is done when its answer goes out.
+                // During a request no other one is awaited; this timer is set when the answer goes out.
                 if !armed && let Some(end) = pace.patience_ends() {
                     silence.as_mut().reset(end);
                     armed = true;
@@ -101,7 +102,7 @@ where
     }
 }
 
-/// Whether it is ready. Never put off in favour of other tasks: then it would not know whom to wake.
+/// Whether a future is ready, without tokio's cooperative budget: a forced yield would leave no waker registered.
 fn is_ready(future: Pin<&mut impl Future>, cx: &mut Context<'_>) -> bool {
     Pin::new(&mut unconstrained(future)).poll(cx).is_ready()
 }
@@ -110,7 +111,7 @@ fn is_ready(future: Pin<&mut impl Future>, cx: &mut Context<'_>) -> bool {
 #[derive(Debug)]
 struct Pace {
     opened: Instant,
-    /// Milliseconds after that; [`BUSY`] while a request is answered.
+    /// Milliseconds after `opened`; [`BUSY`] while a request is being answered.
     resting_since: AtomicU64,
     timeout: Duration,
 }
@@ -135,7 +136,7 @@ impl Pace {
         self.resting_since.load(Ordering::Relaxed) == BUSY
     }
 
-    /// Until when the head of a request must have come, if one is awaited.
+    /// When the head of the next request must have arrived, if one is awaited.
     fn patience_ends(&self) -> Option<Instant> {
         let since = Some(self.resting_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)?;
         self.opened.checked_add(Duration::from_millis(since))?.checked_add(self.timeout)

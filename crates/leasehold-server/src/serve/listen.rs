@@ -1,4 +1,4 @@
-//! The sockets that a server listens on: one for each address of the name it was given.
+//! The sockets a server listens on: one for each address of the given name.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,18 +7,18 @@ use std::task::Poll;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// How many may wait to be accepted, if the system allows it (`net.core.somaxconn`). All clients of a server that was
-/// started again come at once; one that finds no room tries again only after a second.
+/// How many connections may wait to be accepted, if the system allows it (`net.core.somaxconn`). After a restart all
+/// clients reconnect at once, and one that finds no room retries only after a second.
 const BACKLOG: u32 = 16_384;
 
-/// How often the system may choose a port that is free for one address and taken for another.
+/// How often to retry when the system chooses a port that is free on one address and taken on another.
 const TRIES: usize = 16;
 
-/// Several sockets that are accepted from as if they were one.
+/// Several sockets that accept connections as if they were one.
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<TcpListener>,
-    /// Whose turn it is to be looked at first: one with many clients does not keep out those of another.
+    /// Which socket is checked first: a busy one does not keep out the clients of another.
     next: usize,
 }
 
@@ -29,10 +29,10 @@ impl From<TcpListener> for Listeners {
 }
 
 impl Listeners {
-    /// Where they listen.
+    /// The addresses of the sockets.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the operating system.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.all.iter().map(TcpListener::local_addr).collect()
     }
@@ -52,18 +52,19 @@ impl Listeners {
     }
 }
 
-/// Listens on all of these addresses, where many clients may come at once. Port 0 becomes one free port for all of them.
+/// Listens on all of these addresses, with room for many clients at once. Port 0 becomes one free port for all of
+/// them.
 ///
-/// An address that this machine does not have is left out, unless there is no other: a name often has one for IPv6 where
-/// that is off.
+/// An address that this machine does not have is left out, unless there is no other: a name often has an IPv6 address
+/// where IPv6 is off.
 ///
 /// # Errors
-/// With the address that cannot be had, and why.
+/// The address that cannot be used, and why.
 pub fn listen(addresses: &[SocketAddr]) -> Result<Listeners, (SocketAddr, io::Error)> {
     let is_free_choice = addresses.iter().all(|address| address.port() == 0);
     for _ in 1..TRIES {
         match listen_once(addresses) {
-            // The port is free for one address and taken for another: the system chooses again.
+            // The port is free on one address and taken on another: let the system choose again.
             Err((_, error)) if is_free_choice && error.kind() == io::ErrorKind::AddrInUse => {}
             outcome => return outcome,
         }
@@ -93,7 +94,7 @@ fn listen_once(addresses: &[SocketAddr]) -> Result<Listeners, (SocketAddr, io::E
     }
 }
 
-/// Whether this machine has no such address, or not even its kind.
+/// Whether this machine lacks the address, or its whole address family.
 fn is_missing(error: &io::Error) -> bool {
     let no_kind = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_kind)
@@ -101,7 +102,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // So that a restarted server gets its address back while its old connections are still closing.
+    // Lets a restarted server reuse its address while old connections are still closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

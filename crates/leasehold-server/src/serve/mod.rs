@@ -1,4 +1,4 @@
-//! Accepting connections, and ending without leaving anybody in the dark.
+//! Accepts connections, and shuts down so that every client gets an answer.
 
 mod ahead;
 mod connection;
@@ -24,19 +24,19 @@ use crate::sweep;
 
 use connection::speak;
 
-/// How long to leave the system alone when it has no more descriptors: others close theirs meanwhile.
+/// How long to pause when the process is out of file descriptors; connections close meanwhile.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
 
-/// Answers requests on one listener or several until `shutdown` resolves.
+/// Serves requests on one or more listeners until `shutdown` resolves.
 ///
-/// Then it stops accepting, answers everybody who waits with a retryable error, finishes what is under way, and
+/// Then it stops accepting, answers all waiting requests with a retryable error, finishes the running ones, and
 /// returns after at most five seconds.
 ///
 /// # Cancel safety
-/// Dropped, all connections are closed at once.
+/// Dropping the future closes all connections at once.
 ///
 /// # Errors
-/// None at present: a listener that fails is tried again.
+/// None at present: a failing listener is tried again.
 pub async fn serve(
     state: Arc<App>,
     listeners: impl Into<Listeners>,
@@ -51,14 +51,14 @@ pub async fn serve(
     Ok(())
 }
 
-/// Answers on the address that metrics and the dashboard have for themselves, until [`serve`] of the same [`App`],
-/// which runs beside it, is told to stop; then it ends in the same way and the same time.
+/// Serves the separate address for metrics and the dashboard. It runs beside [`serve`] of the same [`App`], and stops
+/// with it, in the same way and within the same time.
 ///
 /// It has `/metrics`, the dashboard with what that reads, and health: no lock is taken, renewed or released there.
-/// Revoking needs a token; without tokens it is possible on loopback alone.
+/// Revoking needs a token; without tokens it is possible on loopback only.
 ///
 /// # Cancel safety
-/// Dropped, all its connections are closed at once.
+/// Dropping the future closes all its connections at once.
 pub async fn serve_figures(state: Arc<App>, listeners: impl Into<Listeners>, tls: Option<Arc<Tls>>) {
     let (ended, listeners) = (state.draining.clone(), listeners.into());
     let is_private =
@@ -72,7 +72,7 @@ async fn all_closed(mut connections: JoinSet<()>) {
     while connections.join_next().await.is_some() {}
 }
 
-/// Accepts connections until told to stop; those that are left.
+/// Accepts connections until shutdown; returns those still open.
 async fn accept(
     state: &Arc<App>,
     router: Router,
@@ -84,7 +84,7 @@ async fn accept(
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
-        // With no room left, nobody is accepted: they wait in the system's queue, not in our memory.
+        // At the connection limit, stop accepting: further clients wait in the system's queue, not in our memory.
         let next = async {
             let permit = Arc::clone(&room).acquire_owned().await;
             (listeners.accept().await, permit)
@@ -111,7 +111,7 @@ async fn serve_one(state: Arc<App>, router: Router, tls: Option<Arc<Tls>>, strea
     let _ = stream.set_nodelay(true);
     notice_silence(&stream);
     match tls {
-        // On the heap, and only here: ten thousand connections without TLS do not pay for it.
+        // Boxed only here, so that ten thousand connections without TLS do not pay for it.
         Some(tls) => Box::pin(shake_hands(state, router, tls, stream)).await,
         None => speak(state, router, stream).await,
     }
@@ -124,7 +124,7 @@ async fn shake_hands(state: Arc<App>, router: Router, tls: Arc<Tls>, stream: Tcp
     }
 }
 
-/// A client that died without a word is noticed in some ten seconds, also while it waits.
+/// Turns on keep-alive, so that a client that died silently is noticed within some ten seconds, also while it waits.
 fn notice_silence(stream: &TcpStream) {
     use rustix::net::sockopt;
     let _ = sockopt::set_socket_keepalive(stream, true);

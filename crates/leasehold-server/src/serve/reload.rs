@@ -1,4 +1,4 @@
-//! Reading tokens and certificates again while the server runs, and saying how that went.
+//! Reads tokens and certificates again while the server runs, and reports the result.
 
 use std::error::Error as _;
 use std::path::Path;
@@ -10,13 +10,14 @@ use crate::app::App;
 use crate::serve::tls::Tls;
 
 impl App {
-    /// Reads the files of tokens and certificates again, each by itself. What cannot be read changes nothing.
+    /// Reads the files of tokens and certificates again, each by itself. If one cannot be read, its old contents stay
+    /// in force.
     ///
-    /// A line of the log says of each file what was read, or why it was not; the metrics say whether all of it went well,
-    /// and when it last did.
+    /// For each file, a log line says what was read, or why it was not. The metrics say whether all were read, and
+    /// when that last happened.
     ///
     /// # Errors
-    /// What could not be read, a line each: for a server without a log.
+    /// One line for each file that could not be read, for a server without a log.
     pub fn reload(&self, tls: Option<&Tls>) -> Result<(), Vec<String>> {
         let mut failures = Vec::new();
         if let Some(tokens) = &self.settings.tokens {
@@ -68,7 +69,7 @@ impl App {
     }
 }
 
-/// An error with all its causes.
+/// An error with all its causes, as text.
 fn whole(error: &Error) -> String {
     let mut text = error.message().to_owned();
     let mut source = error.source();

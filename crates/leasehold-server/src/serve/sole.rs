@@ -1,4 +1,4 @@
-//! One server at a time on one SQLite file.
+//! Allows only one server at a time on a SQLite file.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The right to be the server of a file, for as long as it lives. The system takes it back when the process dies.
+/// The exclusive right to serve a file, while this value lives. The system takes it back when the process dies.
 #[derive(Debug)]
 pub struct SoleServer {
     path: PathBuf,
@@ -20,22 +20,22 @@ pub struct SoleServer {
 
 impl Drop for SoleServer {
     fn drop(&mut self) {
-        // Removed while it is locked: another server that has it open, and locks it next, sees that it has gone.
+        // Remove it while it is locked: another server that has it open and locks it next then sees that it is gone.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl SoleServer {
-    /// Takes it, in a file beside the database, which is the same by whatever path it is named. To be done before the
-    /// database is opened: a newer version would change it under the server that has it.
+    /// Takes the right, with a lock file beside the database; every path to the database leads to the same lock file.
+    /// Do this before opening the database: a newer version would change it under the server that runs on it.
     ///
-    /// Several processes may share a SQLite file safely; two servers before it would only be a mistake, each
-    /// counting half of what happens.
+    /// Several processes may share a SQLite file safely. Two servers on it would be a mistake: each would count half
+    /// of what happens.
     ///
     /// # Errors
-    /// `Unavailable` if another server has it, or if the file cannot be made, is a link or belongs to another user;
-    /// `InvalidArgument` for a link that leads
-    /// nowhere, and for a file with several names of its own (hard links), of which nobody could know that they are one.
+    /// `Unavailable` if another server has it, or if the lock file cannot be made, is a link or belongs to another
+    /// user; `InvalidArgument` for a link that leads nowhere, and for a file with several hard links, because nothing
+    /// shows that they are one file.
     pub fn of(database: &Path, says: &str) -> Result<Self> {
         let real = real(database)?;
         if real.metadata().is_ok_and(|about| about.nlink() > 1) {
@@ -58,7 +58,7 @@ impl SoleServer {
         let (mut file, taken) = loop {
             let file = open(&path).map_err(failed)?;
             let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
-            // The server before may have removed it since it was opened; then there is another, or will be.
+            // The previous server may have removed the file since we opened it; then there is another one, or will be.
             if taken || same(&file).unwrap_or(false) {
                 break (file, taken);
             }
@@ -84,8 +84,8 @@ impl SoleServer {
     }
 }
 
-/// Opens the lock file so that nobody else can: whoever can read a file can lock it, and would keep every server from
-/// starting. A link is not followed: it may lead to a file that others lock, or that is not ours to write to.
+/// Opens the lock file so that no other user can: a user who can read a file can lock it, and would keep every server
+/// from starting. Does not follow a link, which may lead to a file that others lock, or that is not ours to write to.
 fn open(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -103,15 +103,17 @@ fn open(path: &Path) -> std::io::Result<File> {
     if about.nlink() > 1 {
         return Err(std::io::Error::other("it has several names (hard links); remove it"));
     }
-    // An older version left it readable. Where that cannot be changed, it is another's, or its file system has no modes.
+    // An older version left it readable. If that cannot be changed, it belongs to another user, or its file system has
+    // no modes.
     if about.mode() & 0o077 != 0 {
         let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
     }
     Ok(file)
 }
 
-/// Refuses a lock file of a user who has nothing to do with the database. Its owner can lock it at any time. Those of the
-/// database and of its directory could stop a server anyway; and some file systems say that all files are theirs.
+/// Refuses a lock file whose owner has nothing to do with the database, because that user could lock it at any time.
+/// The owners of the database and of its directory are accepted: they could stop a server anyway, and some file
+/// systems report one owner for all files.
 fn refuse_stranger(file: &File, path: &Path, database: &Path) -> Result<()> {
     let owner = |path: &Path| path.metadata().ok().map(|about| about.uid());
     let Ok(stranger) = file.metadata().map(|about| about.uid()) else { return Ok(()) };
@@ -131,7 +133,8 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
     Some((about.ino(), about.dev()))
 }
 
-/// Where a database is, or will be when it is made. Links lead to it; beside each of them would be another file.
+/// The real path of a database, which need not exist yet. Links are followed: otherwise each link would get its own
+/// lock file.
 fn real(database: &Path) -> Result<PathBuf> {
     if let Ok(path) = database.canonicalize() {
         return Ok(path);

@@ -1,4 +1,4 @@
-//! Certificates, read again when told to.
+//! TLS certificates, which can be read again while the server runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
-/// The certificate of a server, and whose client certificates it demands.
+/// The server's certificate, and the authority that its clients' certificates must come from.
 #[derive(Debug)]
 pub struct Tls {
     cert: PathBuf,
@@ -19,8 +19,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads a chain of certificates and its key, in PEM. With `client_ca` only clients with a certificate of
-    /// that authority get in.
+    /// Reads a certificate chain and its key, in PEM. With `client_ca`, only clients with a certificate of that
+    /// authority are admitted.
     ///
     /// # Errors
     /// `InvalidArgument` if the files cannot be read or do not fit together.
@@ -29,17 +29,17 @@ impl Tls {
         Ok(Tls { cert, key, client_ca, current })
     }
 
-    /// Reads the files again. Connections that are there stay.
+    /// Reads the files again. Open connections stay open.
     ///
     /// # Errors
-    /// As [`read`](Tls::read); the old certificate stays in use then.
+    /// As [`read`](Tls::read); the old certificate then stays in use.
     pub fn reload(&self) -> Result<()> {
         let new = Arc::new(config(&self.cert, &self.key, self.client_ca.as_deref())?);
         *self.current.write() = new;
         Ok(())
     }
 
-    /// The file of its certificate.
+    /// The path of the certificate file.
     pub(crate) fn path(&self) -> &Path {
         &self.cert
     }

@@ -1,4 +1,4 @@
-//! One token in use: what it may do, and how much of it.
+//! One token in use: its permissions and its limits.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,19 +10,19 @@ use super::usage::Usage;
 use super::{Entry, Limits, Verb};
 use crate::problem::Refusal;
 
-/// One token and what it uses. Known by its hash: its line may change, and what it has used stays.
+/// One token and what it uses. Identified by its hash: its line may change, and its use stays counted.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(super) hash: [u8; 32],
-    /// `None`: it was struck out.
+    /// `None` once the token was removed from the file.
     entry: RwLock<Option<Arc<Entry>>>,
-    /// Rings when that has changed.
+    /// Notified when `entry` has changed.
     pub(super) bell: Notify,
     bucket: Mutex<Bucket>,
     usage: Mutex<Usage>,
 }
 
-/// Requests that may be sent now. It holds those of one second.
+/// How many requests may be sent now: at most one second's worth.
 #[derive(Debug)]
 struct Bucket {
     drops: f64,
@@ -41,7 +41,7 @@ impl Token {
         }
     }
 
-    /// Its line is another one now, or gone. Whoever waits with it looks at that.
+    /// The token's line has changed or is gone. Wakes the requests that wait with it, so that they check again.
     pub(super) fn change(&self, entry: Option<Entry>) {
         *self.entry.write() = entry.map(Arc::new);
         self.bell.notify_waiters();
@@ -59,13 +59,13 @@ impl Token {
         self.usage.lock()
     }
 
-    /// Out of scope is always 403, whatever is or is not there.
+    /// Out of scope is always 403, whether or not the lock exists.
     pub(crate) fn may(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
         let entry = self.entry().ok_or_else(Refusal::no_token)?;
         if entry.allows(verb, name) { Ok(()) } else { Err(Refusal::out_of_scope()) }
     }
 
-    /// The part of a prefix that it may read: all of it, or the only scope inside.
+    /// The part of a prefix that the token may read: all of it, or the only scope inside it.
     pub(crate) fn readable(&self, prefix: String) -> Option<String> {
         let entry = self.entry()?;
         if entry.allows(Verb::Read, &prefix) {

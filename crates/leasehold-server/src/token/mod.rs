@@ -1,4 +1,4 @@
-//! Who may do what: bearer tokens, of which only hashes are kept.
+//! Bearer tokens and their permissions. Only hashes of tokens are stored.
 
 mod limits;
 mod share;
@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 pub(crate) use limits::Token;
 pub(crate) use share::{Renewing, Share};
 
-/// What a token may be allowed to do.
+/// An action that a token may allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -45,20 +45,20 @@ impl std::str::FromStr for Verb {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
-    /// The beginning of the names; empty for all.
+    /// The prefix of the names; empty for all names.
     pub prefix: String,
-    /// What may be done with them.
+    /// The actions allowed on them.
     pub allow: Vec<Verb>,
 }
 
-/// How much a token may use of one server. `None`: no bound.
+/// How much of one server a token may use. `None`: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Leases at a time, those that are waited for included.
+    /// Leases at the same time, including those still waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<u64>,
-    /// Requests that wait at a time, and places in queues that are kept without one.
+    /// Waiting requests at the same time, including queue places kept without a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u64>,
     /// Requests a second.
@@ -66,13 +66,13 @@ pub struct Limits {
     pub requests_per_second: Option<u32>,
 }
 
-/// A line of the file of tokens.
+/// One line of the token file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Entry {
-    /// For people.
+    /// A label for people.
     name: String,
-    /// SHA-256 of the token, in hex. A token has 256 random bits, so there is nothing to guess.
+    /// SHA-256 of the token, in hex. A token has 256 random bits, so a plain hash cannot be guessed.
     sha256: String,
     scopes: Vec<Scope>,
     #[serde(default)]
@@ -85,7 +85,7 @@ impl Entry {
     }
 }
 
-/// A token that was just made: the only time it is seen.
+/// A newly created token. Its secret is shown only this once.
 #[derive(Debug)]
 pub struct NewToken {
     /// The token itself, for the client.
@@ -102,7 +102,7 @@ impl NewToken {
     pub fn create(name: &str, scopes: Vec<Scope>, limits: Limits) -> Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the system gives no random numbers").with_source(error)
+            Error::new(ErrorKind::Unavailable, "cannot get random numbers from the system").with_source(error)
         })?;
         let secret = format!("lh_{}", hex(&bytes));
         let entry = Entry { name: name.into(), sha256: hex(&Sha256::digest(&secret)), scopes, limits };
@@ -113,7 +113,7 @@ impl NewToken {
     }
 }
 
-/// The tokens of a file: a JSON object on each line, `#` begins a comment.
+/// The tokens of a file: one JSON object per line; `#` begins a comment.
 #[derive(Debug)]
 pub struct Tokens {
     path: PathBuf,
@@ -132,7 +132,7 @@ impl Tokens {
         Ok(Tokens { path, list })
     }
 
-    /// How many there are.
+    /// The number of tokens.
     pub fn count(&self) -> usize {
         self.current().len()
     }
@@ -146,7 +146,8 @@ impl Tokens {
         let mut list: Vec<Arc<Token>> = Vec::with_capacity(entries.len());
         let mut changed = Vec::new();
         for (entry, hash) in entries {
-            // What a token uses is remembered, whatever else its line says now. Of two lines for one, the last counts.
+            // A token's use stays counted, whatever else its line says now. If two lines have the same hash, the last
+            // one counts.
             match before.iter().rfind(|token| token.hash == hash) {
                 Some(token) => {
                     list.push(Arc::clone(token));
@@ -157,7 +158,7 @@ impl Tokens {
         }
         let list = Arc::new(list);
         *self.list.write() = Arc::clone(&list);
-        // Nobody finds a token that is struck out any more; those who have found it are told.
+        // A removed token cannot be found any more; wake the requests that already use it.
         for gone in before.iter().filter(|token| !list.iter().any(|kept| Arc::ptr_eq(kept, token))) {
             gone.change(None);
         }
@@ -169,7 +170,7 @@ impl Tokens {
         Arc::clone(&self.list.read())
     }
 
-    /// The token of a secret. All hashes are compared, each to its end, so that the time tells nothing.
+    /// The token with this secret. Compares all hashes completely, so that the time reveals nothing.
     pub(crate) fn find(&self, secret: &str) -> Option<Arc<Token>> {
         let hash: [u8; 32] = Sha256::digest(secret).into();
         let mut found = None;
@@ -184,13 +185,12 @@ impl Tokens {
 }
 
 fn load(path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::invalid(format!("the file of tokens {path:?} cannot be read")).with_source(error)
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::invalid(format!("cannot read the token file {path:?}")).with_source(error))?;
     parse(&text, path)
 }
 
-/// The tokens of a text that is in this file.
+/// Parses the text of a token file.
 fn parse(text: &str, path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
     let mut list = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -198,10 +198,10 @@ fn parse(text: &str, path: &Path) -> Result<Vec<(Entry, [u8; 32])>> {
             continue;
         }
         let bad =
-            |why: &str| Error::invalid(format!("line {} of the file of tokens {path:?}: {why}", number + 1));
+            |why: &str| Error::invalid(format!("line {} of the token file {path:?}: {why}", number + 1));
         let mut entry: Entry = serde_json::from_str(line).map_err(|error| bad(&error.to_string()))?;
         for scope in &mut entry.scopes {
-            // As names are, which may be written in several ways.
+            // Normalise the prefix as names are, because a name can be written in several ways.
             scope.prefix =
                 Name::stored_prefix("", &scope.prefix)?.split_off(Name::stored_prefix("", "")?.len());
         }
@@ -217,7 +217,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
-    // A sign before a digit would be read as a number, too.
+    // The number parser would also accept a sign.
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_by_its_secret_and_the_file_holds_only_its_hash() {
+    fn a_token_is_found_by_its_secret_and_stored_only_as_a_hash() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let scopes = vec![scope("ci/", &[Verb::Acquire]), scope("", &[Verb::Read])];
         let made = NewToken::create("ci", scopes, Limits::default()).unwrap();
@@ -255,7 +255,7 @@ mod tests {
         assert!(tokens.reload().is_err());
     }
 
-    /// A hash that differs in one bit, wherever that is, is another token's.
+    /// A hash that differs in any one bit belongs to another token.
     #[test]
     fn every_bit_of_a_secret_counts() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -269,7 +269,7 @@ mod tests {
             assert_eq!(tokens.count(), 1);
             assert!(tokens.find(&made.secret).is_none(), "bit {bit} is not looked at");
         }
-        // Among many the right one is found, wherever it stands.
+        // The right token is found among many, wherever it stands.
         for place in [0, 1, 2] {
             let other =
                 || NewToken::create("o", vec![scope("", &[Verb::Read])], Limits::default()).unwrap().line;
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_prefix_is_compared_as_names_are() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // The same letter as one character, as names have it, and as two.
+        // The same letter as one character, as in normalised names, and as two.
         let (one, two) = ("caf\u{e9}/", "cafe\u{301}/");
         let made = NewToken::create("t", vec![scope(two, &[Verb::Read])], Limits::default()).unwrap();
         std::fs::write(file.path(), &made.line).unwrap();

@@ -1,4 +1,4 @@
-//! What the calls to the store that are under way use of their token.
+//! What the running calls to the store use of their token's limits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ impl Token {
     }
 }
 
-/// Whether there is no such lease. One that was revoked, or has a higher fence, or was not looked at because fence or
-/// owner are others, may well be there.
+/// Whether the answer proves that the lease is gone. It may still be there if it was revoked, has a higher fence, or
+/// was not examined because fence or owner did not match.
 fn is_over(gone: Gone, any_will_do: bool) -> bool {
     match gone {
         Gone::Expired => true,
@@ -34,18 +34,19 @@ fn is_over(gone: Gone, any_will_do: bool) -> bool {
     }
 }
 
-/// What one acquire may use of its token, from before the store is asked until nothing of it is under way any more.
+/// What one acquire may use of its token's limits, from before the store is asked until none of its calls is in
+/// flight.
 #[derive(Debug)]
 pub(crate) struct Share {
     token: Arc<Token>,
     key: Key,
     waits: bool,
-    /// How long a place is kept after its last sign of life.
+    /// How long a queue place is kept after its last sign of life.
     kept_for: Duration,
 }
 
 impl Share {
-    /// Room for what this claim may get: a lease, and if it waits or queues, a place.
+    /// Reserves room for what this claim may get: a lease and, if it waits or queues, a place.
     pub(crate) fn of(token: &Arc<Token>, claim: &Claim, waits: bool) -> Result<Self, Refusal> {
         let key = (claim.name.clone(), claim.id);
         let waits = waits || claim.queue.is_some();
@@ -79,17 +80,17 @@ impl Share {
         }
     }
 
-    /// The store gave the lease, or still has it.
+    /// The store granted the lease, or still has it.
     pub(crate) fn granted(&self, grant: &Grant) {
         self.token.usage().granted(&self.key, grant, Instant::now());
     }
 
-    /// The store gave a place, or keeps it.
+    /// The store gave a queue place, or still keeps it.
     pub(crate) fn placed(&self) {
         self.token.usage().placed(&self.key, self.kept_for, Instant::now());
     }
 
-    /// The store answered a release of it, which was sent at this time.
+    /// The store answered a release of it that was sent at this time.
     pub(crate) fn given_back(&self, release: &Release, sent: Instant, answer: &Released) {
         self.token.released(release, sent, answer);
     }
@@ -101,15 +102,15 @@ impl Drop for Share {
     }
 }
 
-/// Renewals on their way. Dropped without an answer, they may have been done: a client that hangs up, or a store that
-/// falls silent, makes no lease last longer than it is counted.
+/// Renewals in flight. If they are dropped without an answer they may still have succeeded, so the leases stay counted
+/// for as long as they could last: a client that disconnects, or a silent store, makes no lease outlast its count.
 #[derive(Debug)]
 pub(crate) struct Renewing<'a> {
-    /// `None` without tokens, and when the answers have come.
+    /// `None` without tokens, and once the answers have come.
     token: Option<&'a Token>,
     leases: &'a [Renewal],
     sent: Instant,
-    /// Those that were counted before: they stay so meanwhile.
+    /// Which of the leases were counted before; they stay counted meanwhile.
     known: Vec<bool>,
 }
 

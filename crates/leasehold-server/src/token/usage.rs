@@ -1,8 +1,8 @@
-//! What a token uses of one server: the leases it took, and its requests and places that wait.
+//! What a token uses of one server: its leases, its waiting requests and its queue places.
 //!
-//! A table of what the store has answered, and of the requests that are under way. A request has its room before
-//! the store is asked, so whatever comes of it, and however many come at once, never goes beyond a limit. Where an
-//! answer leaves in doubt whether a lease or a place is still there, it is counted, until its time has passed.
+//! The table records what the store has answered and which requests are running. A request reserves its room before
+//! the store is asked, so no number of simultaneous requests exceeds a limit. If an answer leaves open whether a lease
+//! or a place still exists, it stays counted until its time has passed.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,43 +12,43 @@ use leasehold::{Fence, LeaseId, Name};
 
 use super::Limits;
 
-/// A lease id means nothing without its name: a store lets one id have a lease on each.
+/// A lease id alone is not enough: a store lets one id have a lease on each name.
 pub(super) type Key = (Name, LeaseId);
 
-/// A limit that is reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     Leases,
     Waiters,
 }
 
-/// Counted whether or not there is a limit: one may be set while the server runs.
+/// Counted even without a limit, because one may be set while the server runs.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     entries: HashMap<Key, Used>,
-    /// With so many entries those of the past are forgotten.
+    /// At this many entries, expired ones are removed.
     full: usize,
 }
 
-/// So few entries are not worth a look.
+/// Fewer entries than this are not worth cleaning up.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 struct Used {
-    /// Requests under way that may get the lease: together they get one.
+    /// Running requests that may get the lease; together they get one.
     takers: u64,
-    /// Those of them that wait, or may leave a place.
+    /// How many of them wait, or may leave a place behind.
     waiters: u64,
     lease: Option<Lease>,
-    /// Until when the place in the queue is kept, if nobody comes for it.
+    /// Until when the queue place is kept if no request refreshes it.
     place: Option<Instant>,
-    /// When the store was last heard to have given the lease or the place.
+    /// When the store last reported that it gave the lease or the place.
     given: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Lease {
-    /// Answers may overtake each other; of one lease, and of one after the other, this rises.
+    /// Orders answers that overtake each other: this rises within a lease and from one lease to the next.
     age: (Fence, u64),
     until: Instant,
 }
@@ -62,14 +62,14 @@ impl Used {
         self.place.is_some_and(|until| until > now)
     }
 
-    /// A place and the request that waits at it are one.
+    /// A place and the request that waits at it count as one.
     fn waiting(&self, now: Instant) -> u64 {
         self.waiters.max(self.has_place(now).into())
     }
 }
 
 impl Usage {
-    /// Room for a request, until it [leaves](Usage::leave).
+    /// Reserves room for a request, until it [leaves](Usage::leave).
     pub(super) fn enter(
         &mut self,
         key: &Key,
@@ -77,7 +77,7 @@ impl Usage {
         limits: &Limits,
         now: Instant,
     ) -> Result<(), Full> {
-        // What a repeat may get is counted already.
+        // What a repeated request may get is already counted.
         let known = self.entries.get(key);
         let (has_lease, waiting) = known.map_or((false, 0), |used| (used.has_lease(now), used.waiting(now)));
         if let Some(most) = limits.leases
@@ -105,7 +105,7 @@ impl Usage {
         Ok(())
     }
 
-    /// A request has ended. A place that it has left is kept for so long from now at most.
+    /// A request has ended. The place it leaves behind is kept at most this long from now.
     pub(super) fn leave(&mut self, key: &Key, waits: bool, kept_for: Duration, now: Instant) {
         let Some(used) = self.entries.get_mut(key) else { return };
         used.takers = used.takers.saturating_sub(1);
@@ -114,7 +114,7 @@ impl Usage {
         self.forget_if_past(key, now);
     }
 
-    /// The store gave the lease.
+    /// The store granted the lease.
     pub(super) fn granted(&mut self, key: &Key, grant: &Grant, now: Instant) {
         self.lasts(key, grant, now);
         if let Some(used) = self.entries.get_mut(key) {
@@ -133,25 +133,26 @@ impl Usage {
         }
     }
 
-    /// It may last so long: nobody has said.
+    /// The lease may last until then; no answer says how long.
     pub(super) fn may_last(&mut self, key: &Key, until: Instant) {
         if let Some(lease) = self.entries.get_mut(key).and_then(|used| used.lease.as_mut()) {
             lease.until = lease.until.max(until);
         }
     }
 
-    /// What is counted stays so until the call that is about it [leaves](Usage::leave); whether anything is.
+    /// Keeps the entry counted until the call about it [leaves](Usage::leave). Returns whether anything was counted.
     pub(super) fn stays(&mut self, key: &Key) -> bool {
         self.entries.get_mut(key).map(|used| used.takers += 1).is_some()
     }
 
-    /// The store gave a place in the queue, or keeps it.
+    /// The store gave a queue place, or still keeps it.
     pub(super) fn placed(&mut self, key: &Key, kept_for: Duration, now: Instant) {
         let used = self.of(key, now);
         (used.place, used.given) = (Some(now + kept_for), Some(now));
     }
 
-    /// The store said, to a call sent at that time, that it has neither lease nor place: unless it gave one since.
+    /// The store said, in answer to a call sent at that time, that it has neither lease nor place. Ignored if the
+    /// store gave one since.
     pub(super) fn ended(&mut self, key: &Key, sent: Instant, now: Instant) {
         let Some(used) = self.entries.get_mut(key) else { return };
         if used.given.is_none_or(|given| given < sent) {
@@ -160,9 +161,9 @@ impl Usage {
         }
     }
 
-    /// What is known of this, if only from here on.
+    /// The entry of this key, created if missing.
     fn of(&mut self, key: &Key, now: Instant) -> &mut Used {
-        // Twice as many as there were: however many there are, each is looked at a few times.
+        // Clean up when the number has doubled, so that each entry is looked at only a few times.
         if self.entries.len() >= self.full.max(FEW) {
             self.forget_the_past(now);
             self.full = 2 * self.entries.len();
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_its_room_before_it_gets_anything_and_gives_it_up_with_its_end() {
+    fn a_request_reserves_room_first_and_frees_it_at_its_end() {
         let (mut usage, now, most) = (Usage::default(), Instant::now(), limits(1, 9));
         let (a, b) = (key("a"), key("b"));
         usage.enter(&a, false, &most, now).unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_until_its_time_has_passed_and_one_id_on_two_names_is_two() {
+    fn a_lease_counts_until_it_expires_and_one_id_counts_per_name() {
         let (mut usage, now, most) = (Usage::default(), Instant::now(), limits(1, 9));
         let a = key("a");
         let elsewhere = (key("b").0, a.1);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_overtake_each_other_do_not_shorten_what_is_counted() {
+    fn answers_out_of_order_do_not_shorten_what_is_counted() {
         let (mut usage, now, most) = (Usage::default(), Instant::now(), limits(1, 9));
         let a = key("a");
         let is_counted = |usage: &mut Usage, after: Duration| {
@@ -248,13 +249,13 @@ mod tests {
         usage.lasts(&a, &grant(7, 1, 2 * SECOND), now);
         usage.granted(&a, &grant(7, 0, SECOND), now);
         assert!(is_counted(&mut usage, 8 * SECOND));
-        // One that was shortened.
+        // A lease that was shortened.
         usage.lasts(&a, &grant(7, 3, 3 * SECOND), now);
         assert!(is_counted(&mut usage, 2 * SECOND) && !is_counted(&mut usage, 3 * SECOND));
     }
 
     #[test]
-    fn what_was_given_after_the_question_is_not_ended_by_its_answer() {
+    fn an_answer_does_not_end_what_was_granted_after_its_question() {
         let (mut usage, now, most) = (Usage::default(), Instant::now(), limits(1, 1));
         let (a, b) = (key("a"), key("b"));
         usage.granted(&a, &grant(1, 0, 60 * SECOND), now + SECOND);
@@ -277,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_counts_as_one_that_waits_until_it_is_given_up_becomes_a_lease_or_lapses() {
+    fn a_queue_place_counts_until_given_up_granted_or_lapsed() {
         let (now, most) = (Instant::now(), limits(9, 1));
         let (a, b) = (key("a"), key("b"));
         let kept = || {
             let mut usage = Usage::default();
             usage.enter(&a, true, &most, now).unwrap();
             usage.placed(&a, 5 * SECOND, now);
-            // However long it waited there.
+            // However long the request waited there.
             usage.leave(&a, true, 5 * SECOND, now + 50 * SECOND);
             usage
         };
@@ -299,7 +300,7 @@ mod tests {
         let mut usage = kept();
         usage.granted(&a, &grant(1, 0, SECOND), later);
         usage.enter(&b, true, &most, later).unwrap();
-        // Two requests at one place are two.
+        // Two requests at one place count as two.
         let mut usage = kept();
         usage.enter(&a, true, &most, later).unwrap();
         assert_eq!(usage.enter(&a, true, &most, later), Err(Full::Waiters));

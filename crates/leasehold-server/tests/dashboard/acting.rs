@@ -1,4 +1,4 @@
-//! Searching, looking closer, revoking.
+//! Searching, opening a lock, and revoking it in the dashboard.
 
 use serde_json::json;
 
@@ -26,7 +26,7 @@ fn search_finds_any_part_of_a_name_or_an_owner() {
 }
 
 #[test]
-fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
+fn the_detail_view_shows_holders_queue_and_recent_events() {
     let server = Server::start();
     let first = server.take("deploy", "alice", 60_000);
     server.release("deploy", &first);
@@ -47,7 +47,7 @@ fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
     let past = page.said("#detail .past");
     let places = ["Granted to bob", "Released, alice", "Granted to alice"].map(|event| past.find(event));
     assert!(places.is_sorted() && places[0].is_some(), "{past}");
-    // It goes on while it is looked at.
+    // The detail view updates while it is open.
     server.release("deploy", lease["lease_id"].as_str().unwrap());
     page.says("#detail .past", "Released, bob");
     assert_eq!(server.verb("deploy", "acquire", carol)["acquired"], true);
@@ -59,10 +59,10 @@ fn a_closer_look_shows_holders_the_queue_and_what_lately_happened() {
 }
 
 #[test]
-fn a_lease_that_expired_is_not_told_as_released() {
+fn an_expired_lease_is_not_shown_as_released() {
     let server = Server::start();
     server.take("deploy", "alice", 5_000);
-    // Who waits keeps the name in the list.
+    // A waiter keeps the name in the list.
     server.queue("deploy", "bob");
     let mut page = Page::open(&server);
     page.sees("deploy");
@@ -71,7 +71,7 @@ fn a_lease_that_expired_is_not_told_as_released() {
 }
 
 #[test]
-fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
+fn revoking_asks_first_and_saying_no_changes_nothing() {
     let server = Server::start();
     let lease = server.take("deploy", "alice", 600_000);
     let mut page = Page::open(&server);
@@ -90,7 +90,7 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
     let asked = |page: &mut Page| page.requests().iter().filter(|url| url.ends_with("/revoke")).count();
     assert_eq!(asked(&mut page), 0);
     assert_eq!(server.lock("deploy")["holders"][0]["revoked"], false);
-    // At its expiry: it is still held, and no longer renewed.
+    // Revoke at expiry: the lock is still held, and no longer renewed.
     page.begin_to_revoke();
     assert_eq!(page.eval("document.getElementById('revoke-soft').checked"), true, "a choice is not kept");
     page.click("#revoke-yes");
@@ -99,7 +99,7 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
     let renewal = server.verb("deploy", "renew", json!({ "lease_id": lease, "extend_by_ms": 600_000 }));
     assert_eq!(renewal["renewed"], false);
     page.says("#detail .past", "Renewal refused, alice");
-    // Now.
+    // Revoke now.
     page.begin_to_revoke();
     page.click("#revoke-now");
     page.click("#revoke-yes");
@@ -114,7 +114,7 @@ fn revoking_asks_first_and_who_says_no_has_changed_nothing() {
 }
 
 #[test]
-fn who_revokes_means_the_holder_they_saw_and_not_the_next() {
+fn revoking_ends_the_holder_that_was_shown_and_not_the_next() {
     let server = Server::start();
     let lease = server.take("deploy", "alice", 600_000);
     let mut page = Page::open(&server);
@@ -125,20 +125,20 @@ fn who_revokes_means_the_holder_they_saw_and_not_the_next() {
     server.take("deploy", "bob", 600_000);
     page.click("#revoke-now");
     page.click("#revoke-yes");
-    page.says("#confirm-error", "Somebody else holds it by now");
+    page.says("#confirm-error", "The holder has changed");
     let lock = server.lock("deploy");
     assert_eq!((&lock["owner_id"], &lock["holders"][0]["revoked"]), (&json!("bob"), &json!(false)));
 }
 
 #[test]
-fn a_holder_who_comes_while_revoking_is_spared() {
+fn a_holder_that_comes_while_revoking_is_spared() {
     let server = Server::start();
     let lease = server.take("deploy", "alice", 600_000);
     let mut page = Page::open(&server);
     page.sees("deploy");
     page.open_detail("deploy");
     page.begin_to_revoke();
-    // The last moment: the page has asked to revoke, and the server has not read it yet.
+    // The last possible moment: the page has sent the revoke request, and the server has not read it yet.
     page.eval(
         "{ const real = window.fetch; window.fetch = (path, about) => path.endsWith('/revoke') \
            ? new Promise((go) => { window.go = go; }).then(() => real(path, { ...about, signal: undefined })) : real(path, about); }",
@@ -149,13 +149,13 @@ fn a_holder_who_comes_while_revoking_is_spared() {
     server.release("deploy", &lease);
     server.take("deploy", "bob", 600_000);
     page.eval("window.go()");
-    page.says("#confirm-error", "Somebody else holds it by now");
+    page.says("#confirm-error", "The holder has changed");
     let lock = server.lock("deploy");
     assert_eq!((&lock["owner_id"], &lock["holders"][0]["revoked"]), (&json!("bob"), &json!(false)));
 }
 
 #[test]
-fn all_readers_who_were_seen_are_revoked_and_no_others() {
+fn revoking_ends_all_readers_that_were_shown_and_no_others() {
     let server = Server::start();
     let read = |owner: &str| {
         let body = json!({ "owner_id": owner, "ttl_ms": 600_000, "mode": "shared" });
@@ -207,13 +207,14 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
         page.count("main img, main script, dialog img, dialog script, dialog [onclick], dialog svg[onload]"),
         0
     );
-    // What cannot be seen is written out.
+    // Invisible characters are written out.
     let odd = format!("{}.querySelector('.name').textContent", Page::row("line\nbreak \u{202e}txt.exe"));
     assert_eq!(page.eval(&odd), "line\\u{a}break \\u{202e}txt.exe");
     assert_eq!(page.complaints(), [""; 0]);
 }
 
-/// Everything that the page asks for is there; what takes locks is not, and it does not say that it were.
+/// Everything the page needs is served there; the routes that take locks are not, and the page does not claim they
+/// are.
 #[test]
 fn at_an_address_of_its_own_the_page_can_do_what_it_does() {
     let server = Server::with_page_elsewhere();

@@ -1,4 +1,4 @@
-//! What is shown is what there is; and when it is not known what there is, that is shown.
+//! The page shows the current state, and says so when it does not know it.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use testkit::until::{PATIENCE, until};
 
 use crate::support::{Page, Server};
 
-/// From being taken or released until it is seen. The median is judged, because a busy machine can be late once.
+/// From taking or releasing a lock until the page shows it. The median is tested, because a busy machine can be late
+/// once.
 const SOON: Duration = Duration::from_secs(2);
-/// "A few seconds" until the page says that the server is gone; twice that for a busy machine.
+/// "A few seconds" until the page says that the server is gone, doubled for a busy machine.
 const A_FEW: Duration = Duration::from_secs(10);
 
 const LIVE: &str = "document.getElementById('status').dataset.state === 'live'";
 const GONE: &str = "!document.getElementById('gone').hidden && document.body.classList.contains('stale')";
 
 #[test]
-fn a_lock_appears_within_two_seconds_and_goes_when_it_is_released() {
+fn a_lock_appears_within_two_seconds_and_goes_on_release() {
     let server = Server::start();
     let mut page = Page::open(&server);
     page.says("#empty", "No lock is in use");
@@ -50,7 +51,7 @@ fn time_left_runs_down_by_itself_and_up_when_it_is_renewed() {
     page.eval(&format!("window.first = {part}"));
     page.until(&format!("{part} < first - 0.03"));
     assert!(page.said("#locks .left span").ends_with(" s"));
-    // Between two answers of the server, too.
+    // The remaining time also moves between two answers of the server.
     let looks = |page: &mut Page| page.requests().iter().filter(|url| url.contains("/v1/locks?")).count();
     let before = looks(&mut page);
     page.eval(
@@ -70,7 +71,7 @@ fn time_left_runs_down_by_itself_and_up_when_it_is_renewed() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_said_to_be_gone_and_found_again_when_it_is_back() {
+fn the_page_reports_a_dead_server_and_finds_it_again() {
     let server = Server::start();
     server.take("old", "me", 600_000);
     let mut page = Page::open(&server);
@@ -79,7 +80,7 @@ fn a_server_that_is_gone_is_said_to_be_gone_and_found_again_when_it_is_back() {
     drop(server);
     let took = page.until(GONE);
     assert!(took < A_FEW, "{took:?}");
-    // Nothing that is shown passes for live.
+    // Nothing on the page looks live.
     page.says("#gone", "The server does not answer");
     page.until("document.querySelector('#locks .left span').innerText === 'unknown'");
     assert_eq!(page.said("#status"), "Not live");
@@ -110,7 +111,7 @@ fn a_server_that_is_silent_is_said_to_be_silent() {
 }
 
 #[test]
-fn a_page_that_nobody_sees_asks_nothing_and_looks_at_once_when_it_is_seen_again() {
+fn a_hidden_page_sends_nothing_and_refreshes_when_shown() {
     let server = Server::start();
     let mut page = Page::open(&server);
     let hide = |page: &mut Page, hidden: bool| {
@@ -120,7 +121,7 @@ fn a_page_that_nobody_sees_asks_nothing_and_looks_at_once_when_it_is_seen_again(
         ));
     };
     hide(&mut page, true);
-    // What was asked before is answered; then there is silence for the time of three looks.
+    // Let pending requests finish; then expect silence for the length of three update intervals.
     let (mut quiet, mut last) = (Instant::now(), page.requests().len());
     let began = Instant::now();
     while quiet.elapsed() < Duration::from_secs(3) {
@@ -164,7 +165,7 @@ fn rates_and_latency_are_drawn_when_there_is_traffic() {
 }
 
 #[test]
-fn a_thousand_locks_are_bounded_on_the_page_which_says_so_and_stays_quick() {
+fn a_thousand_locks_are_cut_with_a_note_and_stay_quick() {
     let server = Server::start();
     for number in 0..1200 {
         server.take(&format!("lock-{number:04}"), &format!("owner-{number}"), 600_000);
@@ -174,7 +175,7 @@ fn a_thousand_locks_are_bounded_on_the_page_which_says_so_and_stays_quick() {
     page.says("#note", "1,000 more leases are not");
     assert_eq!(page.count("#locks tr"), 200);
     assert_eq!(page.said("#count"), "first 200");
-    // Frames go on while looks come in. The best of a few is judged: a busy machine can miss some.
+    // The page keeps drawing frames while updates arrive. The best of a few is tested: a busy machine can miss some.
     let frame = "new Promise((done) => { const began = performance.now(); \
                  requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began))); })";
     let best = (0..20).map(|_| page.eval(frame).as_f64().unwrap()).fold(f64::MAX, f64::min);

@@ -1,4 +1,4 @@
-//! Where tokens are needed.
+//! The dashboard of a server that requires tokens.
 
 use leasehold_server::{Limits, NewToken, Scope, Verb};
 use serde_json::json;
@@ -10,7 +10,7 @@ struct Guarded {
     _file: tempfile::NamedTempFile,
 }
 
-/// A server that wants a token, and the token that its user has.
+/// A server that requires a token, and its user's token.
 fn guarded(scopes: Vec<Scope>) -> Guarded {
     let file = tempfile::NamedTempFile::new().unwrap();
     let token = NewToken::create("t", scopes, Limits::default()).unwrap();
@@ -32,7 +32,7 @@ fn enter(page: &mut Page, token: &str) {
 }
 
 #[test]
-fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
+fn a_token_opens_the_page_stays_in_the_tab_and_out_of_urls() {
     let guarded = guarded(vec![scope("", &[Verb::Read, Verb::Acquire])]);
     let server = &guarded.server;
     server.take("deploy", "me", 600_000);
@@ -40,7 +40,7 @@ fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
     let mut page = Page::at(server);
     page.until("document.getElementById('login').open");
     assert_eq!(page.complaints(), [""; 0], "it asks before it tries");
-    // There is nothing to see without one: a browser that closes the question gets it again.
+    // Without a token there is nothing to see: closing the dialog opens it again.
     page.key("Escape");
     page.until("document.getElementById('login').open");
     enter(&mut page, "lh_0000");
@@ -61,7 +61,7 @@ fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
         assert!(!page.eval(place).as_str().unwrap().contains(&token), "the token is in {place}");
     }
     assert!(page.requests().iter().all(|url| !url.contains("lh_")), "{:?}", page.requests());
-    // It may not revoke, and that is said.
+    // This token may not revoke, and the page says so.
     page.open_detail("deploy");
     page.begin_to_revoke();
     page.click("#revoke-yes");
@@ -72,12 +72,12 @@ fn a_token_opens_the_page_is_kept_for_the_tab_and_is_never_in_an_address() {
     page.click("#logout");
     page.until("document.getElementById('login').open");
     assert_eq!((page.eval("sessionStorage.length"), page.count("#locks tr")), (json!(0), 0));
-    // The wrong token and the revoke that was refused, and nothing else.
+    // The browser complained about the wrong token and the refused revoke, and nothing else.
     assert_eq!(page.complaints().len(), 2, "{:?}", page.complaints());
 }
 
 #[test]
-fn a_token_that_is_struck_out_while_the_page_is_open_ends_in_the_question_for_another() {
+fn removing_the_token_makes_the_open_page_ask_for_another() {
     let guarded = guarded(vec![scope("", &[Verb::Read, Verb::Acquire])]);
     let token = guarded.server.token.clone().unwrap();
     guarded.server.take("deploy", "me", 600_000);
@@ -93,7 +93,7 @@ fn a_token_that_is_struck_out_while_the_page_is_open_ends_in_the_question_for_an
 }
 
 #[test]
-fn a_token_for_some_names_only_is_told_how_to_find_them() {
+fn a_token_for_some_names_shows_how_to_find_them() {
     let both = [Verb::Read, Verb::Acquire];
     let guarded = guarded(vec![scope("blue/", &both), scope("red/", &both)]);
     let server = &guarded.server;

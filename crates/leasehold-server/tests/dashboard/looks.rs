@@ -1,10 +1,10 @@
-//! How it looks: dark and light, on a phone, by keyboard alone.
+//! The look of the dashboard: dark and light, on a phone, by keyboard alone.
 
 use serde_json::json;
 
 use crate::support::{Page, Server};
 
-/// A server with something of everything.
+/// A server that has a lock in every state.
 fn lively() -> Server {
     let server = Server::start();
     server.take("billing/nightly", "worker-7", 600_000);
@@ -21,7 +21,7 @@ fn lively() -> Server {
     server
 }
 
-/// Texts that can be seen, whose contrast with what is behind them is below the 4.5 that WCAG AA asks for.
+/// Visible texts whose contrast with their background is below the 4.5 that WCAG AA requires.
 const PALE: &str = r#"(() => {
   const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
   const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
@@ -40,7 +40,7 @@ const PALE: &str = r#"(() => {
 })()"#;
 
 #[test]
-fn it_is_dark_or_light_as_its_reader_prefers_or_says_and_readable_in_both() {
+fn dark_and_light_follow_preference_or_choice_and_are_readable() {
     let server = lively();
     let mut page = Page::open(&server);
     page.sees("revoked");
@@ -62,7 +62,7 @@ fn it_is_dark_or_light_as_its_reader_prefers_or_says_and_readable_in_both() {
         page.click("#close");
         page.until("!document.getElementById('detail').open");
     }
-    // Said once, it stays said.
+    // The chosen theme stays chosen.
     page.click("#theme");
     page.until(&format!("{ground} < 50"));
     let url = server.url.clone();
@@ -93,7 +93,7 @@ fn everything_can_be_done_by_keyboard_and_the_focus_is_seen() {
     page.until(&format!("{focused} === 'a' && {ringed}"));
     page.key("ArrowDown");
     page.until(&format!("{focused} === 'b'"));
-    // The focus stays where it is while the table goes on.
+    // The focus stays in place while the table updates.
     server.take("aa", "me", 600_000);
     page.sees("aa");
     page.until(&format!("{focused} === 'b' && {ringed}"));
@@ -135,7 +135,7 @@ fn a_row_that_goes_leaves_the_focus_to_its_neighbour() {
 }
 
 #[test]
-fn nothing_is_wider_than_a_phone_or_a_desktop_however_long_the_names() {
+fn long_names_do_not_overflow_a_phone_or_a_desktop() {
     let server = lively();
     let mut page = Page::open(&server);
     page.sees("revoked");
@@ -149,7 +149,7 @@ fn nothing_is_wider_than_a_phone_or_a_desktop_however_long_the_names() {
         assert_eq!(page.eval(out), json!([]), "{width}");
         let tall = "Math.max(...[...document.querySelectorAll('#locks tr')].map((row) => row.offsetHeight))";
         assert!(page.eval(tall).as_f64().unwrap() < 130.0, "{width}: a long name takes up the page");
-        // The long ones, too, in whole when looked at closely.
+        // Long names too, shown in full in the detail view.
         page.click("#locks tr[data-name^='a-long'] button");
         page.until("document.querySelector('#detail .holder')");
         page.eval("document.getAnimations().length");
@@ -181,7 +181,7 @@ fn long_names_that_differ_at_their_ends_do_not_look_alike() {
             page.sees(name);
             let row = Page::row(name);
             assert_eq!(page.eval(&format!("{row}.querySelector('.name').textContent")), *name);
-            // The end is inside of what is seen, and the whole is there for who asks.
+            // The end of the name is visible, and the full name is in the title.
             let seen = format!(
                 "(() => {{ const name = {row}.querySelector('.name'), end = name.lastElementChild.getBoundingClientRect(); \
                  return end.width > 0 && end.right <= name.parentElement.getBoundingClientRect().right; }})()"

@@ -1,4 +1,4 @@
-//! The dashboard in a real browser, with a real server in a process of its own.
+//! The dashboard in a real browser, with a real server in a separate process.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -13,8 +13,8 @@ use serde_json::json;
 use support::{Page, Server};
 
 #[test]
-fn the_page_loads_without_a_complaint_and_asks_nobody_but_its_server() {
-    // The servers of all tests here are this one in another role.
+fn the_page_loads_without_errors_and_contacts_only_its_server() {
+    // The servers of all tests here are this test in another role.
     if let Some(role) = testkit::process::role() {
         return support::serve(&role);
     }

@@ -1,4 +1,4 @@
-//! A server in a process of its own, somebody who uses its locks, and somebody who looks at its page.
+//! A server in a separate process, a client that uses its locks, and a browser on its page.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use testkit::browser::Browser;
 use testkit::process::{Child, hear, say};
 
-/// The test that has a server as its other role.
-const HOST: &str = "the_page_loads_without_a_complaint_and_asks_nobody_but_its_server";
+/// The test whose other role is the server.
+const HOST: &str = "the_page_loads_without_errors_and_contacts_only_its_server";
 
-/// As a child: serves until the parent is gone.
+/// In the child process: serves until the parent is gone.
 pub(crate) fn serve(role: &str) {
     let role: Value = serde_json::from_str(role).unwrap();
     std::thread::spawn(|| {
@@ -42,13 +42,13 @@ pub(crate) fn serve(role: &str) {
     });
 }
 
-/// A server in a process of its own; gone when dropped.
+/// A server in a separate process; stopped on drop.
 pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) port: u16,
-    /// Where its page is.
+    /// The address of its page.
     pub(crate) url: String,
-    /// Whose token its user has.
+    /// Its user's token.
     pub(crate) token: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Server {
         Server { process, port, url: format!("http://127.0.0.1:{port}/"), token: None }
     }
 
-    /// One whose page has an address of its own.
+    /// A server whose page has its own address.
     pub(crate) fn with_page_elsewhere() -> Self {
         let process = Child::spawn(HOST, &json!({ "port": 0, "elsewhere": true }).to_string());
         let port = process.line().parse().unwrap();
@@ -96,14 +96,14 @@ impl Server {
         self.call("GET", &format!("/v1/locks/{}", leasehold::wire::segment(name)), &Value::Null)
     }
 
-    /// Takes a free lock; its lease id.
+    /// Takes a free lock; returns its lease id.
     pub(crate) fn take(&self, name: &str, owner: &str, ttl_ms: u64) -> String {
         let answer = self.verb(name, "acquire", json!({ "owner_id": owner, "ttl_ms": ttl_ms }));
         assert_eq!(answer["acquired"], true, "{answer}");
         answer["lease_id"].as_str().unwrap().to_owned()
     }
 
-    /// Stands in the queue of a lock for a while; what to come back with.
+    /// Queues for a lock for a while; returns the body that repeats the request.
     pub(crate) fn queue(&self, name: &str, owner: &str) -> Value {
         let id = LeaseId::random();
         let place = json!({ "owner_id": owner, "ttl_ms": 30_000, "lease_id": id.expose(), "queue": 50_000 });
@@ -126,14 +126,14 @@ impl Page {
         page
     }
 
-    /// Opened, and not waited for.
+    /// Opens the page without waiting for it.
     pub(crate) fn at(server: &Server) -> Self {
         let mut browser = Browser::start();
         browser.go(&server.url);
         Page(browser)
     }
 
-    /// The row of a lock, in JavaScript.
+    /// A JavaScript expression for the row of a lock.
     pub(crate) fn row(name: &str) -> String {
         format!(
             "[...document.querySelectorAll('#locks tr')].find((row) => row.dataset.name === {})",
@@ -174,7 +174,7 @@ impl Page {
         self.until("document.getElementById('detail').open && document.querySelector('#detail-body h3')");
     }
 
-    /// Asks to revoke what the detail shows; the question is then open.
+    /// Clicks revoke in the detail view; the confirmation is then open.
     pub(crate) fn begin_to_revoke(&mut self) {
         self.until("!document.getElementById('revoke').disabled");
         self.click("#revoke");

@@ -33,7 +33,7 @@ async fn an_acquire_says_everything_about_the_lease() {
 }
 
 #[tokio::test]
-async fn a_held_lock_is_409_with_a_hint_when_to_come_back_also_for_its_own_owner() {
+async fn a_held_lock_is_409_with_a_retry_hint_even_for_its_owner() {
     let server = Server::start().await;
     server.verb("deploy", "acquire", json!({"owner_id": "me", "ttl_ms": 4_000})).await;
     let answer = server.acquire("deploy").await;
@@ -104,7 +104,7 @@ async fn an_expired_lease_is_free_for_others_and_gone_for_its_holder() {
 }
 
 #[tokio::test]
-async fn what_lately_happened_to_a_lock_is_told_the_newest_first_and_without_lease_ids() {
+async fn a_locks_history_is_newest_first_and_without_lease_ids() {
     let server = Server::start().await;
     let granted = server.acquire("deploy").await.body;
     let lease = granted["lease_id"].as_str().unwrap();
@@ -191,7 +191,7 @@ async fn a_look_is_bounded_however_many_hold_it() {
 async fn locks_are_listed_in_pages() {
     let nodes = testkit::redis::servers(3);
     let quorum = nodes.iter().map(testkit::redis::Server::url).collect::<Vec<_>>().join(",");
-    // The cursor of the one is a name, that of the other is not.
+    // A cursor of the first store is a name, one of the second is not.
     for url in ["memory:".to_owned(), format!("quorum:{quorum}")] {
         let server = Server::on(Locks::connect(&url).await.unwrap(), Settings::default()).await;
         for name in ["a/1", "a/2", "a/3", "b"] {
@@ -259,7 +259,7 @@ async fn a_revocation_with_a_fence_meets_that_holder_only() {
     let revoked = server.verb("a", "revoke", revoke(&new["fencing_token"])).await;
     assert_eq!((revoked.status, &revoked.body["revoked"]), (200, &json!(1)));
     assert_eq!(server.get("/v1/locks/a").await.body["held"], false);
-    // Its history tells whose it was, and nothing of those that were refused.
+    // Its history names the owner, and shows nothing of the refused attempts.
     let events = server.get("/v1/locks/a/history").await.body["events"].clone();
     let what: Vec<_> = events.as_array().unwrap().iter().map(|event| &event["what"]).collect();
     assert_eq!(what, ["revoked", "granted", "released", "granted"]);
@@ -301,7 +301,7 @@ async fn a_repeat_with_the_same_lease_id_is_the_same_grant() {
 }
 
 #[tokio::test]
-async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
+async fn waiters_are_served_in_order_and_learn_how_long_they_waited() {
     let server = Server::start().await;
     let lease = server.acquire("a").await.body["lease_id"].clone();
     let wait = |owner: &'static str| {
@@ -313,7 +313,7 @@ async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
         let second = wait("second");
         let then = async {
             server.until("a", |lock| lock["queue_length"] == 2).await;
-            // So that the first has waited for some milliseconds.
+            // Makes the first request wait for some milliseconds.
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             release(lease.clone()).await;
         };
@@ -333,7 +333,7 @@ async fn who_waits_is_served_in_turn_and_told_how_long_it_waited() {
 }
 
 #[tokio::test]
-async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
+async fn a_wait_that_times_out_keeps_its_place_for_a_repeat() {
     let server = Server::start().await;
     let lease = server.acquire("a").await.body["lease_id"].clone();
     let mine = |wait: u64| json!({"owner_id": "w", "ttl_ms": 30_000, "wait_ms": wait, "lease_id": "DDDDDDDDDDDDDDDDDDDDDD"});
@@ -341,7 +341,7 @@ async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
     answer.is_problem(409, "WAIT_TIMEOUT");
     assert_eq!(answer.body["reason"], "WAIT_TIMEOUT");
     assert_eq!(answer.body["queue_place"], 0);
-    // Somebody else comes after it, and stays behind it.
+    // A later waiter stays behind it.
     let late =
         json!({"owner_id": "late", "ttl_ms": 30_000, "lease_id": "EEEEEEEEEEEEEEEEEEEEEE", "queue": 30_000});
     assert_eq!(server.verb("a", "acquire", late).await.body["queue_place"], 1);
@@ -350,7 +350,7 @@ async fn a_wait_that_times_out_keeps_its_place_for_who_comes_back() {
         server.verb("a", "release", json!({"lease_id": lease})).await
     });
     assert_eq!((again.status, &again.body["owner_id"]), (200, &json!("w")));
-    // Without an id of its own nobody can come back, so nothing is kept.
+    // Without its own id a client cannot come back, so no place is kept.
     let answer = server.verb("b", "acquire", json!({"owner_id": "x", "ttl_ms": 30_000})).await;
     assert_eq!(answer.status, 200);
     let answer = server.verb("b", "acquire", json!({"owner_id": "y", "ttl_ms": 30_000, "wait_ms": 30})).await;

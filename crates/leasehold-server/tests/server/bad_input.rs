@@ -1,4 +1,4 @@
-//! Whatever comes in, nothing but the lock that was named is touched, and nothing is a 500.
+//! Whatever input arrives, the server touches only the named lock and never answers 500.
 
 use serde_json::json;
 
@@ -99,7 +99,7 @@ async fn every_path_is_the_lock_it_names_and_no_other() {
     let slash = server.post("/v1/locks/a/b/acquire", "{}").await;
     slash.is_problem(404, "NO_ROUTE");
     assert!(slash.body["error"].as_str().unwrap().contains("%2F"), "{slash:?}");
-    // What each path names, once decoded, or that it names nothing.
+    // Each path with the name it decodes to, or `None` if it names nothing.
     let paths = [
         ("a", Some("a")),
         ("a%2Fb", Some("a/b")),
@@ -144,7 +144,7 @@ async fn every_path_is_the_lock_it_names_and_no_other() {
     server.post(&long(8192), &body).await.is_problem(400, "INVALID_ARGUMENT");
 }
 
-/// A generator that is the same in every run.
+/// A random generator with the same sequence in every run.
 struct Dice(u64);
 
 impl Dice {

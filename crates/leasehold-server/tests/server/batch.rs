@@ -1,4 +1,4 @@
-//! `POST /v1/renew`: each of a batch is judged, answered, counted and told as it would be alone.
+//! `POST /v1/renew`: each renewal of a batch is checked, answered, counted and logged as if it had come alone.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Tenant {
         Tenant { server, token, file }
     }
 
-    /// The same secret, for these prefixes from here on.
+    /// Limits the token to these prefixes from now on.
     fn narrow(&self, prefixes: &[&str]) {
         let (mut line, other): (Value, Value) = (
             serde_json::from_str(&self.token.line).unwrap(),
@@ -52,7 +52,7 @@ impl Tenant {
     }
 }
 
-/// An error without where in the text it was found: there is more text in a batch.
+/// An error without its position in the text, which differs in a batch.
 fn said(answer: &Value) -> Value {
     let mut said = answer.clone();
     for field in ["error", "detail"] {
@@ -63,7 +63,7 @@ fn said(answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_of_a_batch_is_answered_to_that_one_as_it_would_be_alone() {
+async fn a_bad_batch_item_gets_the_answer_it_would_get_alone() {
     let t = Tenant::new(&["mine/"]).await;
     let take = json!({"owner_id": "me", "ttl_ms": 60_000}).to_string();
     let id = t.post("/v1/locks/mine%2Fa/acquire", &take).await.body["lease_id"].clone();
@@ -102,7 +102,7 @@ async fn what_is_wrong_with_one_of_a_batch_is_answered_to_that_one_as_it_would_b
             assert_eq!(said(result), said(&alone.body));
         }
     }
-    // What alone could not even be said.
+    // Elements that could not even be a request on their own.
     let odd = r#"{"leases":[["mine/a"],{"lock_name":""},{"lease_id":"x"},7]}"#;
     let answer = t.post("/v1/renew", odd).await;
     let results = answer.body["results"].as_array().unwrap();
@@ -111,7 +111,7 @@ async fn what_is_wrong_with_one_of_a_batch_is_answered_to_that_one_as_it_would_b
 }
 
 #[tokio::test]
-async fn a_batch_of_none_or_of_too_many_is_refused_whole_and_one_without_a_good_item_asks_nobody() {
+async fn bad_sized_batches_are_refused_and_bad_items_reach_no_store() {
     let (server, store) = crate::support::faulty().await;
     let item = json!({"lock_name": "a", "lease_id": "AAAAAAAAAAAAAAAAAAAAAA", "extend_by_ms": 1});
     let many: Vec<_> = (0..513).map(|_| &item).collect();
@@ -124,9 +124,9 @@ async fn a_batch_of_none_or_of_too_many_is_refused_whole_and_one_without_a_good_
     assert_eq!(server.post("/v1/renew", &json!({"leases": many[1..]}).to_string()).await.status, 200);
 }
 
-/// A server whose token lost one of its two prefixes, or that allows shorter leases than it did.
+/// The server's token has lost one of its two prefixes, or the server now allows only shorter leases.
 #[tokio::test]
-async fn a_rust_client_keeps_the_leases_that_may_be_renewed_when_others_of_the_batch_may_not() {
+async fn a_rust_client_keeps_the_leases_its_token_may_renew() {
     let t = Tenant::new(&["red/", "blue/"]).await;
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), &t.token.secret).unwrap();
@@ -164,7 +164,7 @@ async fn a_rust_client_keeps_the_leases_that_may_be_renewed_when_others_of_the_b
 }
 
 #[tokio::test]
-async fn each_of_a_batch_has_its_line_its_time_and_its_place_in_the_history() {
+async fn each_batch_item_has_its_log_line_timing_and_history() {
     let mut settings = Settings::default();
     let lines = Lines::of(&mut settings, LogForm::Json);
     let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
@@ -211,7 +211,7 @@ async fn each_of_a_batch_has_its_line_its_time_and_its_place_in_the_history() {
         (&json!("renewal_refused"), &json!("me"), &lost["fencing_token"])
     );
     assert_eq!(server.get("/v1/locks/held/history").await.body["events"].as_array().unwrap().len(), 1);
-    // A batch that is refused whole is one operation.
+    // A batch that is rejected as a whole counts as one operation.
     server.post("/v1/renew", "{}").await;
     assert_eq!(lines.json().len(), before + 5);
 }

@@ -1,4 +1,4 @@
-//! Ending, and the end of a wait, when the store says nothing any more.
+//! Shutdown, and the end of a wait, when the store does not answer any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::support::{Answer, Server, asked, faulty, request};
 
-/// The five seconds that are promised, and two for a machine that is busy with something else. A wait that is not told
-/// of the end would put up with a silent store for ten.
+/// The promised five seconds, and two for a busy machine. A wait that missed the shutdown would put up with a silent
+/// store for ten.
 const END: Duration = Duration::from_secs(7);
 
 fn acquire(body: &Value) -> Vec<u8> {
     request("POST", "/v1/locks/a/acquire", &[("content-type", "application/json")], &body.to_string())
 }
 
-/// However long it has said nothing when the server is told to end: waiting for a wake-up, or for an answer to a call.
+/// However long the store has been silent when the shutdown begins: the server waits for a wake-up, or for an answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_ends_before_a_store_that_is_silent_answers_everybody_who_waits() {
+async fn stopping_with_a_silent_store_answers_every_waiter() {
     let ends = async |silent: u64| {
         let redis = testkit::redis::Server::start();
         let mut server = Server::on(Locks::connect(&redis.url()).await.unwrap(), Settings::default()).await;
@@ -59,9 +59,9 @@ async fn a_server_that_ends_before_a_store_that_is_silent_answers_everybody_who_
     tokio::join!(ends(0), ends(1), ends(4));
 }
 
-/// Two with one id: the second waits for the first, and both for the store.
+/// Two requests with one id: the second waits for the first, and both wait for the store.
 #[tokio::test]
-async fn those_behind_another_with_their_id_are_answered_too_when_the_server_ends() {
+async fn stopping_also_answers_requests_queued_behind_their_own_id() {
     let (mut server, store) = faulty().await;
     store.always(Verb::TryAcquire, Act::Never);
     let body =
@@ -77,18 +77,18 @@ async fn those_behind_another_with_their_id_are_answered_too_when_the_server_end
         let mut bytes = Vec::new();
         let _ = in_time("all are answered", stream.read_to_end(&mut bytes)).await;
         let status = Answer::parse(&bytes).status;
-        // The older of the two is told that the newer took over, if that comes first.
+        // The older request may first get the answer that the newer one took over.
         assert!(matches!(status, 503 | 410), "{status} after {:?}", began.elapsed());
         assert!(began.elapsed() < END, "it took {:?}", began.elapsed());
     }
 }
 
-/// The places of those who were answered are given up before the server is gone, if the store lets it.
+/// The places of waiters that were answered are given up before the server is gone, if the store answers.
 #[tokio::test]
-async fn what_was_waited_for_is_given_back_before_the_server_has_ended() {
+async fn what_waiters_got_is_given_back_before_the_server_stops() {
     let (mut server, store) = faulty().await;
     server.acquire("a").await;
-    // Longer than an answer waits for it.
+    // Longer than an answer waits for the give-back.
     store.always(Verb::Release, Act::SlowBefore(Duration::from_millis(500)));
     let mut waiting = Vec::new();
     for number in 0..5 {
@@ -103,9 +103,9 @@ async fn what_was_waited_for_is_given_back_before_the_server_has_ended() {
     assert!(released.iter().all(|call| call.answer.is_some()), "it did not wait for them: {released:?}");
 }
 
-/// Nothing that gives back outlives the server.
+/// No give-back outlives the server.
 #[tokio::test]
-async fn a_store_that_stays_silent_is_not_asked_any_more_when_the_server_has_ended() {
+async fn a_stopped_server_sends_a_silent_store_nothing_more() {
     let (mut server, store) = faulty().await;
     server.acquire("a").await;
     store.always(Verb::Release, Act::Never);
@@ -114,14 +114,14 @@ async fn a_store_that_stays_silent_is_not_asked_any_more_when_the_server_has_end
     server.stop();
     server.ended().await;
     let (calls, app) = (store.log().len(), &server.app);
-    // Whatever asks the store has a part in the app; a moment for tasks to see that they are to end.
+    // Everything that calls the store holds a reference to the app. Allow tasks a moment to notice the shutdown.
     until_async("nothing of the server is left", async || Arc::strong_count(app) == 1).await;
     assert_eq!((store.log().len(), store.under_way()), (calls, 0), "{:?}", store.log());
     assert_eq!(store.count(Verb::Release), 1);
 }
 
 #[tokio::test]
-async fn the_end_of_a_wait_is_told_in_time_by_a_store_that_takes_nothing_back() {
+async fn a_wait_ends_in_time_even_if_the_store_fails_releases() {
     let (server, store) = faulty().await;
     server.acquire("a").await;
     store.always(Verb::Release, Act::Never);
@@ -129,20 +129,21 @@ async fn the_end_of_a_wait_is_told_in_time_by_a_store_that_takes_nothing_back() 
     let body = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 500});
     let answer = server.verb("a", "acquire", body).await;
     assert_eq!(answer.body["reason"], "WAIT_TIMEOUT", "{answer:?}");
-    // It waits a quarter of a second for that, and a busy machine may take a while; a call to the store takes five.
+    // It waits a quarter of a second for the give-back, and a busy machine may take longer; a call to the store takes
+    // five seconds.
     assert!(began.elapsed() < Duration::from_secs(5), "it took {:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn the_end_of_a_wait_is_told_within_two_seconds_by_a_store_that_fell_silent() {
+async fn a_wait_ends_within_two_seconds_if_the_store_falls_silent() {
     let (server, store) = faulty().await;
     server.acquire("a").await;
     store.plan(Verb::TryAcquire, [Act::Pass, Act::Never]);
     let began = Instant::now();
     let body = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 500});
     let answer = server.verb("a", "acquire", body).await;
-    // Nobody has said that it is still held.
+    // No store answer says that the lock is still held.
     answer.is_problem(503, "NETWORK_TIMEOUT");
-    // Two and a half, and as much again for a busy machine; without that bound it would take five and a half.
+    // Two and a half seconds, doubled for a busy machine; without the limit it would take five and a half.
     assert!(began.elapsed() < Duration::from_secs(5), "it took {:?}", began.elapsed());
 }

@@ -1,4 +1,4 @@
-//! The metrics, row by row: that each really counts.
+//! The metrics, one by one: that each really counts.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use testkit::until::{in_time, until_async};
 use crate::support::{Server, faulty};
 
 impl Server {
-    /// A figure of `/metrics`, by its name and labels.
+    /// The value of a metric, by its name and labels.
     pub(crate) async fn figure(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name} is not in\n{text}"))
     }
 
-    /// Waits until a figure has this value.
+    /// Waits until a metric has this value.
     pub(crate) async fn figure_becomes(&self, name: &str, value: f64) {
         until_async(&format!("{name} is {value}"), async || self.figure(name).await == value).await;
     }
 
-    /// How often a verb ended in which way.
+    /// Checks how often a verb ended in each result.
     async fn counts(&self, verb: &str, results: [(&str, f64); 3]) {
         for (result, count) in results {
             let name = format!("lock_{verb}_total{{result=\"{result}\"}}");
@@ -40,8 +40,8 @@ impl Server {
         answer.body["lease_id"].clone()
     }
 
-    /// Takes a lock, and then shortens its lease. Asked for so short a time, a quorum on a busy machine might not grant
-    /// it: what it grants has nine tenths of its time left when it arrives.
+    /// Takes a lock, then shortens its lease. Asked for so short a ttl, a quorum on a busy machine might not grant it:
+    /// a grant must have nine tenths of its time left on arrival.
     async fn take_for_only(&self, name: &str, ttl_ms: u64) -> Value {
         let id = self.take(name, 60_000).await;
         until_async("the lease is short", async || {
@@ -58,7 +58,7 @@ impl Server {
         id
     }
 
-    /// One that has ended already.
+    /// Takes a lock whose lease has already expired.
     async fn take_expired(&self, name: &str) -> Value {
         let id = self.take_for_only(name, 100).await;
         self.until(name, |lock| lock["held"] == false).await;
@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// Stores that tell of what has expired.
+/// Stores that report what has expired.
 struct Stores {
     directory: TempDir,
     redis: Vec<testkit::redis::Server>,
@@ -83,7 +83,7 @@ impl Stores {
         Stores { directory: tempfile::tempdir().unwrap(), redis, postgres }
     }
 
-    /// A server on each of them, which sweeps when it starts and then only when told.
+    /// A server on each store, which sweeps at its start and then only on request.
     async fn swept_once(&self) -> [(&'static str, Server); 5] {
         let sqlite = format!("sqlite:{}", self.directory.path().join("locks.db").display());
         let nodes = quorum(self.redis[1..].iter().map(testkit::redis::Server::url));
@@ -97,7 +97,7 @@ impl Stores {
     }
 }
 
-/// A server that sweeps when it starts and then only when told.
+/// A server that sweeps at its start and then only on request.
 async fn swept_once(url: &str) -> Server {
     let mut settings = Settings::default();
     settings.sweep_every = Duration::from_secs(3600);
@@ -110,7 +110,6 @@ fn quorum(urls: impl Iterator<Item = String>) -> String {
     format!("quorum:{}", urls.collect::<Vec<_>>().join(","))
 }
 
-/// U03.
 #[tokio::test]
 async fn acquires_are_counted_by_result() {
     let (server, store) = faulty().await;
@@ -123,7 +122,6 @@ async fn acquires_are_counted_by_result() {
     server.counts("acquire", [("success", 2.0), ("fail", 2.0), ("busy", 1.0)]).await;
 }
 
-/// U04.
 #[tokio::test]
 async fn renewals_are_counted_by_result_also_those_of_a_batch() {
     let (server, store) = faulty().await;
@@ -139,7 +137,6 @@ async fn renewals_are_counted_by_result_also_those_of_a_batch() {
     server.counts("renew", [("success", 3.0), ("fail", 2.0), ("busy", 1.0)]).await;
 }
 
-/// U05.
 #[tokio::test]
 async fn releases_are_counted_by_result() {
     let (server, store) = faulty().await;
@@ -152,7 +149,7 @@ async fn releases_are_counted_by_result() {
     server.counts("release", [("success", 1.0), ("fail", 1.0), ("busy", 1.0)]).await;
 }
 
-/// U06, and the store's part of it.
+/// Also the store's part of that time.
 #[tokio::test]
 async fn the_time_of_each_operation_is_observed_once() {
     let (server, store) = faulty().await;
@@ -166,7 +163,7 @@ async fn the_time_of_each_operation_is_observed_once() {
         assert_eq!(server.figure(&count_of("op")).await, count, "{op}");
         assert_eq!(server.figure(&count_of("store")).await, count, "{op}");
     }
-    // The slow one is among those above 16 ms, and no bound is missing from 1 to 2048.
+    // The slow call is in the buckets above 16 ms, and no bucket from 1 to 2048 is missing.
     let bucket = |bound: u32| format!("lock_op_latency_ms_bucket{{le=\"{bound}.0\",op=\"acquire\"}}");
     assert!(server.figure(&bucket(16)).await <= 1.0);
     for power in 0..12 {
@@ -175,7 +172,6 @@ async fn the_time_of_each_operation_is_observed_once() {
     assert!(server.figure("lock_op_latency_ms_sum{op=\"acquire\"}").await >= 20.0);
 }
 
-/// U07.
 #[tokio::test]
 async fn a_busy_store_is_counted_for_each_verb() {
     let (server, store) = faulty().await;
@@ -185,14 +181,14 @@ async fn a_busy_store_is_counted_for_each_verb() {
     }
     server.verb("a", "renew", json!({"lease_id": id, "extend_by_ms": 60_000})).await;
     server.verb("a", "release", json!({"lease_id": id})).await;
-    // Last, because an id that the server made is given back after a fault, in a release of its own.
+    // Last, because an id that the server made is given back after a fault, by a separate release.
     server.acquire("b").await;
     for op in ["acquire", "renew", "release"] {
         assert_eq!(server.figure(&format!("lock_db_busy_total{{op=\"{op}\"}}")).await, 1.0, "{op}");
     }
 }
 
-/// Nobody is told of these: the wait goes on. They are found busy all the same.
+/// The client does not see these errors, because the wait goes on. They are counted all the same.
 #[tokio::test]
 async fn a_busy_store_is_counted_also_where_a_wait_tries_again() {
     let (server, store) = faulty().await;
@@ -201,7 +197,7 @@ async fn a_busy_store_is_counted_also_where_a_wait_tries_again() {
     assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
     assert_eq!(server.figure("lock_db_busy_total{op=\"acquire\"}").await, 2.0);
     server.counts("acquire", [("success", 1.0), ("fail", 0.0), ("busy", 0.0)]).await;
-    // The last one of a wait is told, and counted once.
+    // The client sees the last error of a wait, which is counted once.
     store.always(Verb::TryAcquire, Act::Fail(ErrorKind::Overloaded));
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 10});
     assert_eq!(server.verb("b", "acquire", waits).await.body["reason"], "BUSY_RETRY");
@@ -209,9 +205,8 @@ async fn a_busy_store_is_counted_also_where_a_wait_tries_again() {
     assert_eq!(server.figure("lock_db_busy_total{op=\"acquire\"}").await, tried as f64);
 }
 
-/// U08.
 #[tokio::test]
-async fn held_locks_are_those_whose_ttl_has_not_passed() {
+async fn held_locks_count_only_until_their_ttl_has_passed() {
     let server = Server::start().await;
     let id = server.take("a", 60_000).await;
     server.take("b", 60_000).await;
@@ -221,14 +216,14 @@ async fn held_locks_are_those_whose_ttl_has_not_passed() {
     server.figure_becomes("locks_held", 1.0).await;
 }
 
-/// U09, on every store that tells: also what a later call found before a sweep did.
+/// On every store that reports expiry: also a lease that a later call found before a sweep did.
 #[tokio::test]
 async fn every_lease_that_expired_is_counted_once() {
     let stores = Stores::start();
     for (store, server) in stores.swept_once().await {
         let old = server.take_expired("replaced").await;
         server.take("replaced", 60_000).await;
-        // Found by its own renewal, by its own release, by a revocation; and by the sweep.
+        // Found by its own renewal, its own release, a revocation, or the sweep.
         for (name, verb) in
             [("renewed", "renew"), ("released", "release"), ("revoked", "revoke"), ("swept", "")]
         {
@@ -240,7 +235,7 @@ async fn every_lease_that_expired_is_counted_once() {
                 _ => {}
             }
         }
-        // Those that ended in another way are not among them.
+        // Leases that ended in another way are not counted.
         let id = server.take("ended", 60_000).await;
         server.verb("ended", "release", json!({"lease_id": id})).await;
         server.take("freed", 60_000).await;
@@ -252,7 +247,7 @@ async fn every_lease_that_expired_is_counted_once() {
     }
 }
 
-/// One who waits takes over from a holder that died: nobody sweeps in between.
+/// A waiter takes over from a holder that died, without a sweep in between.
 #[tokio::test]
 async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     let stores = Stores::start();
@@ -264,22 +259,23 @@ async fn a_holder_whose_time_ended_while_others_waited_is_counted() {
     }
 }
 
-/// The last node has each lease a little later than the others, so it drops it in a later sweep; then one is dead.
+/// The last node gets each lease a little later than the others, so it drops it in a later sweep; then one node is
+/// dead.
 #[tokio::test]
-async fn a_lease_that_the_nodes_of_a_quorum_drop_one_after_the_other_is_counted_once() {
+async fn a_lease_that_quorum_nodes_drop_in_turn_counts_once() {
     let mut redis = testkit::redis::servers(3);
     let far = Proxy::before(([127, 0, 0, 1], redis[2].port()).into()).unwrap();
     let urls = [redis[0].url(), redis[1].url(), format!("redis://{}", far.address())];
     let server = swept_once(&quorum(urls.into_iter())).await;
     far.delay(Direction::ToServer, Duration::from_millis(60));
-    // One lease after the other ends while one sweep follows the other.
+    // Leases end one after the other while sweeps run.
     let counted = async |names: std::ops::Range<u64>| {
         let (count, mut found) = (names.end - names.start, 0);
         let leases = async {
             for name in names {
                 let (name, body) = (format!("l{name}"), json!({"owner_id": "me", "ttl_ms": 3000}));
-                // On a busy machine too little of its time may be left when it arrives. Then it is given back, and that
-                // must have reached every node before the next attempt.
+                // On a busy machine too little of its ttl may be left on arrival. Then the lease is given back, and
+                // the give-back must have reached every node before the next attempt.
                 while server.verb(&name, "acquire", body.clone()).await.status != 200 {
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
@@ -294,7 +290,7 @@ async fn a_lease_that_the_nodes_of_a_quorum_drop_one_after_the_other_is_counted_
             found >= count
         });
         tokio::join!(in_time("all are granted", leases), sweeps);
-        // The last node tells of them later, and a quorum remembers for twenty sweeps what only one node has found.
+        // The last node reports them later, and a quorum remembers for twenty sweeps what only one node has found.
         for _ in 0..25 {
             found += sweep().await;
         }
@@ -309,7 +305,7 @@ async fn a_lease_that_the_nodes_of_a_quorum_drop_one_after_the_other_is_counted_
 #[tokio::test]
 async fn no_name_owner_or_lease_id_is_a_label() {
     let (server, store) = faulty().await;
-    // Whatever becomes of a lock: held, released, expired, revoked, refused, and a store that fails.
+    // Every fate of a lock: held, released, expired, revoked, refused, and a store that fails.
     for name in ["name-one", "name-two", "name-three"] {
         let id = server.take(name, 60_000).await;
         let renew = json!({"lease_id": id, "extend_by_ms": 60_000});
@@ -373,7 +369,7 @@ async fn how_long_leases_were_held_is_measured_from_grant_to_release() {
     let (id, began) = (server.take("a", 60_000).await, Instant::now());
     tokio::time::sleep(Duration::from_millis(30)).await;
     let least = began.elapsed().as_secs_f64();
-    // What is refused, and what this server did not grant, has no time.
+    // A refused operation, and a lease that this server did not grant, add no hold time.
     for (name, id) in [("b", &id), ("a", &json!("AAAAAAAAAAAAAAAAAAAAAA"))] {
         assert_eq!(server.verb(name, "release", json!({"lease_id": id})).await.body["released"], false);
     }
@@ -394,10 +390,10 @@ async fn requests_that_the_gate_refuses_are_counted() {
     let page = [("origin", "http://evil.example")];
     server.send("POST", "/v1/sweep", &page, "").await.is_problem(403, "AUTH_FAILED");
     assert_eq!(server.figure(refused).await, 2.0);
-    // What is refused by its route is counted there.
+    // A request refused by its route is counted there.
     server.verb("a", "acquire", json!({})).await.is_problem(400, "INVALID_ARGUMENT");
     assert_eq!(server.figure(refused).await, 2.0);
-    // For its token, and for being one too many.
+    // Refused for its token, and for exceeding a limit.
     let tokens = tempfile::NamedTempFile::new().unwrap();
     let limits = Limits { requests_per_second: Some(1), ..Limits::default() };
     let slow = NewToken::create("slow", Vec::new(), limits).unwrap();
@@ -417,7 +413,7 @@ async fn requests_that_the_gate_refuses_are_counted() {
 }
 
 #[tokio::test]
-async fn places_in_queues_are_those_that_are_kept() {
+async fn queue_places_count_only_while_they_are_kept() {
     let server = Server::start().await;
     server.take("a", 60_000).await;
     let place = |id: &str| json!({"owner_id": "w", "ttl_ms": 1000, "lease_id": id, "queue": 600_000});
@@ -429,7 +425,8 @@ async fn places_in_queues_are_those_that_are_kept() {
     server.figure_becomes("lock_queued", 1.0).await;
 }
 
-/// What the board in `docs/deploy/` draws is there; and what every server says of the whole store is not added up.
+/// Every metric drawn by the board in `docs/deploy/` exists, and figures that each server reports for the whole store
+/// are not added up.
 #[tokio::test]
 async fn every_figure_of_the_grafana_board_is_one_of_ours() {
     let board: Value = serde_json::from_str(include_str!("../../../../docs/deploy/grafana.json")).unwrap();

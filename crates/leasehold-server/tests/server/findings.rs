@@ -1,4 +1,4 @@
-//! How the store is set up: who is told, and what.
+//! Findings about the store's setup: which tokens may see them, and what they contain.
 
 use leasehold::Locks;
 use leasehold_server::{Examiner, Limits, NewToken, Scope, Settings, Tokens, Verb};
@@ -6,7 +6,7 @@ use leasehold_server::{Examiner, Limits, NewToken, Scope, Settings, Tokens, Verb
 use crate::support::Server;
 
 #[tokio::test]
-async fn a_server_says_how_its_store_is_set_up_to_those_alone_who_may_read_every_name() {
+async fn store_findings_need_the_right_to_read_every_name() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("locks.db").display());
     let token = |prefix: &str, allow: &[Verb]| {
@@ -37,13 +37,13 @@ async fn a_server_says_how_its_store_is_set_up_to_those_alone_who_may_read_every
             && finding["what"].as_str().unwrap().contains("on disk before they are given")
     };
     assert!(findings.iter().any(on_disk), "{}", told.body);
-    // One look serves those who ask at the same time.
+    // One examination serves simultaneous requests.
     let (one, other) = tokio::join!(ask(0), ask(0));
     assert_eq!((one.status, &one.body), (200, &other.body));
 }
 
 #[tokio::test]
-async fn a_server_that_was_not_told_the_url_of_its_store_says_so() {
+async fn a_server_without_its_stores_url_says_so() {
     let server = Server::start().await;
     server.get("/v1/findings").await.is_problem(404, "NOT_KNOWN");
 }

@@ -1,4 +1,4 @@
-//! Who gets in, and how far.
+//! Which requests are admitted, and what they may do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn a_web_page_cannot_drive_a_loopback_server() {
     for origin in ["http://evil.example", "null", "http://localhost:1", "https://evil"] {
         post(vec![("host", "localhost"), ("origin", origin), json]).await.is_problem(403, "AUTH_FAILED");
     }
-    // What a form can send without asking first.
+    // What a form can send without a preflight request.
     post(vec![("content-type", "text/plain")]).await.is_problem(400, "INVALID_ARGUMENT");
     assert_eq!(server.get("/v1/locks/a").await.body["version"], 0);
     for host in ["localhost", "LOCALHOST:7420", "127.0.0.1:7420", "[::1]:7420"] {
@@ -73,20 +73,20 @@ impl Tenants {
         Tenants { server, secrets: made.map(|token| token.secret).into(), lines: lines.into(), file }
     }
 
-    /// On a store whose calls can be seen, slowed down and made to fail.
+    /// On a store whose calls can be observed, delayed and made to fail.
     pub(crate) async fn on_faulty(limits: Limits) -> (Self, Faulty) {
         let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
         (Tenants::on(locks(&store), limits).await, store)
     }
 
-    /// Looks at a lock until it is so.
+    /// Looks at a lock until the condition holds.
     pub(crate) async fn until(&self, who: usize, name: &str, is_so: impl Fn(&Value) -> bool) {
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
         let look = async || is_so(&self.call(who, "GET", &path, "").await.body);
         until_async(&format!("{name:?} is as the test expects"), look).await;
     }
 
-    /// The file has these lines from now on, and is read again.
+    /// Replaces the lines of the token file and reloads it.
     pub(crate) fn reload(&self, lines: &[&str]) {
         std::fs::write(self.file.path(), lines.join("\n")).unwrap();
         self.server.app.reload_tokens().unwrap();
@@ -112,7 +112,7 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
     t.server.send("GET", "/v1/locks", &wrong, "").await.is_problem(401, "AUTH_FAILED");
     let lease = t.acquire(0, "blue/a").await;
     assert_eq!(lease.status, 200);
-    // Held or free, there or not: out of scope is the same 403.
+    // Held or free, existing or not: out of scope is always the same 403.
     for name in ["blue/a", "blue/free", "blu", ""] {
         assert!(matches!(t.acquire(1, name).await.status, 403 | 400), "{name:?}");
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
@@ -121,7 +121,7 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
             t.call(1, "GET", &format!("{path}/history"), "").await.is_problem(403, "AUTH_FAILED");
         }
     }
-    // To the last letter: held by another, never used, and not a name of anybody's.
+    // Identical to the last letter: held by another tenant, never used, and outside every scope.
     let seen = async |name: &str| {
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
         (t.call(1, "GET", &path, "").await.text, t.call(1, "GET", &format!("{path}/history"), "").await.text)
@@ -136,7 +136,7 @@ async fn a_token_reaches_its_own_names_and_sees_no_others() {
     let id = json!({"lease_id": lease.body["lease_id"]}).to_string();
     assert_eq!(t.call(1, "POST", "/v1/leases/lookup", &id).await.body["found"], false);
     assert_eq!(t.call(0, "POST", "/v1/leases/lookup", &id).await.body["found"], true);
-    // Verbs: who reads and administers does not acquire, and the other way round.
+    // Verbs: a token that reads and administers may not acquire, and the reverse.
     t.acquire(2, "red/b").await.is_problem(403, "AUTH_FAILED");
     t.call(0, "POST", "/v1/locks/blue%2Fa/revoke", "{}").await.is_problem(403, "AUTH_FAILED");
     assert_eq!(t.call(2, "POST", "/v1/locks/blue%2Fa/revoke", r#"{"now":true}"#).await.status, 200);
@@ -154,7 +154,7 @@ async fn a_scope_is_not_left_by_another_way_to_write_a_name() {
         t.call(2, "GET", "/v1/locks?prefix=cafe%CC%81", "").await.body["locks"][0]["lock_name"],
         "café"
     );
-    // It begins with the letters of the scope, and with an accent after them it is another letter.
+    // It starts with the letters of the scope, but the accent that follows makes the last one another letter.
     for path in ["/v1/locks?prefix=cafe%CC%81", "/v1/locks/cafe%CC%81", "/v1/locks?prefix=caf%C3%A9"] {
         t.call(3, "GET", path, "").await.is_problem(403, "AUTH_FAILED");
     }
@@ -163,7 +163,7 @@ async fn a_scope_is_not_left_by_another_way_to_write_a_name() {
 }
 
 #[tokio::test]
-async fn the_owner_of_a_lease_who_may_not_look_at_locks_finds_the_lease() {
+async fn a_token_without_read_rights_still_finds_its_own_lease() {
     let t = Tenants::new(Limits::default()).await;
     let lease = t.acquire(4, "café").await.body;
     let id = json!({"lease_id": lease["lease_id"]}).to_string();
@@ -172,7 +172,7 @@ async fn the_owner_of_a_lease_who_may_not_look_at_locks_finds_the_lease() {
         (&found["found"], &found["state"], &found["lock"]),
         (&json!(true), &json!("held"), &json!(null))
     );
-    // Others do not, even with the id.
+    // Other tenants may not, even with the id.
     for who in [0, 3] {
         assert_eq!(t.call(who, "POST", "/v1/leases/lookup", &id).await.body["found"], false, "{who}");
     }
@@ -180,7 +180,7 @@ async fn the_owner_of_a_lease_who_may_not_look_at_locks_finds_the_lease() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_struck_out_is_refused_after_the_file_is_read_again() {
+async fn a_removed_token_is_refused_after_a_reload() {
     let t = Tenants::new(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
     t.reload(&["# nobody"]);
@@ -214,7 +214,7 @@ async fn too_many_requests_a_second_are_429() {
     let limits = Limits { requests_per_second: Some(5), ..Limits::default() };
     let t = Arc::new(Tenants::new(limits).await);
     let mut all = JoinSet::new();
-    // All at once: one after the other, a slow machine would not send too many a second.
+    // All at once: one by one, a slow machine would stay below the rate limit.
     for _ in 0..100 {
         let t = Arc::clone(&t);
         all.spawn(async move { t.call(0, "GET", "/v1/locks/blue%2Fa", "").await.status });
@@ -249,7 +249,7 @@ async fn slow_connections_do_not_disturb_and_are_closed() {
     }
 }
 
-/// One connection for all: a request that is answered after longer than the client may be silent, another, and silence.
+/// All on one connection: a request answered after longer than a client may be silent, another request, then silence.
 #[tokio::test]
 async fn a_long_wait_is_no_silence_and_after_it_silence_is_noticed() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,4 +1,4 @@
-//! Any JSON: what is well formed goes through unchanged, what is not is refused, and nothing is ever a 500.
+//! Any JSON: well-formed requests go through unchanged, others are refused, and nothing is ever a 500.
 
 use leasehold::wire;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::support::Server;
 
-/// Numbers, above all those at the edges.
+/// Numbers, mostly at the limits.
 fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
         prop::sample::select(vec![
@@ -51,7 +51,7 @@ fn flag() -> impl Strategy<Value = Value> {
     any::<bool>().prop_map(Value::from)
 }
 
-/// Whatever JSON there is.
+/// Any JSON value.
 fn anything() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -80,7 +80,7 @@ fn may(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Fie
     (name, false, value.boxed())
 }
 
-/// Bodies with these fields; those that may be missing sometimes are.
+/// Bodies with these fields; optional ones are sometimes missing.
 fn object(fields: Vec<Field>) -> BoxedStrategy<Value> {
     fields.into_iter().fold(Just(json!({})).boxed(), |so_far, (name, always, value)| {
         let value = if always { value.prop_map(Some).boxed() } else { prop::option::of(value).boxed() };
@@ -177,7 +177,7 @@ fn problem_fields() -> Vec<Field> {
         must("error", text()),
         must("code", text()),
         must("retryable", flag()),
-        // Older servers do not say these of every error.
+        // Older servers leave these out of some errors.
         may("type", text()),
         may("title", text()),
         may("status", status),
@@ -262,7 +262,7 @@ fn parse<T: DeserializeOwned>(body: &Value) -> serde_json::Result<T> {
     serde_json::from_str(&body.to_string())
 }
 
-/// Read and written again it says the same: fields with their default may be left out, nothing else.
+/// Parsing and writing again gives the same value; only fields with their default may be left out.
 fn round_trips<T: Serialize + DeserializeOwned>(bodies: &BoxedStrategy<Value>, strict: bool) {
     check(200, bodies, |body| {
         let read: T = parse(&body).unwrap_or_else(|error| panic!("{body}: {error}"));
@@ -274,7 +274,7 @@ fn round_trips<T: Serialize + DeserializeOwned>(bodies: &BoxedStrategy<Value>, s
         }
         let again = serde_json::to_value(parse::<T>(&written).unwrap()).unwrap();
         assert_eq!(again, written);
-        // A field that nobody knows: refused in requests, because it may be a misspelt option; ignored in answers,
+        // An unknown field is refused in a request, because it may be a misspelt option, and ignored in an answer,
         // because a newer server may say more.
         let mut more = body.clone();
         more["no_such_field"] = json!(1);
@@ -283,7 +283,7 @@ fn round_trips<T: Serialize + DeserializeOwned>(bodies: &BoxedStrategy<Value>, s
 }
 
 #[test]
-fn every_request_goes_through_json_unchanged_and_refuses_fields_it_does_not_know() {
+fn requests_round_trip_through_json_and_refuse_unknown_fields() {
     round_trips::<wire::Acquire>(&acquire(), true);
     round_trips::<wire::Renew>(&renew(true), true);
     round_trips::<wire::RenewMany>(
@@ -302,7 +302,7 @@ fn full_renewal() -> BoxedStrategy<Value> {
 }
 
 #[test]
-fn every_answer_goes_through_json_unchanged_and_may_say_more_one_day() {
+fn answers_round_trip_through_json_and_allow_new_fields() {
     round_trips::<wire::Acquired>(&acquired(), false);
     round_trips::<wire::Busy>(&busy(), false);
     round_trips::<wire::Renewed>(&renewed(), false);
@@ -340,7 +340,7 @@ fn every_answer_goes_through_json_unchanged_and_may_say_more_one_day() {
     round_trips::<wire::Revoked>(&object(revoked), false);
 }
 
-/// The routes, and bodies that are nearly right for them.
+/// The routes, with bodies that are nearly right for them.
 fn routes() -> Vec<(&'static str, BoxedStrategy<Value>)> {
     vec![
         ("/v1/locks/a/acquire", acquire()),
@@ -353,12 +353,12 @@ fn routes() -> Vec<(&'static str, BoxedStrategy<Value>)> {
     ]
 }
 
-/// One field of it replaced by whatever, or something added.
+/// A body with one field replaced by any value, or a field added.
 fn bent(body: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     (body, any::<prop::sample::Index>(), anything(), any::<String>())
         .prop_map(|(mut body, which, other, name)| {
             let fields: &mut Map<String, Value> = body.as_object_mut().unwrap();
-            // With another `wait_ms` it would really wait.
+            // With another `wait_ms` the request would really wait.
             let known: Vec<String> = fields.keys().filter(|name| *name != "wait_ms").cloned().collect();
             let name = if known.is_empty() { name } else { known[which.index(known.len())].clone() };
             fields.insert(name, other);
@@ -385,6 +385,6 @@ fn no_json_is_ever_a_500_and_every_answer_is_json() {
         unknown["no_such_field"] = json!(1);
         runtime.block_on(server.post(path, &unknown.to_string())).is_problem(400, "INVALID_ARGUMENT");
     }
-    // It is as well as before.
+    // The server still works.
     assert_eq!(runtime.block_on(server.acquire("after")).status, 200);
 }

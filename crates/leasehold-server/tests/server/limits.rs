@@ -1,4 +1,4 @@
-//! How much a token may use, whatever is sent at once, repeated, refused or broken off.
+//! Token limits hold whatever is sent at once, repeated, refused or broken off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Tenants {
         self.call(BLUE, "POST", &path(name, verb), &body.to_string()).await
     }
 
-    /// Tries until there is room.
+    /// Retries until there is room.
     async fn has_room_in_the_end(&self, body: impl Fn() -> Value) {
         until_async("there is room again", async || {
             let answer = self.blue("free", "acquire", body()).await;
@@ -62,10 +62,10 @@ impl Tenants {
 }
 
 #[tokio::test]
-async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
+async fn concurrent_acquires_never_exceed_the_tokens_lease_limit() {
     for body in [once(), json!({"owner_id": "me", "ttl_ms": 600_000, "wait_ms": 20_000})] {
         let (t, store) = Tenants::on_faulty(leases(3)).await;
-        // All are under way before the first is answered.
+        // All requests are running before the first is answered.
         store.always(Verb::TryAcquire, Act::Held);
         let t = Arc::new(t);
         let mut all = JoinSet::new();
@@ -81,7 +81,7 @@ async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
         store.let_go();
         let granted = in_time("the others are answered", all.join_all()).await;
         assert!(granted.iter().all(|answer| answer.status == 200), "{granted:?}");
-        // What is given back is there for others.
+        // What is given back makes room for others.
         store.always(Verb::TryAcquire, Act::Pass);
         let lease = &granted[0].body;
         let name = lease["lock_name"].as_str().unwrap().strip_prefix("blue/").unwrap();
@@ -92,7 +92,7 @@ async fn acquires_at_once_get_no_more_leases_than_their_token_may_have() {
 }
 
 #[tokio::test]
-async fn those_who_wait_have_their_room_already() {
+async fn waiters_have_reserved_their_room() {
     let (t, _) = Tenants::on_faulty(leases(2)).await;
     assert_eq!(t.acquire(BLUE, "blue/a").await.status, 200);
     let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
@@ -109,7 +109,7 @@ async fn one_lease_id_on_two_names_is_two_leases_and_a_repeat_is_none() {
     assert_eq!(t.blue("a", "acquire", with_id(ID)).await.status, 200);
     t.blue("b", "acquire", with_id(ID)).await.is_problem(429, "RATE_LIMITED");
     let mut repeat = with_id(ID);
-    // What it asks for now is not how long the lease lasts.
+    // The ttl of the repeat does not change how long the lease lasts.
     repeat["ttl_ms"] = json!(1);
     assert_eq!(t.blue("a", "acquire", repeat).await.status, 200);
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -141,11 +141,11 @@ async fn a_refused_renewal_frees_its_room_only_if_the_lease_is_gone() {
         assert_eq!(t.call(BLUE, "POST", "/v1/renew", &batch).await.body["results"][0]["status"], 410);
         t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
     }
-    // Revoked, it still holds the lock until its time has passed.
+    // A revoked lease still holds the lock until its time has passed.
     assert_eq!(t.call(2, "POST", &path("a", "revoke"), "{}").await.body["revoked"], 1);
     assert_eq!(t.blue("a", "renew", renew.clone()).await.status, 410);
     t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
-    // Somebody else ended it, without this server.
+    // Another client ended it without this server.
     let name = Name::within("leasehold", "blue/a").unwrap();
     backend.release(&Release::new(name, LeaseId::parse(ID).unwrap())).await.unwrap();
     t.blue("free", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
@@ -154,7 +154,7 @@ async fn a_refused_renewal_frees_its_room_only_if_the_lease_is_gone() {
 }
 
 #[tokio::test]
-async fn whatever_gets_nothing_gives_its_room_back() {
+async fn a_request_that_gets_nothing_gives_its_room_back() {
     let (t, store) = Tenants::on_faulty(leases(1)).await;
     t.blue("a", "acquire", json!({"owner_id": "me", "ttl_ms": 1})).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -168,7 +168,7 @@ async fn whatever_gets_nothing_gives_its_room_back() {
         Name::within("leasehold", "blue/held").unwrap(),
         leasehold::backend::Mode::Exclusive,
         Duration::from_secs(600),
-        "somebody",
+        "other",
     );
     backend.try_acquire(&claim).await.unwrap();
     assert_eq!(t.blue("held", "acquire", once()).await.status, 409);
@@ -177,14 +177,14 @@ async fn whatever_gets_nothing_gives_its_room_back() {
     t.blue("held", "acquire", json!({"owner_id": "w", "ttl_ms": 1, "mode": "permit", "limit": 2}))
         .await
         .is_problem(422, "MISMATCH");
-    // One that goes before its answer, and one that goes while it waits.
+    // One client disconnects before its answer, and one while it waits.
     store.plan(Verb::TryAcquire, [Act::Held]);
     let (tried, released) = (store.count(Verb::TryAcquire), store.count(Verb::Release));
     let going = t.server.raw(&bytes(&t, "a", &once())).await;
     asked(&store, Verb::TryAcquire, tried + 1).await;
     t.server.hang_up(going).await;
     store.let_go();
-    // There is room for the other when the first has given back.
+    // Once the first is given back, there is room for the other.
     answered(&store, Verb::Release, released + 1).await;
     let waits = json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000});
     let going = t.server.raw(&bytes(&t, "held", &waits)).await;
@@ -193,9 +193,10 @@ async fn whatever_gets_nothing_gives_its_room_back() {
     t.has_room_in_the_end(once).await;
 }
 
-/// A client that numbers its attempts gives up by itself. One that does not, keeps the lease: so it is counted.
+/// A client that numbers its attempts gives up by itself. One that does not number them keeps the lease, so it is
+/// counted.
 #[tokio::test]
-async fn what_a_client_keeps_that_went_before_its_answer_is_counted() {
+async fn a_lease_of_a_client_gone_before_its_answer_is_counted() {
     let (t, store) = Tenants::on_faulty(leases(1)).await;
     store.plan(Verb::TryAcquire, [Act::Held]);
     let mut numbered = with_id(ID);
@@ -224,7 +225,7 @@ async fn a_token_whose_line_was_changed_keeps_what_it_has_used() {
     t.acquire(BLUE, "blue/c").await.is_problem(429, "RATE_LIMITED");
 }
 
-/// A place that is kept without a request at it holds up others as one that waits does.
+/// A place kept without a request blocks others just as a waiter does.
 #[tokio::test]
 async fn a_place_that_is_kept_counts_as_one_that_waits() {
     let (t, _) = Tenants::on_faulty(waiters(1)).await;
@@ -241,7 +242,7 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     }
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 10});
     t.blue("a", "acquire", waits.clone()).await.is_problem(429, "RATE_LIMITED");
-    // Who comes back to it has it already; and neither is in the way of an attempt that does not queue.
+    // A client that comes back to its place has it already; and neither blocks an attempt that does not queue.
     assert_eq!(t.blue("a", "acquire", place(ID, 600_000)).await.status, 409);
     assert_eq!(t.blue("a", "acquire", once()).await.status, 409);
     // Given up.
@@ -256,7 +257,7 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     // Lapsed.
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(t.blue("a", "acquire", waits).await.body["reason"], "WAIT_TIMEOUT");
-    // The place of one that numbers its attempts and went stays as well.
+    // The place of a client that numbers its attempts and disconnected is kept as well.
     let mut numbered = place(ID, 600_000);
     (numbered["attempt"], numbered["wait_ms"]) = (json!(1), json!(50_000));
     let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
@@ -265,9 +266,9 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     t.blue("a", "acquire", place(&other(), 1)).await.is_problem(429, "RATE_LIMITED");
 }
 
-/// Nobody heard how long the lease lasts now: the client hung up, or the store did not say.
+/// No answer says how long the lease lasts now: the client disconnected, or the store was silent.
 #[tokio::test]
-async fn a_renewal_without_an_answer_makes_no_lease_last_longer_than_it_is_counted() {
+async fn a_lease_whose_renewal_was_unanswered_is_still_counted() {
     let renewed = async |hang_up: bool| {
         let (t, store) = Tenants::on_faulty(leases(1)).await;
         let mut brief = with_id(ID);

@@ -1,4 +1,4 @@
-//! The log: one line for each operation, with everything that is known of it but secrets.
+//! The log: one line for each operation, with everything known about it except secrets.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
     let headers = [("content-type", "application/json"), ("x-request-id", "r-1")];
     let lease = server.send("POST", "/v1/locks/private/acquire", &headers, &body).await.body;
     server.verb("private", "release", json!({"lease_id": lease["lease_id"]})).await;
-    // Who only looks is no operation.
+    // Looking at a lock is not an operation.
     assert_eq!(server.get("/v1/locks/private").await.status, 200);
     assert_eq!(server.send("HEAD", "/v1/locks/private", &[], "").await.status, 200);
     let (text, told) = (lines.text(), lines.json());
@@ -48,7 +48,7 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
 }
 
 #[tokio::test]
-async fn owner_and_fence_are_told_of_every_verb_whether_sent_or_known_from_the_grant() {
+async fn every_verb_logs_owner_and_fence_sent_or_from_the_grant() {
     let (server, lines) = logged(LogForm::Json, false).await;
     let lease = server.acquire("a").await.body;
     let (id, fence) = (&lease["lease_id"], &lease["fencing_token"]);
@@ -58,7 +58,7 @@ async fn owner_and_fence_are_told_of_every_verb_whether_sent_or_known_from_the_g
     for line in lines.json() {
         assert_eq!((&line["owner_hash"], &line["fence"]), (&json!(digest_name("me")), fence), "{line}");
     }
-    // A lease that another server granted, or nobody: what the client says of it.
+    // A lease that another server granted, or none did: the log shows what the client says about it.
     let other = json!({"lease_id": "AAAAAAAAAAAAAAAAAAAAAA", "owner_id": "you", "fencing_token": 7});
     let mut renew = other.clone();
     renew["extend_by_ms"] = json!(1);
@@ -74,13 +74,13 @@ async fn owner_and_fence_are_told_of_every_verb_whether_sent_or_known_from_the_g
         assert_eq!((&line["owner_hash"], &line["fence"]), (&json!(digest_name("you")), &json!(7)), "{line}");
         assert_eq!((&line["result"], &line["error"]), (&json!("fail"), &json!("not_found")), "{line}");
     }
-    // It is what was said, not what is known: the history does not show it.
+    // The history shows only what is known, not what the client said.
     let events = server.get("/v1/locks/a/history").await.body["events"].clone();
     assert_eq!((&events[0]["what"], &events[0]["owner_id"]), (&json!("renewal_refused"), &Value::Null));
 }
 
 #[tokio::test]
-async fn names_and_owners_are_told_as_they_are_where_that_is_wanted_and_lease_ids_never() {
+async fn names_and_owners_are_logged_raw_on_request_lease_ids_never() {
     let (server, lines) = logged(LogForm::Json, true).await;
     let body = json!({"owner_id": "me \"too\"", "ttl_ms": 60_000});
     let lease = server.verb("jobs/nightly", "acquire", body).await.body["lease_id"].clone();
@@ -124,7 +124,7 @@ async fn lines_for_people_are_one_line_each_whatever_is_in_them() {
 }
 
 #[tokio::test]
-async fn what_went_wrong_is_told_and_a_fault_of_the_store_is_a_warning() {
+async fn failures_are_logged_and_store_faults_are_warnings() {
     let mut settings = Settings::default();
     let lines = Lines::of(&mut settings, LogForm::Json);
     let (server, store) = faulty_with(settings).await;
@@ -140,9 +140,9 @@ async fn what_went_wrong_is_told_and_a_fault_of_the_store_is_a_warning() {
     assert_eq!(seen(&told[2]), (json!("warn"), json!("fail"), failed.body["error"].clone()));
 }
 
-/// Wherever it stands, and whatever else is around it.
+/// Wherever the secret stands in the body, and whatever surrounds it.
 #[tokio::test]
-async fn nothing_that_a_body_holds_reaches_the_log_and_no_answer_repeats_it() {
+async fn request_bodies_never_reach_the_log_or_an_answer() {
     let (server, lines) = logged(LogForm::Json, false).await;
     let secret = "yh0Cm8bDT0GgEJQmEQbM2A";
     let tricky = format!("x, expected {secret}");
@@ -169,7 +169,7 @@ async fn nothing_that_a_body_holds_reaches_the_log_and_no_answer_repeats_it() {
             "leases",
             "lock_name",
         ];
-        // As text where a number or flag belongs, inside a list, and as the name of a field.
+        // As text where a number or flag belongs, inside a list, and as a field name.
         for field in all {
             bodies.extend([json!({ field: text }), json!({ field: [text] }), json!({ field: { text: 1 } })]);
         }
@@ -228,9 +228,8 @@ async fn an_answer_says_which_field_is_wrong_and_what_belongs_there() {
     assert!(broken.body["error"].as_str().unwrap().contains("it is not JSON from line 1"), "{broken:?}");
 }
 
-/// U01.
 #[tokio::test]
-async fn a_sweep_that_found_something_or_failed_is_a_line_with_how_long_it_took() {
+async fn a_sweep_with_results_or_a_failure_is_logged_with_its_time() {
     let mut settings = Settings::default();
     let lines = Lines::of(&mut settings, LogForm::Json);
     settings.sweep_every = Duration::from_millis(10);

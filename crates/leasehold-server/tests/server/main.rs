@@ -1,4 +1,4 @@
-//! The server as its clients see it: real HTTP on a port of its own.
+//! The server as its clients see it: real HTTP on its own port.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
@@ -12,6 +12,7 @@ mod gates;
 mod json;
 mod limits;
 mod logs;
+mod messages;
 mod operations;
 mod quorum;
 mod repeats;

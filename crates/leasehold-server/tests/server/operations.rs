@@ -1,4 +1,4 @@
-//! Starting and ending.
+//! Starting and stopping the server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use crate::support::{Answer, Server, asked, faulty, request};
 
 #[tokio::test]
-async fn a_server_that_ends_answers_everybody_who_waits() {
+async fn a_stopping_server_answers_every_waiter() {
     let mut server = Server::start().await;
     server.acquire("a").await;
     let mut waiting = Vec::new();
@@ -24,7 +24,7 @@ async fn a_server_that_ends_answers_everybody_who_waits() {
         waiting.push(server.raw(&bytes).await);
     }
     server.until("a", |lock| lock["queue_length"] == 20).await;
-    // One that says nothing must not hold it up for longer than the five seconds.
+    // A silent client must not delay the shutdown beyond the five seconds.
     let _silent = server.raw(b"").await;
     let began = Instant::now();
     server.stop();
@@ -36,13 +36,13 @@ async fn a_server_that_ends_answers_everybody_who_waits() {
         assert_eq!(answer.body["retryable"], true);
     }
     server.ended().await;
-    // Five seconds are promised, and far more than this takes; three are for a machine that is busy with something else.
+    // The promise is five seconds, far more than this takes; three more are for a busy machine.
     assert!(began.elapsed() < Duration::from_secs(8), "it took {:?} to end", began.elapsed());
     assert!(TcpStream::connect(server.address).await.is_err());
 }
 
 #[tokio::test]
-async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
+async fn a_stopping_server_finishes_and_answers_open_requests() {
     let (mut server, store) = faulty().await;
     store.plan(Verb::TryAcquire, [Act::Held]);
     let body = json!({"owner_id": "me", "ttl_ms": 60_000}).to_string();
@@ -50,7 +50,7 @@ async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
     let mut stream = server.raw(&bytes).await;
     asked(&store, Verb::TryAcquire, 1).await;
     server.stop();
-    // It ends from here on: nobody else is accepted.
+    // The server is stopping: it accepts no more connections.
     let ends = async || TcpStream::connect(server.address).await.is_err();
     until_async("the server ends", ends).await;
     store.let_go();
@@ -61,7 +61,7 @@ async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
 }
 
 #[tokio::test]
-async fn readiness_is_that_of_the_store_and_health_that_of_the_process() {
+async fn readiness_follows_the_store_and_health_the_process() {
     let (server, store) = faulty().await;
     assert_eq!(server.get("/readyz").await.status, 200);
     store.always(Verb::Other, Act::Fail(ErrorKind::Unavailable));
@@ -73,9 +73,9 @@ async fn readiness_is_that_of_the_store_and_health_that_of_the_process() {
     until_async("it is ready again", async || says(200).await).await;
 }
 
-/// Anybody may ask for it, so the store must not pay for it.
+/// Anybody may ask for readiness, so it must not burden the store.
 #[tokio::test]
-async fn one_look_at_the_store_answers_all_who_ask_for_readiness() {
+async fn one_store_check_answers_concurrent_readiness_requests() {
     let (server, store) = faulty().await;
     store.plan(Verb::Other, [Act::Held]);
     let crowd = futures_util::future::join_all((0..100).map(|_| server.get("/readyz")));
@@ -85,7 +85,7 @@ async fn one_look_at_the_store_answers_all_who_ask_for_readiness() {
     };
     let (answers, ()) = tokio::join!(crowd, let_go);
     assert!(answers.iter().all(|answer| answer.status == 200));
-    // One a second, on however slow a machine.
+    // One store call a second, on however slow a machine.
     let looks = store.calls(Verb::Other).len();
     assert!(looks < 50, "{looks} looks for 100 questions");
 }
@@ -102,13 +102,13 @@ async fn stores_that_a_server_cannot_stand_before_are_refused() {
 }
 
 #[test]
-fn a_second_server_on_one_file_is_told_who_the_first_is() {
+fn a_second_server_on_one_file_learns_which_is_the_first() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("locks.db");
     let first = SoleServer::of(&path, "http://127.0.0.1:7420").unwrap();
     let error = SoleServer::of(&path, "x").unwrap_err();
     assert!(error.message().contains("http://127.0.0.1:7420"), "{error}");
-    // Also by another path, whether the database has been made yet or not.
+    // Also by another path, whether or not the database exists yet.
     let link = |to: &str, name: &str| {
         std::os::unix::fs::symlink(to, directory.path().join(name)).unwrap();
         directory.path().join(name)
@@ -125,9 +125,9 @@ fn a_second_server_on_one_file_is_told_who_the_first_is() {
     SoleServer::of(&path, "x").unwrap();
 }
 
-/// With no descriptors left the server neither dies nor spins; when there are some again, it answers.
+/// Without free descriptors the server neither dies nor spins; it answers again when some are free.
 #[tokio::test]
-async fn a_server_with_no_room_for_connections_serves_again_when_there_is_some() {
+async fn a_server_out_of_connections_serves_again_when_some_close() {
     let mut settings = Settings::default();
     settings.max_connections = 4;
     settings.read_timeout = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A quorum whose nodes are leasehold servers, alone and beside other stores.
+//! A quorum whose nodes are leasehold servers, alone and mixed with other stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +20,10 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::{Server, answered, locks};
 
-/// So long that no vote that was left behind ends by itself within a test's patience.
+/// So long that no leftover vote expires within a test.
 const TTL: Duration = Duration::from_secs(300);
 
-/// A name is the same at the server as in the store behind it.
+/// Settings under which a name is the same at the server as in the store behind it.
 fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.namespace = String::new();
@@ -33,7 +33,7 @@ fn settings() -> Settings {
 /// A server, and the store behind it.
 struct Remote {
     memory: Memory,
-    /// The store as the server meets it.
+    /// The store as the server sees it.
     store: Faulty,
     server: Server,
 }
@@ -50,7 +50,7 @@ impl Remote {
         [Remote::start().await, Remote::start().await, Remote::start().await]
     }
 
-    /// A client's connection to it.
+    /// Connects a client to it.
     async fn node(&self) -> Arc<dyn Backend> {
         Arc::new(Http::connect(&format!("http://{}", self.server.address)).await.unwrap())
     }
@@ -72,7 +72,7 @@ async fn holders(store: &dyn Backend, name: &Name) -> Vec<HolderInfo> {
     page.items.into_iter().flat_map(|info| info.holders).collect()
 }
 
-/// No node is too slow on a machine that is busy with other things.
+/// A quorum whose node timeout is long enough for a busy machine.
 fn quorum(nodes: Vec<Arc<dyn Backend>>) -> Quorum {
     Quorum::new(nodes.into_iter().map(Node::new)).unwrap().node_timeout(Duration::from_secs(10))
 }
@@ -97,7 +97,7 @@ fn granted(attempt: Attempt) -> Grant {
     }
 }
 
-/// Shortens a lease to half its time.
+/// Halves the time of a lease.
 async fn shorten(quorum: &Quorum, claim: &Claim, grant: &Grant) {
     let mut renewal = Renewal::new(claim.name.clone(), claim.id, TTL / 2);
     renewal.shorten = Some(grant.renewals);
@@ -105,7 +105,7 @@ async fn shorten(quorum: &Quorum, claim: &Claim, grant: &Grant) {
     assert!(matches!(&renewed, Renewed::Held(grant) if grant.left <= Some(TTL / 2)), "{renewed:?}");
 }
 
-/// Two of three have it for no longer than that; the third may have been late.
+/// Two of three nodes have the lease for no longer than that; the third may have been late.
 async fn is_short_on_most(stores: impl IntoIterator<Item = &Memory>, claim: &Claim) {
     let mut short = 0;
     for store in stores {
@@ -115,7 +115,7 @@ async fn is_short_on_most(stores: impl IntoIterator<Item = &Memory>, claim: &Cla
     assert!(short >= 2, "it is shorter on {short} of three nodes");
 }
 
-/// Each has a layer and a client of its own, and holds the lock for a moment.
+/// Each contender has its own layer and client, and holds the lock for a moment.
 async fn all_get_their_turn(contenders: Vec<Quorum>) {
     let inside = Arc::new(AtomicU32::new(0));
     let count = contenders.len();
@@ -149,7 +149,7 @@ async fn a_lost_vote_of_a_server_is_given_back() {
     let remotes = Remote::three().await;
     let quorum = quorum_of(&remotes).await;
     let (other, loser) = (claim(), claim());
-    // One and two are another's; only the third votes for the loser.
+    // Nodes one and two belong to another holder; only the third votes for the loser.
     for remote in &remotes[..2] {
         granted(remote.memory.try_acquire(&other).await.unwrap());
     }
@@ -161,7 +161,7 @@ async fn a_lost_vote_of_a_server_is_given_back() {
     for remote in &remotes[..2] {
         remote.memory.release(&Release::new(other.name.clone(), other.id)).await.unwrap();
     }
-    // The same claim again, as one who waits makes it.
+    // Repeat the claim, as a waiter does.
     granted(quorum.try_acquire(&loser).await.unwrap());
 }
 
@@ -200,7 +200,7 @@ async fn contenders_on_a_quorum_of_servers_all_get_their_turn() {
     nothing_is_left(&remotes).await;
 }
 
-/// Both of the others must vote for one contender, and split votes are the rule.
+/// Both live nodes must vote for the same contender, and split votes are common.
 #[tokio::test(flavor = "multi_thread")]
 async fn contenders_get_their_turn_while_a_server_is_dead() {
     let mut remotes = Remote::three().await;
@@ -252,7 +252,7 @@ async fn a_quorum_of_mixed_stores_shows_one_holder() {
     assert_eq!(ids(found.items.into_iter().flat_map(|info| info.holders).collect()), [claim.id]);
     shorten(&quorum, &claim, &grant).await;
     is_short_on_most([&memory, &remotes[0].memory, &remotes[1].memory], &claim).await;
-    // A server before such a quorum shows the same digest.
+    // A server in front of such a quorum shows the same digest.
     let server = Server::on(Locks::new(quorum), settings()).await;
     let seen = server.get("/v1/locks/x").await.body;
     assert_eq!(seen["holders"][0]["lease_digest"], claim.id.digest().expose());

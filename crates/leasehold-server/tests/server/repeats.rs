@@ -1,4 +1,5 @@
-//! Clients that go away, come back with the same lease id, and go again: nobody was told of the lease, so nobody has it.
+//! Clients that disconnect, come back with the same lease id, and disconnect again. No client learned of the lease, so
+//! the server must give it back.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ fn acquire(wait_ms: u64) -> Vec<u8> {
     request("POST", "/v1/locks/a/acquire", &headers, &body(wait_ms).to_string())
 }
 
-/// Somebody else gets the lock, long before the ttl of those who went; unless one of them was answered after all,
-/// before the server could see that it went.
+/// Another client gets the lock long before the disconnected clients' ttl ends, unless one of those was answered
+/// before the server noticed the disconnect.
 async fn is_free(server: &Server, when: &str) {
     for _ in 0..20 {
         let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 1000});
@@ -41,7 +42,7 @@ async fn was_answered(server: &Server) -> bool {
     server.figure("lock_acquire_total{result=\"success\"}").await > 0.0
 }
 
-/// All rounds at once, each with a server of its own.
+/// Runs all rounds at once, each with its own server.
 async fn at_once(rounds: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
     let here = LocalSet::new();
     let rounds: Vec<_> = rounds.map(|round| here.spawn_local(round)).collect();
@@ -51,9 +52,9 @@ async fn at_once(rounds: impl Iterator<Item = impl Future<Output = ()> + 'static
     }
 }
 
-/// The first is giving back when the second comes, and the second goes at every moment from then on.
+/// The second request comes while the first is being given back, and disconnects at every possible moment after that.
 #[tokio::test]
-async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
+async fn a_repeat_dropped_during_the_first_give_back_holds_nothing() {
     async fn round(went_after: Duration) {
         let (server, store) = faulty().await;
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(100)));
@@ -61,7 +62,7 @@ async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
         let first = server.raw(&acquire(0)).await;
         asked(&store, Verb::TryAcquire, 1).await;
         drop(first);
-        // On a busy machine the first may be answered before the server can see that it went.
+        // On a busy machine the first may be answered before the server notices the disconnect.
         until_async("the first gives back, or was answered", async || {
             store.count(Verb::Release) > 0 || was_answered(&server).await
         })
@@ -74,9 +75,9 @@ async fn a_repeat_that_goes_too_while_the_first_gives_back_holds_nothing() {
     at_once((0..10).map(|tenths| round(Duration::from_millis(tenths * 50)))).await;
 }
 
-/// The second comes while the store has not answered the first, and so does a third; each goes before its answer.
+/// The second and the third request come before the store has answered the first; each disconnects before its answer.
 #[tokio::test]
-async fn of_three_that_went_one_after_the_other_nobody_holds_anything() {
+async fn three_requests_dropped_in_turn_hold_nothing() {
     async fn round(went_after: Duration) {
         let (server, store) = faulty().await;
         store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(150)));
@@ -94,9 +95,9 @@ async fn of_three_that_went_one_after_the_other_nobody_holds_anything() {
     at_once((0..12).map(|tenths| round(Duration::from_millis(tenths * 40)))).await;
 }
 
-/// The store did what the first asked and its answer got lost; the second took that over.
+/// The store granted the first request but its answer was lost; the second took the lease over.
 #[tokio::test]
-async fn a_lease_whose_grant_got_lost_is_given_back_by_the_repeat_that_went() {
+async fn a_dropped_repeat_gives_back_a_lease_whose_grant_was_lost() {
     let (server, store) = faulty().await;
     store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::NetworkTimeout)]);
     store.always(Verb::TryAcquire, Act::Slow(Duration::from_millis(100)));
@@ -110,9 +111,9 @@ async fn a_lease_whose_grant_got_lost_is_given_back_by_the_repeat_that_went() {
     is_free(&server, "the grant of the first got lost").await;
 }
 
-/// A second that stays gets the lease, whatever the first was doing, and keeps it.
+/// If the second client stays it gets the lease, whatever the first was doing, and keeps it.
 #[tokio::test]
-async fn a_repeat_that_stays_keeps_what_it_was_told() {
+async fn a_repeat_that_stays_keeps_its_grant() {
     async fn round(came_after: Duration) {
         let (server, store) = faulty().await;
         store.plan(Verb::TryAcquire, [Act::Slow(Duration::from_millis(150))]);
@@ -130,7 +131,7 @@ async fn a_repeat_that_stays_keeps_what_it_was_told() {
     at_once((0..8).map(|tenths| round(Duration::from_millis(tenths * 50)))).await;
 }
 
-/// Both stay: both are told of the one lease, and when a third goes it is not taken away.
+/// If both stay, both learn of the one lease; when a third disconnects, it stays theirs.
 #[tokio::test]
 async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
     let (server, store) = faulty().await;
@@ -142,7 +143,7 @@ async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
     let mut answer = Vec::new();
     in_time("the first is answered", first.read_to_end(&mut answer)).await.unwrap();
     assert_eq!(Answer::parse(&answer).status, 200);
-    // The question whether there is something; then the attempt, whose client has gone.
+    // The probe whether the id has something; then the attempt, whose client has disconnected.
     asked(&store, Verb::TryAcquire, 2).await;
     server.hang_up(second).await;
     store.let_go();
@@ -152,7 +153,7 @@ async fn a_repeat_beside_one_that_is_answered_takes_nothing_away() {
     assert_eq!(server.get("/v1/locks/a").await.body["held"], true);
 }
 
-/// The older of two that wait is told at once, the newer has its place, and gives it up when it goes.
+/// Of two waiting requests the older is answered at once; the newer takes its place, and gives it up on disconnect.
 #[tokio::test]
 async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
     let server = Server::start().await;
@@ -166,7 +167,10 @@ async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
     let newer = server.raw(&acquire(50_000)).await;
     let mut answer = Vec::new();
     let read = older.read_to_end(&mut answer);
-    tokio::time::timeout(Duration::from_secs(10), read).await.expect("it is told").unwrap();
+    tokio::time::timeout(Duration::from_secs(10), read)
+        .await
+        .expect("the older request is answered")
+        .unwrap();
     let answer = Answer::parse(&answer);
     assert_eq!((answer.status, &answer.body["code"]), (410, &json!("SUPERSEDED")));
     let seen = server.get("/v1/locks/a").await.body;
@@ -176,12 +180,12 @@ async fn a_newer_wait_with_the_same_id_takes_the_place_of_the_older() {
     assert_eq!(seen["waiters"][0]["owner_id"], "behind");
 }
 
-/// The repeat took over a lease that an earlier answer granted, does not know it, and goes.
+/// The repeat took over a lease that an earlier answer granted, does not know it, and disconnects.
 #[tokio::test]
-async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
+async fn a_dropped_repeat_with_a_lost_answer_takes_nothing_away() {
     let (server, store) = faulty().await;
     assert_eq!(server.verb("a", "acquire", body(0)).await.status, 200);
-    // The question whether there is something; then the answer to the attempt gets lost, and none comes any more.
+    // The probe is answered; the answer to the attempt is lost, and no other follows.
     store.plan(Verb::TryAcquire, [Act::Pass]);
     store.always(Verb::TryAcquire, Act::LostAfter(ErrorKind::NetworkTimeout));
     let going = server.raw(&acquire(20_000)).await;
@@ -193,8 +197,8 @@ async fn a_repeat_whose_own_answer_got_lost_takes_nothing_away_when_it_goes() {
     assert_eq!(renewed.status, 200, "a lease that was answered was given back");
 }
 
-/// A give-back is tried for ten seconds; whoever comes back does not wait for that, and it takes nothing away when it
-/// arrives in the end.
+/// A give-back is retried for ten seconds. A repeat does not wait for that, and the give-back takes nothing away when
+/// it arrives at last.
 #[tokio::test]
 async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
     let (server, store) = faulty().await;
@@ -207,7 +211,7 @@ async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
     asked(&store, Verb::Release, 1).await;
     let second = server.verb("a", "acquire", body(0)).await;
     assert_eq!(second.status, 200, "{second:?}");
-    // It is still being tried: the second has not waited for its end.
+    // It is still being retried: the second request has not waited for its end.
     let tried = store.count(Verb::Release);
     store.always(Verb::Release, Act::Pass);
     answered(&store, Verb::Release, tried + 1).await;
@@ -215,19 +219,19 @@ async fn a_repeat_does_not_wait_for_a_give_back_that_fails() {
     assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &second.body["fencing_token"]));
 }
 
-/// The same on a real store, whose network holds up the give-back and nothing else.
+/// The same on a real store, whose network delays only the give-back.
 #[tokio::test]
-async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_that_went() {
+async fn a_delayed_give_back_leaves_nothing_to_a_dropped_repeat() {
     let postgres = testkit::postgres::Postgres::start();
     let proxy = Proxy::before(([127, 0, 0, 1], postgres.port()).into()).unwrap();
     let through =
         postgres.url().replacen(&postgres.port().to_string(), &proxy.address().port().to_string(), 1);
     let mut settings = Settings::default();
-    // Nothing but what is asked for here.
+    // No calls besides those made here.
     settings.sweep_every = Duration::from_secs(3600);
     let server = Server::on(Locks::connect(&through).await.unwrap(), settings).await;
     let beside = Server::on(Locks::connect(&postgres.url()).await.unwrap(), Settings::default()).await;
-    // Several connections there are already, since none of these is answered before all are asked.
+    // Opens several connections in advance, since none of these is answered before all are asked.
     proxy.delay(Direction::ToClient, Duration::from_millis(100));
     let warm = json!({"owner_id": "me", "ttl_ms": 1});
     let acquire_warm = |name| server.verb(name, "acquire", warm.clone());
@@ -240,7 +244,7 @@ async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_t
     let mut give_back = proxy.hold_request(b"");
     proxy.pass();
     in_time("it is given back", give_back.caught()).await;
-    // Each answer takes a while: the second asks, takes over, and has gone before it is told.
+    // Each answer takes a while: the second request probes, takes over, and its client disconnects before the answer.
     proxy.delay(Direction::ToClient, Duration::from_millis(600));
     let second = server.raw(&acquire(0)).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
@@ -249,7 +253,7 @@ async fn a_give_back_that_is_held_up_in_the_network_leaves_nothing_to_a_repeat_t
     is_free(&beside, "both have gone").await;
 }
 
-/// A repeat that the replicas do not confirm is an error, and the lease of the first answer stays what it was.
+/// A repeat that the replicas do not confirm is an error; the lease from the first answer is unchanged.
 #[tokio::test]
 async fn a_repeat_that_replicas_do_not_confirm_ends_no_lease() {
     let servers = testkit::redis::with_replica();
@@ -271,6 +275,6 @@ async fn a_repeat_that_replicas_do_not_confirm_ends_no_lease() {
     servers[1].freeze();
     server.verb("a", "acquire", body(0)).await.is_problem(503, "UNAVAILABLE");
     servers[1].go_on();
-    assert_eq!(server.acquire("a").await.status, 409, "somebody else got the lock");
+    assert_eq!(server.acquire("a").await.status, 409, "another client got the lock");
     assert_eq!(granted().await, fence);
 }

@@ -1,4 +1,4 @@
-//! What the server says about itself is true: real answers against its own OpenAPI document.
+//! The server's OpenAPI document is true: real answers are checked against it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use testkit::until::until_async;
 
 use crate::support::{Answer, Server, faulty};
 
-/// As much of JSON Schema as the document uses.
+/// Checks a value against as much of JSON Schema as the document uses.
 fn check(api: &Value, schema: &Value, value: &Value, at: &str) {
     let schema = &whole(api, schema);
     if let Some(choices) = schema["oneOf"].as_array() {
@@ -52,7 +52,7 @@ fn check(api: &Value, schema: &Value, value: &Value, at: &str) {
     }
 }
 
-/// A schema with what it refers to, and its parts as one.
+/// A schema with its references resolved and its parts merged.
 fn whole(api: &Value, schema: &Value) -> Value {
     if let Some(reference) = schema["$ref"].as_str() {
         let pointer = reference.strip_prefix('#').unwrap();
@@ -80,7 +80,7 @@ impl Document {
         Document { api, seen: BTreeSet::new() }
     }
 
-    /// An answer has the type and the form that are promised for its status.
+    /// Checks that an answer has the type and form that are promised for its status.
     #[track_caller]
     fn fits(&mut self, method: &str, path: &str, status: u16, answer: &Answer) {
         assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
@@ -100,7 +100,7 @@ impl Document {
         self.seen.insert([method.into(), path.into(), key]);
     }
 
-    /// Every answer that it lists.
+    /// Every answer in the document.
     fn listed(&self) -> BTreeSet<[String; 3]> {
         let mut all = BTreeSet::new();
         for (path, methods) in self.api["paths"].as_object().unwrap() {
@@ -113,7 +113,7 @@ impl Document {
     }
 }
 
-/// Every route with a body that is good in form: method, path, what the document calls it, body.
+/// Every route with a well-formed body: method, path, the document's name for the path, body.
 fn routes(lease: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
     let take = json!({"owner_id": "me", "ttl_ms": 30_000, "metadata": "m", "mode": "permit", "limit": 1});
     let renew = json!({"lease_id": lease, "extend_by_ms": 1000});
@@ -144,7 +144,7 @@ async fn send(server: &Server, method: &str, path: &str, body: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn every_answer_that_the_document_lists_is_given_with_the_type_and_form_that_it_says() {
+async fn every_documented_answer_has_the_documented_type_and_form() {
     let mut settings = Settings::default();
     settings.examiner = Some(Examiner::new("memory:"));
     let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
@@ -157,7 +157,7 @@ async fn every_answer_that_the_document_lists_is_given_with_the_type_and_form_th
     assert!(missed.is_empty(), "listed, and never seen: {missed:?}");
 }
 
-/// Each route as it should be.
+/// Calls each route correctly.
 async fn well(document: &mut Document, server: &Server) {
     let waiter = json!({"owner_id": "w", "ttl_ms": 1000, "mode": "permit", "limit": 1, "lease_id": "FFFFFFFFFFFFFFFFFFFFFF", "queue": 30_000});
     let mut lease = String::new();
@@ -192,7 +192,7 @@ async fn well(document: &mut Document, server: &Server) {
     document.fits("post", "/v1/locks/{name}/acquire", 410, &server.verb("c", "acquire", spent).await);
 }
 
-/// What is wrong with a request.
+/// Calls each route with a faulty request.
 async fn refused(document: &mut Document, server: &Server) {
     let acquire = "/v1/locks/{name}/acquire";
     document.fits("post", acquire, 400, &server.verb("a", "acquire", json!({})).await);
@@ -208,7 +208,7 @@ async fn refused(document: &mut Document, server: &Server) {
         let answer = server.send(&method.to_uppercase(), path, &foreign, &body).await;
         document.fits(method, template, 403, &answer);
     }
-    // Where there is no route nothing is listed; the form is that of every error.
+    // Missing routes are not listed; their errors have the same form as all others.
     for (method, path, status) in [("GET", "/v1/locks/a/acquire", 405), ("POST", "/v1/none", 404)] {
         let answer = server.send(method, path, &[JSON], "{}").await;
         answer.is_problem(status, answer.body["code"].as_str().unwrap());
@@ -266,7 +266,7 @@ async fn with_a_store_that_fails(document: &mut Document) {
     let lookup = send(&blind, "post", "/v1/leases/lookup", r#"{"lease_id":"AAAAAAAAAAAAAAAAAAAAAA"}"#).await;
     document.fits("post", "/v1/leases/lookup", 501, &lookup);
     let mut settings = Settings::default();
-    // The port of nobody.
+    // No server listens on this port.
     settings.examiner = Some(Examiner::new("redis://127.0.0.1:1"));
     let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
     document.fits("get", "/v1/findings", 503, &server.get("/v1/findings").await);
@@ -292,7 +292,7 @@ async fn the_examples_of_the_document_are_accepted() {
     }
 }
 
-/// What a client is made from: what it must send, how it shows who it is, and examples that are as the schema says.
+/// What a client generator needs: required fields, how to authenticate, and examples that fit the schema.
 #[tokio::test]
 async fn the_document_says_what_must_be_sent_and_its_examples_fit() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Several servers before one store behave as one.
+//! Several servers in front of one store behave as one.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
-/// A wake-up that comes through another server takes less than a second, and a busy machine may add to that. Without
-/// one a server looks again after a third of the ten seconds for which it keeps a place.
+/// A wake-up through another server takes less than a second; the rest is for a busy machine. Without a wake-up, a
+/// server looks again after a third of the ten seconds for which it keeps a place.
 const SOON: Duration = Duration::from_millis(2500);
 
 fn waits(owner: &str) -> Value {
@@ -20,7 +20,7 @@ async fn behave_as_one(store: &str) {
     let start = || async { Server::on(Locks::connect(store).await.unwrap(), Settings::default()).await };
     let (one, other, third) = (start().await, start().await, start().await);
 
-    // A mutex over all of them, and fences that go on.
+    // One mutex across all servers, with rising fences.
     let held = one.acquire("a").await;
     assert_eq!(held.status, 200, "{held:?}");
     for server in [&one, &other, &third] {
@@ -29,8 +29,8 @@ async fn behave_as_one(store: &str) {
     }
     let fence = |body: &Value| body["fencing_token"].as_u64().unwrap();
 
-    // First come, first served, wherever they came; released through another server than it was taken; and the
-    // wake-up comes through a third, soon.
+    // First come, first served, at whichever server; released through another server than the one it was taken
+    // through; and the wake-up soon arrives through a third.
     let order = std::sync::Mutex::new(Vec::new());
     let wait = async |server: &Server, owner: &'static str| {
         let granted = server.verb("a", "acquire", waits(owner)).await;
@@ -69,7 +69,7 @@ async fn behave_as_one(store: &str) {
         assert!(took < SOON, "a wake-up through another server took {took:?}");
     }
 
-    // Renewed through any of them; what one lists, all list; revoked through any.
+    // Renewed through any server; listed by all; revoked through any.
     let renew = json!({"lease_id": id, "extend_by_ms": 60_000});
     assert_eq!(one.verb("a", "renew", renew.clone()).await.status, 200);
     for server in [&one, &other, &third] {

@@ -1,4 +1,4 @@
-//! A server that falls silent, as the Rust client sees it: nothing comes back, and no connection ends.
+//! A server that falls silent, as the Rust client sees it: no answer comes, and no connection closes.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::Server;
 
-/// What `docs/server.md` promises, and some room for a slow machine.
+/// The promise in `docs/server.md`, and some room for a slow machine.
 const NOTICED: Duration = Duration::from_secs(5);
 const ROOM: Duration = Duration::from_secs(5);
-/// How long after its limit a wait still looks whether the server is there.
+/// How long after its limit a wait still checks whether the server is there.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
 async fn behind_a_proxy() -> (Server, Proxy, Locks) {
@@ -48,16 +48,16 @@ async fn a_wait_is_sent_again_within_seconds_and_keeps_its_place() {
     let waiting = tokio::spawn(async move { locks.mutex("a").lock().await.map(|guard| guard.fence()) });
     server.until("a", |lock| lock["queue_length"] == 1).await;
     proxy.blackhole();
-    // Released while nothing gets through: the server's answer is held back on a connection that says nothing.
+    // Released while nothing gets through: the server's answer is held back on a silent connection.
     let release = json!({"lease_id": first["lease_id"]});
     server.verb("a", "release", release).await;
     tokio::time::sleep(NOTICED).await;
     let began = Instant::now();
-    // Gone is what was held back; what is sent from now on arrives.
+    // Drop what was held back; what is sent from now on arrives.
     proxy.discard();
     let got = in_time("it moves on", waiting).await.unwrap();
     assert!(got.unwrap().get() > first["fencing_token"].as_u64().unwrap());
-    // What was sent into the silence gets no answer in `request_timeout`, and is sent again.
+    // Requests sent into the silence time out after `request_timeout`, and are sent again.
     assert!(began.elapsed() < Duration::from_secs(5) + ROOM, "it took {:?}", began.elapsed());
 }
 
@@ -71,12 +71,13 @@ async fn a_wait_for_a_server_that_stays_silent_ends_with_an_error() {
     let began = Instant::now();
     let error = in_time("it ends", waiting).await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
-    // Noticed, and then tried for ten seconds in calls of five. Its own long poll would end after fifteen.
+    // The silence is noticed, then the call is retried for ten seconds in calls of five. The long poll would end after
+    // fifteen.
     assert!(began.elapsed() < NOTICED + Duration::from_secs(10) + ROOM, "it took {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bounded_wait_for_a_server_that_falls_silent_is_an_error_and_no_contention() {
+async fn a_bounded_wait_on_a_silent_server_is_an_error_not_busy() {
     let limited = |limit: Duration| async move {
         let (server, proxy, locks) = behind_a_proxy().await;
         server.acquire("a").await;
@@ -89,13 +90,13 @@ async fn a_bounded_wait_for_a_server_that_falls_silent_is_an_error_and_no_conten
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NetworkTimeout), "{error}");
         assert!(began.elapsed() < limit + LAST_LOOK + ROOM, "it took {:?}", began.elapsed());
     };
-    // Before the silence is noticed, and while the call is out that follows.
+    // Before the silence is noticed, and during the call that follows.
     tokio::join!(limited(Duration::from_secs(2)), limited(Duration::from_secs(6)));
 }
 
-/// Somebody else waits behind it meanwhile.
+/// A later waiter queues behind it meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_sent_again_is_still_before_those_who_came_later() {
+async fn a_wait_sent_again_stays_ahead_of_later_waiters() {
     let (server, proxy, locks) = behind_a_proxy().await;
     let first = server.acquire("a").await.body;
     let waiting = tokio::spawn(async move { locks.mutex("a").lock().await.map(|guard| guard.fence()) });
@@ -106,7 +107,7 @@ async fn a_wait_that_is_sent_again_is_still_before_those_who_came_later() {
         server.until("a", |lock| lock["queue_length"] == 2).await;
         proxy.blackhole();
         tokio::time::sleep(NOTICED).await;
-        // What was sent into the silence gets no answer in `request_timeout`, and is sent again: first as an attempt.
+        // Requests sent into the silence time out after `request_timeout`, and are sent again: first as an attempt.
         let refused = async || server.figure("lock_acquire_total{result=\"fail\"}").await;
         let before = refused().await;
         proxy.discard();

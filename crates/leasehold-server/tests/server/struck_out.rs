@@ -1,4 +1,4 @@
-//! Tokens that are struck out, or may do less, while requests of theirs are under way.
+//! Tokens that are removed, or restricted, while their requests are running.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::support::{Answer, asked, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
-/// The tenant who sees everything.
+/// The tenant that may see everything.
 const ADMIN: usize = 2;
 
-/// At once, but for a machine that is busy with something else; without it they wait 50 s.
+/// At once, with room for a busy machine; otherwise they would wait 50 s.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 async fn blue(t: &Tenants, mut body: Value) -> TcpStream {
@@ -34,7 +34,7 @@ async fn answer(stream: &mut TcpStream) -> Answer {
 }
 
 #[tokio::test]
-async fn those_who_wait_with_a_token_that_is_struck_out_are_told_and_leave_nothing_behind() {
+async fn waiters_of_a_removed_token_are_refused_and_leave_nothing() {
     let (t, _) = Tenants::on_faulty(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
     let mut waiting = vec![
@@ -43,7 +43,7 @@ async fn those_who_wait_with_a_token_that_is_struck_out_are_told_and_leave_nothi
         blue(&t, json!({"wait_ms": 50_000, "lease_id": "HHHHHHHHHHHHHHHHHHHHHA", "attempt": 1})).await,
     ];
     t.until(ADMIN, "blue/a", |lock| lock["queue_length"] == 3).await;
-    // What changes for others, and what does not change, is nothing to them.
+    // Changes to other tokens, and unchanged lines, do not affect them.
     t.reload(&[&t.lines[0], &t.lines[2]]);
     let began = Instant::now();
     t.reload(&[&t.lines[2]]);
@@ -52,12 +52,12 @@ async fn those_who_wait_with_a_token_that_is_struck_out_are_told_and_leave_nothi
     }
     assert!(began.elapsed() < AT_ONCE, "it took {:?}", began.elapsed());
     t.until(ADMIN, "blue/a", |lock| lock["queue_length"] == 0).await;
-    // What they held before ends with its time; nobody takes it away.
+    // Leases granted before end with their ttl; nobody takes them away.
     t.until(ADMIN, "blue/a", |lock| lock["held"] == true).await;
 }
 
 #[tokio::test]
-async fn one_that_waits_for_a_name_that_its_token_no_longer_has_is_told() {
+async fn a_waiter_whose_token_lost_the_name_is_refused() {
     let (t, _) = Tenants::on_faulty(Limits::default()).await;
     assert_eq!(t.acquire(0, "blue/a").await.status, 200);
     let mut waiting = blue(&t, json!({"wait_ms": 50_000})).await;
@@ -71,9 +71,9 @@ async fn one_that_waits_for_a_name_that_its_token_no_longer_has_is_told() {
     assert_eq!(t.acquire(0, "blue/b").await.status, 200);
 }
 
-/// The store has granted it, and the answer is on its way when the token is struck out.
+/// The store has granted the lease, and the answer is in flight when the token is removed.
 #[tokio::test]
-async fn a_grant_that_comes_after_its_token_was_struck_out_is_given_back() {
+async fn a_grant_after_its_token_was_removed_is_given_back() {
     let more = [json!({}), json!({"lease_id": ID}), json!({"lease_id": ID, "attempt": 1})];
     for body in more {
         let (t, store) = Tenants::on_faulty(Limits::default()).await;
@@ -87,9 +87,9 @@ async fn a_grant_that_comes_after_its_token_was_struck_out_is_given_back() {
     }
 }
 
-/// It was told of the lease before: that it has, until its time has passed.
+/// The client learned of the lease before, so it keeps it until its time has passed.
 #[tokio::test]
-async fn a_repeat_with_a_token_that_is_struck_out_takes_nothing_away() {
+async fn a_repeat_with_a_removed_token_takes_nothing_away() {
     for body in [json!({"lease_id": ID}), json!({"lease_id": ID, "attempt": 1})] {
         let (t, store) = Tenants::on_faulty(Limits::default()).await;
         assert_eq!(answer(&mut blue(&t, body.clone()).await).await.status, 200);

@@ -42,23 +42,23 @@ impl Server {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Waits for its end.
+    /// Waits until the server has ended.
     pub(crate) async fn ended(&mut self) {
         in_time("the server ends", &mut self.task).await.unwrap().unwrap();
     }
 
-    /// Ends it, and puts another before the same store. All that the first did without its clients is done by then.
+    /// Stops the server, and starts another on the same store. By then all background work of the first is done.
     pub(crate) async fn replaced(mut self, store: &Faulty) -> Self {
         self.stop();
         self.ended().await;
-        // Whatever is still under way has a part in this.
+        // Everything still running holds a reference to this.
         let app = &self.app;
         until_async("nothing of the server is left", async || Arc::strong_count(app) == 1).await;
         Server::on(locks(store), Settings::default()).await
     }
 
-    /// Hangs up, and returns when the server has noticed. For servers that share one thread with their test: they
-    /// handle events in the order in which these come, and the end of the connection comes before the exchange.
+    /// Disconnects, and returns when the server has noticed. For servers that share one thread with their test: they
+    /// handle events in order of arrival, and the disconnect arrives before the exchange.
     pub(crate) async fn hang_up(&self, connection: TcpStream) {
         drop(connection);
         assert_eq!(self.get("/healthz").await.status, 200);
@@ -93,14 +93,14 @@ impl Server {
         let read = async {
             let mut stream = self.raw(&bytes).await;
             let mut answer = Vec::new();
-            // A connection that the server resets after its answer has still brought it.
+            // Even if the server resets the connection after its answer, the answer has arrived.
             let _ = stream.read_to_end(&mut answer).await;
             Answer::parse(&answer)
         };
         in_time("the server answers", read).await
     }
 
-    /// A connection on which these bytes were sent.
+    /// Opens a connection and sends these bytes on it.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         // The server may refuse before it has read everything.
@@ -108,7 +108,7 @@ impl Server {
         stream
     }
 
-    /// Looks at a lock until it is so.
+    /// Looks at a lock until the condition holds.
     pub(crate) async fn until(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let path = format!("/v1/locks/{}", leasehold::wire::segment(name));
         let mut seen = Value::Null;
@@ -162,7 +162,7 @@ impl Answer {
         line.split_once(": ").map(|(_, value)| value)
     }
 
-    /// It is an error as RFC 9457 and the source document have it.
+    /// Checks that it is an error in the form of RFC 9457, with this code.
     #[track_caller]
     pub(crate) fn is_problem(&self, status: u16, code: &str) {
         assert_eq!(self.status, status, "{self:?}");
@@ -175,7 +175,7 @@ impl Answer {
     }
 }
 
-/// A server on a store whose calls can be seen, slowed down and made to fail.
+/// A server on a store whose calls can be observed, delayed and made to fail.
 pub(crate) async fn faulty() -> (Server, Faulty) {
     faulty_with(Settings::default()).await
 }
@@ -190,25 +190,25 @@ pub(crate) fn locks(store: &Faulty) -> Locks {
     Locks::builder(Arc::new(store.clone()) as Arc<dyn Backend>).build()
 }
 
-/// Waits until the store was asked so often.
+/// Waits until the store was asked this often.
 pub(crate) async fn asked(store: &Faulty, verb: Verb, times: usize) {
     until_async(&format!("{verb:?} number {times}"), async || store.count(verb) >= times).await;
 }
 
-/// Waits until the store has answered so often.
+/// Waits until the store has answered this often.
 pub(crate) async fn answered(store: &Faulty, verb: Verb, times: usize) {
     let is_answered = |call: &testkit::faulty::Call| call.answer.is_some();
     let count = || store.calls(verb).into_iter().filter(is_answered).count();
     until_async(&format!("the answer to {verb:?} number {times}"), async || count() >= times).await;
 }
 
-/// The lines of a server.
+/// The log lines of a server.
 pub(crate) struct Lines {
     log: Log,
     written: Written,
 }
 
-/// Where a log can be read back.
+/// A buffer from which a log can be read back.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -224,20 +224,20 @@ impl std::io::Write for Written {
 }
 
 impl Lines {
-    /// A log for these settings.
+    /// Sends the log of these settings into the buffer.
     pub(crate) fn of(settings: &mut Settings, form: LogForm) -> Self {
         let written = Written::default();
         settings.log = Log::to(written.clone(), form).unwrap();
         Lines { log: settings.log.clone(), written }
     }
 
-    /// All that was logged so far.
+    /// Everything logged so far.
     pub(crate) fn text(&self) -> String {
         self.log.flush();
         String::from_utf8(self.written.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// The lines of a log in JSON about operations; sweeps are nobody's.
+    /// The JSON log lines about operations, without those of sweeps.
     pub(crate) fn json(&self) -> Vec<Value> {
         let lines =
             self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();

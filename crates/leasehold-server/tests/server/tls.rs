@@ -1,4 +1,4 @@
-//! Certificates: the server's, read again; and the clients'.
+//! Certificates: the server's, with reloading, and the clients'.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Authority {
         std::fs::write(path, certificate.pem()).unwrap();
     }
 
-    /// A certificate for loopback and its key, in files of this name.
+    /// Makes a certificate for loopback and its key, in files of this name.
     fn sign(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
@@ -50,7 +50,7 @@ fn options(url: &str, ca: &Path) -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_trusts_the_authority_it_was_given_and_the_certificate_can_be_changed() {
+async fn a_client_trusts_its_authority_across_certificate_changes() {
     let directory = tempfile::tempdir().unwrap();
     let (old, new) = (Authority::new(), Authority::new());
     let (old_ca, new_ca) = (directory.path().join("old"), directory.path().join("new"));

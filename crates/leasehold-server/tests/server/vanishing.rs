@@ -1,4 +1,4 @@
-//! Clients that go away: while they wait, before their answer, and those that come back.
+//! Clients that disconnect: while they wait, before their answer, and those that come back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::support::{Server, answered, asked, faulty, locks, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
-/// Within a second of the client's going: its connection's end and one call to the store. And four more for a machine
-/// that is busy with something else; a place lapses after ten.
+/// Within a second of the disconnect: the server notices it and calls the store once. Four more are for a busy
+/// machine; a place lapses after ten.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn acquire(name: &str, body: serde_json::Value) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn acquire(name: &str, body: serde_json::Value) -> Vec<u8> {
     request("POST", &format!("/v1/locks/{name}/acquire"), &headers, &body.to_string())
 }
 
-/// A wait on a connection that stays open for further requests.
+/// A waiting request on a connection that stays open for further requests.
 fn acquire_and_more(name: &str) -> Vec<u8> {
     let waits = acquire(name, json!({"owner_id": "w", "ttl_ms": 600_000, "wait_ms": 50_000}));
     String::from_utf8(waits).unwrap().replace("connection: close\r\n", "").into_bytes()
@@ -48,7 +48,8 @@ async fn a_client_that_goes_while_it_waits_leaves_the_queue() {
     }
 }
 
-/// Behind its request it has sent another, or an empty line as some old clients do; or more than anybody needs.
+/// After its request the client has sent another one, or an empty line as some old clients do, or more than the server
+/// accepts.
 #[tokio::test]
 async fn a_client_that_sent_more_and_goes_leaves_the_queue_too() {
     let server = Server::start().await;
@@ -67,19 +68,19 @@ async fn a_client_that_sent_more_and_goes_leaves_the_queue_too() {
         let began = Instant::now();
         drop(waiting);
         server.until("a", |lock| lock["queue_length"] == 0).await;
-        // Long before its wait is over.
+        // Long before its wait would end.
         assert!(began.elapsed() < Duration::from_secs(30), "it took {:?}", began.elapsed());
     }
 }
 
-/// Sending ahead is allowed: both are answered, in order.
+/// Sending ahead is allowed: both requests are answered, in order.
 #[tokio::test]
 async fn a_request_behind_one_that_waits_is_answered_after_it() {
     let server = Server::start().await;
     let held = server.acquire("a").await;
     let mut waiting = server.raw(&acquire_and_more("a")).await;
     server.until("a", |lock| lock["queue_length"] == 1).await;
-    // In two parts, with a look at the server between them: it has read the first by then.
+    // In two parts, with a call to the server between them, so that it has read the first by then.
     let second = request("GET", "/v1/locks/b", &[], "");
     waiting.write_all(&second[..20]).await.unwrap();
     assert_eq!(server.get("/healthz").await.status, 200);
@@ -94,7 +95,7 @@ async fn a_request_behind_one_that_waits_is_answered_after_it() {
 }
 
 #[tokio::test]
-async fn what_a_client_got_that_went_before_its_answer_goes_to_the_next() {
+async fn a_lease_of_a_client_gone_before_its_answer_goes_to_the_next() {
     for own_id in [false, true] {
         let (server, store) = faulty().await;
         store.plan(Verb::TryAcquire, [Act::Held]);
@@ -114,9 +115,9 @@ async fn what_a_client_got_that_went_before_its_answer_goes_to_the_next() {
     }
 }
 
-/// At another server, which knows nothing of the first: only the number of the attempt tells them apart.
+/// At another server, which does not know the first request: only the attempt number tells them apart.
 #[tokio::test]
-async fn a_client_that_came_back_with_its_id_to_another_server_keeps_the_lease() {
+async fn a_client_that_repeats_its_id_at_another_server_keeps_it() {
     let (first, store) = faulty().await;
     let server = Server::on(locks(&store), Settings::default()).await;
     store.plan(Verb::TryAcquire, [Act::Held]);
@@ -127,7 +128,7 @@ async fn a_client_that_came_back_with_its_id_to_another_server_keeps_the_lease()
     let back = server.verb("a", "acquire", body).await;
     assert_eq!(back.status, 200, "{back:?}");
     store.let_go();
-    // The give-back of the first request has come and gone.
+    // The give-back of the first request is over.
     answered(&store, Verb::Release, 1).await;
     let seen = server.get("/v1/locks/a").await.body;
     assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &back.body["fencing_token"]));
@@ -136,7 +137,7 @@ async fn a_client_that_came_back_with_its_id_to_another_server_keeps_the_lease()
 }
 
 #[tokio::test]
-async fn a_repeat_that_breaks_off_does_not_take_away_what_was_answered_before() {
+async fn an_aborted_repeat_does_not_take_away_an_answered_lease() {
     let (server, store) = faulty().await;
     let body = json!({"owner_id": "me", "ttl_ms": 600_000, "lease_id": ID});
     let held = server.verb("a", "acquire", body.clone()).await;
@@ -147,7 +148,7 @@ async fn a_repeat_that_breaks_off_does_not_take_away_what_was_answered_before() 
     asked(&store, Verb::TryAcquire, 2).await;
     server.hang_up(going).await;
     store.let_go();
-    // The probe, then the repeat; and nothing after it.
+    // The probe, then the repeat; nothing after it.
     answered(&store, Verb::TryAcquire, 3).await;
     let server = server.replaced(&store).await;
     assert!(
@@ -169,15 +170,15 @@ async fn a_store_that_is_busy_is_409_and_one_that_is_down_503() {
     let down = server.acquire("a").await;
     down.is_problem(503, "UNAVAILABLE");
     assert_eq!(down.header("retry-after"), Some("1"));
-    // Who waits is spared a fault that passes.
+    // A waiting request does not see a passing fault.
     store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::Unavailable), Act::Fail(ErrorKind::Overloaded)]);
     let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
     assert_eq!(server.verb("a", "acquire", waits).await.status, 200);
 }
 
-/// The answer of the store got lost, and nobody but the server knows the id it made.
+/// The store's answer was lost, and only the server knows the id it made.
 #[tokio::test]
-async fn an_id_that_only_the_server_knows_holds_nothing_after_a_fault() {
+async fn an_id_made_by_the_server_holds_nothing_after_a_fault() {
     use leasehold::ErrorKind;
     let (server, store) = faulty().await;
     store.plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::NetworkTimeout)]);
@@ -185,7 +186,7 @@ async fn an_id_that_only_the_server_knows_holds_nothing_after_a_fault() {
     server.until("a", |lock| lock["held"] == false).await;
 }
 
-/// Where the places of clients that went away are looked at: what runs in the server's process, and what does not.
+/// Stores inside and outside the server's process, on which the places of disconnected clients are checked.
 struct Stores {
     directory: tempfile::TempDir,
     redis: testkit::redis::Server,
@@ -196,7 +197,7 @@ impl Stores {
         Stores { directory: tempfile::tempdir().unwrap(), redis: testkit::redis::Server::start() }
     }
 
-    /// A server on each of them, with the store so that its calls can be seen and slowed down.
+    /// A server on each store, with the store's calls observable and delayable.
     async fn all(&self) -> [(Server, Faulty, &'static str); 3] {
         use leasehold::backends::{redis::Redis, sqlite::Sqlite};
         let sqlite = Sqlite::builder(self.directory.path().join("locks.db")).open().await.unwrap();
@@ -225,7 +226,7 @@ async fn kept_place(server: &Server, queue_ms: u64) -> serde_json::Value {
     body
 }
 
-/// Nobody called for it, so nobody would know that it is held: for all of its ttl nobody could have it.
+/// No client asked again, so none would know that it holds the lock, and nobody could take it for the whole ttl.
 #[tokio::test]
 async fn a_place_that_nobody_waits_at_never_becomes_a_lease_by_itself() {
     let stores = Stores::start();
@@ -238,7 +239,7 @@ async fn a_place_that_nobody_waits_at_never_becomes_a_lease_by_itself() {
             (&json!(false), &json!(1)),
             "{store}: its place is kept"
         );
-        // Whoever comes in time has it, and before others.
+        // A client that comes back in time gets the lock, ahead of others.
         let other = server.acquire("a").await;
         assert_eq!(other.status, 409, "{store}: {other:?}");
         assert_eq!(server.verb("a", "acquire", body).await.status, 200, "{store}");
@@ -246,7 +247,7 @@ async fn a_place_that_nobody_waits_at_never_becomes_a_lease_by_itself() {
 }
 
 #[tokio::test]
-async fn a_place_whose_client_stays_away_costs_the_next_no_more_than_its_ticket() {
+async fn an_abandoned_place_costs_the_next_at_most_its_ticket() {
     let stores = Stores::start();
     for (server, _, store) in stores.all().await {
         kept_place(&server, 1000).await;
@@ -256,10 +257,10 @@ async fn a_place_whose_client_stays_away_costs_the_next_no_more_than_its_ticket(
     }
 }
 
-/// The repeat finds the place that an earlier request of the same client had, and gets the lease through it; then the
-/// client is gone.
+/// The repeat finds the place of an earlier request of the same client, and gets the lease through it; then the client
+/// disconnects.
 #[tokio::test]
-async fn what_a_repeat_got_from_its_old_place_is_given_back_when_its_client_has_gone() {
+async fn a_repeats_grant_is_given_back_when_its_client_has_gone() {
     let stores = Stores::start();
     for (server, store, which) in stores.all().await {
         let body = kept_place(&server, 60_000).await;
@@ -269,7 +270,7 @@ async fn what_a_repeat_got_from_its_old_place_is_given_back_when_its_client_has_
         asked(&store, Verb::TryAcquire, tried + 1).await;
         server.hang_up(going).await;
         store.let_go();
-        // The question whether there is something, the attempt itself, and then what it got is given back.
+        // The probe, the attempt itself, and then the give-back of what it got.
         asked(&store, Verb::Release, released + 1).await;
         let next = json!({"owner_id": "next", "ttl_ms": 1000, "wait_ms": 50_000});
         let next = server.verb("a", "acquire", next).await;

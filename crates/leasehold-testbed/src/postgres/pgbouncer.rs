@@ -1,4 +1,4 @@
-//! PgBouncer before a throw-away server.
+//! PgBouncer in front of a throw-away server.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::{failed, or_panic};
 pub enum PoolMode {
     /// A connection belongs to a client for as long as the client is connected.
     Session,
-    /// Only for the length of a transaction.
+    /// A connection belongs to a client only for the length of a transaction.
     Transaction,
 }
 
@@ -27,17 +27,17 @@ impl fmt::Display for PoolMode {
     }
 }
 
-/// A PgBouncer before a server. Killed on drop and when the process that started it dies.
+/// A PgBouncer in front of a server. Killed on drop and when the process that started it dies.
 #[derive(Debug)]
 pub struct PgBouncer {
-    /// Before the directory, into which it writes.
+    /// Dropped before the directory, into which it writes.
     daemon: Option<Daemon>,
     directory: Directory,
     port: u16,
 }
 
 impl PgBouncer {
-    /// Starts one that lets everybody in as the user `postgres`, with so many connections to the server at most.
+    /// Starts one that lets everybody in as the user `postgres`, with at most this many connections to the server.
     ///
     /// # Panics
     /// If PgBouncer is not installed or does not start.
@@ -68,10 +68,10 @@ impl PgBouncer {
         Err(failed("PgBouncer does not start"))
     }
 
-    /// Whether it has come up; not if the port was taken meanwhile.
+    /// Whether it has started; false if the port was taken meanwhile.
     fn come_up(&mut self) -> io::Result<bool> {
         let log = self.directory.path().join("log");
-        // What it said when it was started before.
+        // The log of the previous start.
         let _ = std::fs::remove_file(&log);
         let file = self.directory.path().join("pgbouncer.ini");
         let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(PathBuf::from);
@@ -80,7 +80,7 @@ impl PgBouncer {
             program.ok_or_else(|| failed("PgBouncer is not installed: install the package pgbouncer"))?;
         let daemon = Daemon::start(&self.directory, &log, &program, &[file.as_os_str()], &[])?;
         let started = Instant::now();
-        // By its own word: somebody else may listen on the port.
+        // Trust only its log: another process may listen on the port.
         let is_up = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("process up"));
         while !is_up() || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if daemon.has_ended() {
@@ -102,7 +102,7 @@ impl PgBouncer {
     pub fn try_restart(&mut self) -> io::Result<()> {
         drop(self.daemon.take());
         let started = Instant::now();
-        // Somebody may have taken the port for a moment.
+        // Another process may have taken the port for a moment.
         while !self.come_up()? {
             if started.elapsed() > PATIENCE {
                 return Err(failed("PgBouncer does not start again"));
@@ -117,7 +117,7 @@ impl PgBouncer {
         self.daemon.as_ref().is_none_or(Daemon::has_ended)
     }
 
-    /// Stops it with SIGSTOP, and returns when it stands still.
+    /// Stops it with SIGSTOP, and returns when it is stopped.
     ///
     /// # Errors
     /// If that takes too long.
@@ -125,14 +125,14 @@ impl PgBouncer {
         self.daemon.as_ref().map_or(Ok(()), Daemon::freeze)
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub fn thaw(&self) {
         if let Some(daemon) = &self.daemon {
             daemon.thaw();
         }
     }
 
-    /// Where it listens on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -1,4 +1,4 @@
-//! PostgreSQL servers that follow others, and take their place.
+//! PostgreSQL standbys, which follow another server and can take its place.
 
 use std::io;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::daemon::{Directory, unprivileged, wait_until};
 use crate::or_panic;
 
 impl Postgres {
-    /// A standby that follows this server and answers what does not write.
+    /// A standby that follows this server and answers reads.
     ///
     /// # Panics
     /// If it does not start.
@@ -27,7 +27,7 @@ impl Postgres {
         Postgres { daemon: None, directory, port: 0, settings, environment }.up()
     }
 
-    /// Copies its database, so that a server which starts there follows this one.
+    /// Copies its database, so that a server started there follows this one.
     fn copy_to(&self, directory: &Directory) -> io::Result<()> {
         run(Command::new("env")
             .args(unprivileged(&program("pg_basebackup")?, &[])?)
@@ -37,10 +37,10 @@ impl Postgres {
     }
 }
 
-/// What a standby calls itself where it says nothing else. A copy that is under way has another name, and confirms nothing.
+/// The default name of a standby. A copy in progress has another name, and confirms nothing.
 const STANDBY: &str = "walreceiver";
 
-/// A primary that answers only what its standby has on disk too, and that standby, which can take its place.
+/// A primary that answers only when its standby also has the data on disk, and that standby, which can take its place.
 #[derive(Debug)]
 pub struct Pair {
     servers: Vec<Postgres>,
@@ -56,7 +56,7 @@ impl Pair {
         let primary = Postgres::builder()
             .setting("synchronous_standby_names", STANDBY)
             .setting("wal_keep_size", "1GB")
-            // Calls that nobody awaits any more still wait for a standby while there is none.
+            // Cancelled calls still wait for a standby while there is none.
             .setting("max_connections", "600")
             .try_start()?;
         let standby = primary.try_standby()?;
@@ -81,10 +81,10 @@ impl Pair {
         &self.servers[1 - self.primary]
     }
 
-    /// Lets nothing come to the standby any more.
+    /// Cuts the standby off: nothing reaches it any more.
     ///
     /// # Errors
-    /// If it still does.
+    /// If something still does.
     pub fn cut(&self) -> io::Result<()> {
         self.standby().try_sql("ALTER SYSTEM SET primary_conninfo = ''")?;
         self.standby().try_sql("SELECT pg_reload_conf()")?;
@@ -103,15 +103,15 @@ impl Pair {
         self.servers[self.primary].try_stop(how)
     }
 
-    /// Stops every process of the primary with SIGSTOP.
+    /// Stops all processes of the primary with SIGSTOP.
     pub fn freeze(&self) {
         self.servers[self.primary].freeze();
     }
 
-    /// Makes the standby the primary. The old one, if it still lives, is killed when that is done: it must not come back.
+    /// Makes the standby the primary. If the old primary still lives, it is killed afterwards: it must not come back.
     ///
     /// # Errors
-    /// If the standby does not become one.
+    /// If the standby does not become the primary.
     pub fn promote(&mut self) -> io::Result<()> {
         self.standby().try_sql("SELECT pg_promote(true, 60)")?;
         let old = self.primary;
@@ -122,7 +122,7 @@ impl Pair {
         }
     }
 
-    /// Makes the old primary anew, as the standby.
+    /// Rebuilds the old primary as the standby.
     ///
     /// # Errors
     /// If it does not start.
@@ -134,7 +134,7 @@ impl Pair {
         self.servers[old].try_start_again()
     }
 
-    /// Waits until the standby confirms what the primary writes.
+    /// Waits until the standby confirms the primary's writes.
     ///
     /// # Errors
     /// If it does not.

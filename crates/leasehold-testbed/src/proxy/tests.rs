@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// How long is looked at the least for something that must not happen.
+/// The least time to watch for something that must not happen.
 const A_WHILE: Duration = Duration::from_millis(20);
 
 /// A server that sends back what it gets, and keeps it.
@@ -55,7 +55,7 @@ impl Echo {
         until_async("so many connections are open", async || self.proxy.counts().open == connections).await;
     }
 
-    /// The proxy has read so many bytes of requests.
+    /// Waits until the proxy has read this many bytes of requests.
     async fn until_read(&self, bytes: u64) {
         until_async("the request is read", async || self.proxy.counts().from_clients == bytes).await;
     }
@@ -71,14 +71,14 @@ async fn ask(stream: &mut TcpStream, what: &str) {
     in_time("a request is written", stream.write_all(what.as_bytes())).await.unwrap();
 }
 
-/// Exactly these bytes come next.
+/// Expects exactly these bytes next.
 async fn comes(stream: &mut TcpStream, what: &str) {
     let mut bytes = vec![0; what.len()];
     in_time(what, stream.read_exact(&mut bytes)).await.unwrap();
     assert_eq!(String::from_utf8(bytes).unwrap(), what);
 }
 
-/// Nothing comes in the time in which many requests are answered through another proxy.
+/// Expects nothing for the time in which many requests are answered through another proxy.
 async fn nothing_comes(stream: &mut TcpStream) {
     let other = Echo::start().await;
     let mut quick = other.connect().await;
@@ -91,7 +91,7 @@ async fn nothing_comes(stream: &mut TcpStream) {
     assert!(read.is_err(), "{read:?}");
 }
 
-/// What the stream says when it is over.
+/// The result of reading when the stream is over.
 async fn ends(stream: &mut TcpStream) -> io::Result<usize> {
     let mut bytes = [0; 16];
     in_time("the end of a connection", stream.read(&mut bytes)).await
@@ -122,7 +122,7 @@ async fn everything_passes_and_is_counted() {
 }
 
 #[tokio::test]
-async fn each_direction_has_its_delay_and_chunks_do_not_wait_for_each_other() {
+async fn each_direction_has_its_delay_and_chunks_are_independent() {
     let echo = Echo::start().await;
     let mut stream = echo.connect().await;
     let delay = Duration::from_millis(100);
@@ -134,7 +134,7 @@ async fn each_direction_has_its_delay_and_chunks_do_not_wait_for_each_other() {
         assert!(started.elapsed() >= delay, "{direction:?}: {:?}", started.elapsed());
         echo.proxy.pass();
     }
-    // A hundred that are under way together take about as long as one, and not a hundred times as long.
+    // A hundred in flight together take about as long as one, not a hundred times as long.
     echo.proxy.delay(Direction::ToServer, 4 * delay);
     let started = Instant::now();
     for _ in 0..100 {
@@ -153,7 +153,7 @@ async fn a_blackhole_keeps_connections_open_and_delivers_when_it_ends() {
     comes(&mut stream, "a").await;
     echo.proxy.blackhole();
     ask(&mut stream, "b").await;
-    // New connections are accepted, and as deaf.
+    // New connections are accepted, and get nothing either.
     let mut new = echo.connect().await;
     ask(&mut new, "c").await;
     echo.until_open(2).await;
@@ -221,7 +221,7 @@ async fn a_reset_is_seen_as_one_and_new_connections_work() {
 }
 
 #[tokio::test]
-async fn new_connections_are_refused_until_they_are_not_and_old_ones_live_on() {
+async fn refusing_new_connections_keeps_old_ones_and_can_end() {
     let echo = Echo::start().await;
     let mut stream = echo.connect().await;
     ask(&mut stream, "a").await;
@@ -289,7 +289,7 @@ async fn after_a_lost_answer_no_other_takes_its_place() {
 }
 
 #[tokio::test]
-async fn a_request_is_held_back_and_delivered_after_its_client_is_gone() {
+async fn a_held_request_is_delivered_after_its_client_is_gone() {
     let echo = Echo::start().await;
     let mut held = echo.proxy.hold_request(b"late");
     let (mut one, mut two) = (echo.connect().await, echo.connect().await);
@@ -353,7 +353,7 @@ async fn dropped_it_closes_everything() {
 }
 
 #[tokio::test]
-async fn traps_that_nobody_met_are_taken_back_and_a_connection_whose_answers_are_lost_is_reset() {
+async fn disarm_removes_unused_traps_and_resets_silenced_connections() {
     let echo = Echo::start().await;
     let (mut met, mut other) = (echo.connect().await, echo.connect().await);
     echo.proxy.lose_answers(b"lost");

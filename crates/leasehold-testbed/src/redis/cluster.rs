@@ -15,7 +15,7 @@ const PRIMARIES: usize = 3;
 /// A cluster of three primaries, without replicas unless asked for.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The nodes: those that were primaries at first, then those that were replicas.
+    /// The nodes: the first primaries, then their replicas.
     pub nodes: Vec<Server>,
 }
 
@@ -36,8 +36,8 @@ impl Cluster {
         or_panic(Cluster::launch(None, &[primary]))
     }
 
-    /// As [`start`](Cluster::start), with a replica of each primary: the node three places after it. None of them takes its
-    /// primary's place by itself, because the machine is busy: only while it is [told](Cluster::wait_for_promotion) to.
+    /// As [`start`](Cluster::start), with a replica of each primary: the node three places after it. On a busy machine
+    /// none of them takes its primary's place by itself: they do only while [asked](Cluster::wait_for_promotion) to.
     ///
     /// # Errors
     /// If it cannot be started; the message says what to do.
@@ -49,7 +49,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// As [`start`](Cluster::start), with nodes that speak TLS only, also with each other.
+    /// As [`start`](Cluster::start), with nodes that use only TLS, also with each other.
     ///
     /// # Panics
     /// If the certificates cannot be made, or it cannot be started.
@@ -158,10 +158,10 @@ impl Cluster {
         slot.parse::<usize>().map_or(0, |slot| slot * PRIMARIES / 16384)
     }
 
-    /// Lets nothing come to a replica any more.
+    /// Cuts a replica off: nothing reaches it any more.
     ///
     /// # Errors
-    /// If it still does.
+    /// If something still does.
     pub fn cut(&self, replica: usize) -> io::Result<()> {
         self.nodes[replica].cut_from(&self.nodes[other(replica)])
     }
@@ -179,7 +179,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets a replica take its primary's place when it has everything, while that holds back its clients.
+    /// Lets a replica take its primary's place once it has all data; meanwhile the primary holds back its clients.
     ///
     /// # Errors
     /// If it does not.
@@ -188,7 +188,7 @@ impl Cluster {
         self.wait_for_demotion(other(replica))
     }
 
-    /// Lets a replica take the place of a primary that is dead, before the cluster has found that out.
+    /// Lets a replica take the place of a dead primary before the cluster has noticed the death.
     ///
     /// # Errors
     /// If it does not.
@@ -219,7 +219,7 @@ impl Cluster {
         })
     }
 
-    /// Lets a primary that stood still go on: for a while it does not know that another has taken its place.
+    /// Continues a stopped primary: for a while it does not know that another has taken its place.
     ///
     /// # Errors
     /// If it does not become a replica.
@@ -232,17 +232,17 @@ impl Cluster {
         wait_until("the old primary does not become a replica", || !self.nodes[old].is_primary())
     }
 
-    /// Starts a node again that was killed; it becomes the other's replica.
+    /// Restarts a killed node, which becomes the other's replica.
     ///
     /// # Errors
-    /// If it cannot be started, or does not become one.
+    /// If it cannot be started, or does not become a replica.
     pub fn come_back(&mut self, old: usize) -> io::Result<()> {
         self.nodes[old].try_restart()?;
         self.nodes[old].cli(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
         self.wait_for_demotion(old)
     }
 
-    /// Waits until a replica has everything.
+    /// Waits until a replica has all data.
     ///
     /// # Errors
     /// If it does not get it.

@@ -1,4 +1,4 @@
-//! Servers that follow others.
+//! Redis replicas.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::Server;
 use crate::daemon::wait_until;
 use crate::or_panic;
 
-/// A full copy begins at once, not after five seconds in which others may come for one.
+/// Start a full copy at once, without waiting five seconds for other replicas.
 pub(super) const COPY_AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
 /// A primary and a replica of it that has caught up.
@@ -27,7 +27,7 @@ pub(super) fn with_replica_and(options: &[&str]) -> io::Result<Vec<Server>> {
 }
 
 impl Server {
-    /// A field of what it says of itself.
+    /// A field of the server's `INFO`.
     pub(super) fn said(&self, section: &str, field: &str) -> String {
         let info = self.cli(&["INFO", section]);
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -44,14 +44,14 @@ impl Server {
         self.said("replication", "master_link_status") == "up"
     }
 
-    /// Waits until a replica has everything, and its primary knows it.
+    /// Waits until a replica has all data, and its primary knows it.
     pub(super) fn wait_for_copy(&self, replica: &Server) -> io::Result<()> {
         wait_until("the replica does not catch up", || {
             replica.follows() && self.said("replication", "slave0").contains("state=online")
         })
     }
 
-    /// Starts it again, with nothing, as a replica of the server on this port.
+    /// Restarts it empty, as a replica of the server on this port.
     pub(super) fn restart_as_replica_of(&mut self, port: u16) -> io::Result<()> {
         if let Some(place) = self.options.iter().position(|option| option == "--replicaof") {
             self.options.drain(place..place + 2);
@@ -60,7 +60,7 @@ impl Server {
         self.try_restart()
     }
 
-    /// Lets nothing come to this replica any more: it may not log in to its primary.
+    /// Cuts this replica off: it may not log in to its primary.
     pub(super) fn cut_from(&self, primary: &Server) -> io::Result<()> {
         self.cli(&["CONFIG", "SET", "masterauth", "nobody-wants-this"]);
         primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]);

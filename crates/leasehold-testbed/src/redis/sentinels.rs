@@ -8,10 +8,10 @@ use super::{Dir, Server, TRIES};
 use crate::daemon::{self, wait_until};
 use crate::{failed, or_panic};
 
-/// A sentinel that waits so long, in milliseconds, fails nothing over because the machine is busy.
+/// A sentinel with this timeout, in milliseconds, does not fail over because the machine is busy.
 const PATIENT: &str = "3600000";
 
-/// One that waits so long notices a dead primary soon.
+/// A sentinel with this timeout notices a dead primary soon.
 const ALERT: &str = "500";
 
 /// A primary, a replica, and three sentinels that watch them.
@@ -83,8 +83,8 @@ impl Sentinels {
         }
     }
 
-    /// Which server is the primary, and which the replica. From here on nothing fails over by itself: sentinels are alert
-    /// only while one is to.
+    /// Which server is the primary, and which the replica. From here on nothing fails over by itself: sentinels use
+    /// the short timeout only during a fail-over.
     ///
     /// # Errors
     /// If the sentinels and the servers do not agree on one.
@@ -101,10 +101,10 @@ impl Sentinels {
         Ok((primary, 1 - primary))
     }
 
-    /// Lets nothing come to the replica any more.
+    /// Cuts the replica off: nothing reaches it any more.
     ///
     /// # Errors
-    /// If it still does.
+    /// If something still does.
     pub fn cut(&self, replica: usize) -> io::Result<()> {
         self.servers[replica].cut_from(&self.servers[1 - replica])
     }
@@ -118,12 +118,12 @@ impl Sentinels {
         self.promoted(promoted)
     }
 
-    /// Tells the sentinels to make this one the primary at once, and waits until it is, and the other is not.
+    /// Asks the sentinels to make this one the primary at once, and waits until it is, and the other is not.
     ///
     /// # Errors
     /// If they do not.
     pub fn switch(&self, promoted: usize) -> io::Result<()> {
-        // At first it may know too little of the replica.
+        // At first a sentinel may know too little about the replica.
         wait_until("no sentinel begins to fail over", || {
             self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "main"]) == "OK"
         })?;
@@ -143,14 +143,14 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Lets a primary that stood still go on beside the one that has taken its place, for so long.
+    /// Continues a stopped primary beside the one that has taken its place, for this long.
     ///
     /// # Errors
     /// If it cannot be made a replica then.
     pub fn go_on_beside(&self, old: usize, time: Duration) -> io::Result<()> {
         self.servers[old].go_on();
         std::thread::sleep(time);
-        // As sentinels do it, after eight seconds.
+        // As sentinels do, after eight seconds.
         self.servers[old].cli(&["REPLICAOF", "127.0.0.1", &self.servers[1 - old].port.to_string()]);
         self.wait_for_demotion(old)
     }
@@ -159,7 +159,7 @@ impl Sentinels {
         wait_until("the old primary does not become a replica", || !self.servers[old].is_primary())
     }
 
-    /// Starts a server again that was killed, as a replica of the other.
+    /// Restarts a killed server, as a replica of the other.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -168,7 +168,7 @@ impl Sentinels {
         self.servers[old].restart_as_replica_of(port)
     }
 
-    /// Waits until the replica has everything.
+    /// Waits until the replica has all data.
     ///
     /// # Errors
     /// If it does not get it.

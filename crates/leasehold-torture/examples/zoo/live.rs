@@ -1,4 +1,4 @@
-//! Defects of the stores: each is caught by torture of a real one, in processes of their own.
+//! Defects of the stores: each is caught by torture of a real store, in separate processes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,13 +10,13 @@ use leasehold_torture::zoo::live::{LIVE, LiveExhibit};
 
 use super::{header, tell};
 
-/// For each defect of a store: no run is begun after this.
+/// For each defect of a store: no run starts after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The word with which the zoo starts itself, to torture a store with a defect.
+/// The argument with which the zoo starts itself, to torture a store with a defect.
 const RUN: &str = "--run";
 
-/// What this process is there for, if that is not the zoo itself.
+/// Plays the role of this process, if it is not the zoo itself.
 pub(super) fn play() -> Option<ExitCode> {
     if let Some(code) = roles::play_if_asked() {
         return Some(code);
@@ -29,7 +29,7 @@ pub(super) fn play() -> Option<ExitCode> {
     }
 }
 
-/// Plants those that are wanted, one after the other: how many, and how many of them were not caught.
+/// Plants the wanted defects one after the other. Returns how many there were, and how many were not caught.
 pub(super) fn hunt(wanted: impl Fn(&str, &str) -> bool) -> (usize, usize) {
     let live: Vec<_> = LIVE.iter().filter(|one| wanted("live", one.bug.as_str())).collect();
     if !live.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn hunt(wanted: impl Fn(&str, &str) -> bool) -> (usize, usize) {
     (live.len(), live.into_iter().filter(|exhibit| !catch(exhibit)).count())
 }
 
-/// Tortures the store with the defect until its check sees it; whether it did.
+/// Tortures the store with the defect until its check sees it. Returns whether it did.
 fn catch(exhibit: &LiveExhibit) -> bool {
     let (name, check) = (exhibit.bug.as_str(), exhibit.check());
     let begun = Instant::now();
@@ -62,7 +62,7 @@ fn catch(exhibit: &LiveExhibit) -> bool {
     false
 }
 
-/// One run, by a process that has the defect, and all that it starts; what was broken.
+/// One run, in a process that has the defect, as do all processes it starts. Returns what was broken.
 fn run(name: &str, seed: u64) -> io::Result<Vec<String>> {
     let out = std::env::temp_dir().join(format!("leasehold-zoo-{name}-{}-{seed}", std::process::id()));
     let ran = Command::new(std::env::current_exe()?)
@@ -79,7 +79,7 @@ fn run(name: &str, seed: u64) -> io::Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&ran.stdout).split_whitespace().map(str::to_owned).collect())
 }
 
-/// As that process.
+/// The code of that process.
 fn torture(name: &str, seed: u64, directory: &str) -> ExitCode {
     let Some(exhibit) = LiveExhibit::of(name) else { return ExitCode::from(64) };
     match exhibit.run(seed, directory.as_ref()) {

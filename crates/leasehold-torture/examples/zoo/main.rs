@@ -1,5 +1,5 @@
-//! Plants each defect of the zoo, or those that are named, and waits until its check sees it; then, with none planted,
-//! the same seeds and more must show nothing: `zoo [simulated|live|DEFECT…]`.
+//! Plants each defect of the zoo, or the named ones, and waits until its check sees it. Then, with none planted, the
+//! same seeds and more must show nothing: `zoo [simulated|live|DEFECT…]`.
 //!
 //! The simulated part builds without the feature `run`, and so without any store; defects of the stores need it.
 
@@ -14,10 +14,10 @@ use leasehold_testbed::dice::{chosen_seed, fresh_seed};
 use leasehold_torture::sim::{self, Options};
 use leasehold_torture::zoo::{ZOO, hunt};
 
-/// Seeds for each defect. What a seed shows does not depend on how fast the machine is.
+/// Seeds for each defect. What a seed shows does not depend on the machine's speed.
 const PATIENCE: u64 = 8000;
 
-/// Without a defect: the same in every run, and fresh ones, which no run has tried before.
+/// Seeds without a defect: the same in every run, and new ones that no run has tried before.
 const SEEDS: u64 = 5000;
 const FRESH: u64 = 1000;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let wanted =
         |kind: &str, name: &str| words.is_empty() || words.iter().any(|word| word == kind || word == name);
     let first = chosen_seed();
-    // Some defects panic on their way; the check tells.
+    // Some defects panic on the way; only the check counts.
     std::panic::set_hook(Box::new(|_| ()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let simulated: Vec<_> = ZOO.iter().filter(|one| wanted("simulated", one.bug.as_str())).collect();
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(escaped > 0 || !good))
 }
 
-/// Simulates these without a defect. Whether nothing was seen.
+/// Simulates these seeds without a defect. Returns whether nothing was found.
 fn report(seeds: Range<u64>, begun: Instant, threads: usize) -> bool {
     let report = sim::run(seeds.clone(), Options { threads, ..Options::default() });
     let took = begun.elapsed().as_secs_f64();

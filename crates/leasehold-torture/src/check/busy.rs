@@ -1,4 +1,5 @@
-//! Contention only when justified (I13): somebody held, or may have held or queued, while the refused call was under way.
+//! Contention only when justified (I13): another client held the lock, or may have held it or queued, during the
+//! refused call.
 
 use std::collections::HashSet;
 
@@ -8,22 +9,22 @@ use super::figures::Figures;
 use super::sweep::{Depth, Meeting};
 use crate::history::record::Mode;
 
-/// Who waits in vain may have been let in during its last moments, too late to know: so long before its end at most, or
-/// twice what the slowest single call took.
+/// A waiter that gives up may have been granted the lock in its last moments, too late to know: at most this long
+/// before its end, or twice what the slowest single call took.
 const LAST_MOMENTS: u64 = 100_000_000;
 
-/// How long before and after its records a fault may really have begun and ended.
+/// A fault may begin and end this much before and after its records say.
 const EDGE: u64 = 50_000_000;
 
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
-    // Who can have held, who of them exclusively, and who can have waited.
+    // Intervals of possible holders, of possible exclusive holders, and of possible waiters.
     let (mut holds, mut exclusive, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-    // Who has a higher fence was granted later, so after the calls of those before.
+    // A lease with a higher fence was granted later, so after the calls of those with lower fences.
     let mut called = 0;
     for number in &lock.leases {
         let lease = &case.leases[*number];
         called = called.max(lease.called);
-        // If that is after its answer it is the fences that are wrong.
+        // If that is after its answer, the fences are wrong.
         let after = if case.fenced() && called <= lease.from { called } else { lease.called };
         holds.push((after, lease.possible.max(after)));
         if lease.mode == Mode::Exclusive {
@@ -31,7 +32,8 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
         }
     }
     let moments = LAST_MOMENTS.max(case.calls.last().map_or(0, |slowest| slowest.saturating_mul(2)));
-    // Who waited in vain while nothing was the matter, and nobody can have held: these do not excuse each other.
+    // Waiters that timed out while nothing was disturbed and nobody can have held the lock: they do not excuse each
+    // other.
     let mut in_vain = Vec::new();
     for number in &lock.acquires {
         let acquire = &case.acquires[*number];
@@ -76,12 +78,12 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
             continue;
         }
         let Acquire { called, returned, wait, .. } = *acquire;
-        // An old primary does not know who has gone since.
+        // An old primary does not know which leases have ended since.
         if case.two_primaries[usize::from(acquire.name)].meets(called, returned) {
             figures.judged(I13).waived += 1;
             continue;
         }
-        // Its own refusal is no reason for it.
+        // An acquire's own refusal does not justify it.
         let itself = usize::from(wait == 0 && case.quorum());
         let waiting = if idle.contains(number) {
             // Its first attempt was answered by then.
@@ -90,12 +92,12 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
             waits.count(called, returned) + in_vain.count(called, returned) > usize::from(wait > 0)
         };
         let held = match acquire.mode {
-            // It is not among those.
+            // The acquire itself is not among those.
             Mode::Shared => exclusive.count(called, returned) > 0,
             _ => holds.met(called, returned, itself),
         };
         let judged = figures.judged(I13);
-        // Who only waits may not have been in the queue at all.
+        // A mere waiter may not have been in the queue at all.
         let count = if waiting && !held { &mut judged.uncertain } else { &mut judged.judged };
         *count += 1;
         if !held && !waiting {

@@ -1,4 +1,4 @@
-//! Everything that is known of a run, put together, and the list of what is found.
+//! Everything known about a run, put together, and the list of violations.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,11 +11,11 @@ use super::{Invariant, Violation};
 use crate::history::record::{Face, Fault, Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::Setting;
 
-/// How long after its sending a request can arrive while nothing is the matter. Far more than it takes; a machine that is
-/// slower than this stands still, and the stall monitor says so.
+/// How long after it was sent a request can arrive while nothing is disturbed. Far more than it takes: a slower
+/// machine has stalled, and the stall monitor says so.
 pub(super) const SLACK: u64 = 1_000_000_000;
 
-/// How many violations of each invariant tell all the operations: a store that breaks one breaks it often.
+/// How many violations of each invariant list all operations: a store that breaks one breaks it often.
 const TOLD: usize = 20;
 
 /// How an acquire ended.
@@ -41,10 +41,10 @@ pub(super) struct Acquire {
     /// 0 if it is not known.
     pub(super) ttl: u64,
     pub(super) outcome: Outcome,
-    /// When it returned, or else the last moment its process can have lived.
+    /// When it returned, or else the last moment its process can have been alive.
     pub(super) returned: u64,
     pub(super) lease: Option<usize>,
-    /// When its client had been closed: what it gave back had been sent by then.
+    /// When its client was closed: by then its give-backs had been sent.
     pub(super) closed: Option<u64>,
     /// Its first record.
     pub(super) op: u32,
@@ -61,55 +61,53 @@ pub(super) struct Lease {
     pub(super) fence: u64,
     /// All its records, in time order.
     pub(super) ops: Vec<u32>,
-    /// When it was called for first, how long that might wait, and when it returned.
+    /// When it was first called for, how long that call might wait, and when it returned.
     pub(super) called: u64,
     pub(super) wait: u64,
     pub(super) from: u64,
-    /// The longest ttl it was asked for; 0 if not known.
+    /// The longest ttl requested for it; 0 if not known.
     pub(super) ttl: u64,
-    /// Whether its holder ever believed, and the last moment at which it certainly did.
+    /// Whether its holder ever relied on it, and the last moment at which it certainly did.
     pub(super) believes: bool,
     pub(super) believed: u64,
     /// The latest deadline its holder saw.
     pub(super) deadline: u64,
-    /// From this moment on it was shared, if it was exclusive first.
+    /// When it became shared, if it was exclusive first.
     pub(super) downgraded: Option<u64>,
-    /// From this moment on it certainly kept no reader out: the store had said that it is shared.
+    /// From this moment on it certainly kept no reader out: the store had confirmed that it is shared.
     pub(super) shared_by: u64,
-    /// For how long a renewal makes it last, since the store followed a shortening.
+    /// The ttl of renewals since the store shortened the lease.
     pub(super) shortened: Option<u64>,
-    /// When its client had been closed: what it gave back had been sent by then.
+    /// When its client was closed: by then its give-backs had been sent.
     pub(super) closed: Option<u64>,
     pub(super) release_called: Option<u64>,
     /// When the store had said that it is gone, released or not.
     pub(super) gone: Option<u64>,
     pub(super) lost: Option<(u64, Loss)>,
-    /// It was refused because of a revoke: unless that was one at once, it is there until its time is over.
+    /// It was refused because of a revoke: unless that revoke freed the lock at once, it lasts until its time is over.
     pub(super) revoked: bool,
-    /// From this moment on a fail-over may have lost it, or an old primary may know nothing of it.
-    pub(super) kept: u64,
     /// From this moment on something that no promise covers may have ended it.
     pub(super) uncertain: u64,
     /// Until when it can have held the lock.
     pub(super) possible: u64,
-    /// When it is likely to have ended: by its release, or because its time was over, or because its process died.
+    /// When it probably ended: by its release, because its time was over, or because its process died.
     pub(super) likely: u64,
 }
 
 impl Lease {
-    /// The store cannot have given it to another before this.
+    /// The store cannot have granted the lock to another client before this.
     pub(super) fn end(&self) -> u64 {
         let end = match (self.release_called, self.lost) {
-            // Somebody ended it, which is another accusation.
+            // It was ended before its time, which is reported as a separate violation.
             (_, Some((at, Loss::Refused))) if at < self.deadline && !self.revoked => self.believed,
-            // Its process was killed, at some time after it last looked.
+            // Its process was killed at some time after it last looked.
             (None, _) if self.deadline == SESSION => self.believed,
             (called, _) => called.unwrap_or(u64::MAX).min(self.deadline),
         };
         end.min(self.uncertain)
     }
 
-    /// When it was no longer exclusive, if not at its end.
+    /// When it stopped being exclusive, if that was before its end.
     pub(super) fn exclusive_end(&self) -> u64 {
         match self.mode {
             Mode::Exclusive => self.downgraded.unwrap_or(u64::MAX).min(self.end()),
@@ -122,7 +120,7 @@ impl Lease {
         self.possible.min(self.shared_by)
     }
 
-    /// It ended because its time was over.
+    /// Whether it ended because its time was over.
     pub(super) fn expired(&self) -> bool {
         self.deadline != SESSION
             && self.release_called.is_none_or(|called| called >= self.deadline)
@@ -138,17 +136,17 @@ pub(super) struct Lock {
     pub(super) acquires: Vec<usize>,
 }
 
-/// What was the matter for somebody: a fault counts for those whom it can hit.
+/// The disturbances of a worker: a fault counts for the workers that it can hit.
 #[derive(Debug, Default)]
 pub(super) struct Around {
-    /// What delays requests: faults of the network, the store and its machine, pauses, stalls. Those less than a second
-    /// apart are one.
+    /// What delays requests: faults of the network, the store and its machine, pauses, stalls. Spans less than a
+    /// second apart are merged.
     pub(super) disturbed: Windows,
-    /// Each of the same, and a while after: what explains that something took long.
+    /// The same spans one by one, each with some time after it: they explain a long delay.
     pub(super) explained: Windows,
-    /// Each of the same by itself.
+    /// The same spans one by one.
     pub(super) struck: Windows,
-    /// It stood still itself.
+    /// The process itself was stopped.
     pub(super) still: Windows,
     /// Its sessions may have ended without their holders' knowledge.
     pub(super) unnoticed: Windows,
@@ -158,35 +156,35 @@ pub(super) struct Around {
 #[derive(Debug)]
 pub(super) struct Case<'a> {
     pub(super) setting: &'a Setting,
-    /// Those of workers, by process and claim.
+    /// The workers' records, by process and claim.
     pub(super) records: Vec<Record>,
     pub(super) leases: Vec<Lease>,
     pub(super) acquires: Vec<Acquire>,
     pub(super) locks: Vec<Lock>,
-    /// What was the matter for each worker.
+    /// The disturbances of each worker.
     pub(super) around: HashMap<u32, Around>,
-    /// What was the matter for anybody.
+    /// The disturbances of any worker.
     pub(super) anybody: Around,
-    /// Each fault: which, whom it hits, from when and until when.
+    /// Each fault: its kind, whom it hits, from when and until when.
     pub(super) faults: Vec<(Fault, Reach, u64, u64)>,
-    /// The store was killed and started again.
+    /// When the store was killed and restarted.
     pub(super) restarts: Windows,
-    /// The store did not run.
+    /// When the store did not run.
     pub(super) paused: Windows,
-    /// What a fail-over may have lost, by name: everything that was answered in these times, as far as the store may lose it.
+    /// What a fail-over may have lost, by name: everything answered in these spans, as far as the store may lose it.
     pub(super) lost: Vec<Windows>,
     /// When two primaries answered for a name.
     pub(super) two_primaries: Vec<Windows>,
     /// The revokes, by name.
     pub(super) revokes: Vec<Revokes>,
-    /// The lists of those who waited that holders have seen, by name.
+    /// The lists of waiters that holders have seen, by name.
     pub(super) lists: Vec<Vec<List>>,
-    /// What the resource wrote, in its order.
+    /// What the resource recorded, in its order.
     pub(super) resource: Vec<Record>,
     /// What was left in the store.
     pub(super) left: Vec<Record>,
     pub(super) stalls: u64,
-    /// How long single calls took while nothing was the matter, in order: how fast the machine and its store were.
+    /// How long single calls took while nothing was disturbed, sorted: the speed of the machine and its store.
     pub(super) calls: Vec<u64>,
     /// The slower ones of them: when each was made, and when it returned.
     pub(super) slow: Vec<(u64, u64)>,
@@ -195,12 +193,12 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// What was the matter for a worker.
+    /// The disturbances of a worker.
     pub(super) fn around(&self, worker: u32) -> &Around {
         self.around.get(&worker).unwrap_or(&self.anybody)
     }
 
-    /// By when everything that a worker sent before a moment has arrived, and whether nothing was the matter.
+    /// By when everything that a worker sent before a moment has arrived, and whether nothing was disturbed.
     pub(super) fn settled(&self, worker: u32, moment: u64) -> (u64, bool) {
         let by = moment.saturating_add(SLACK);
         match self.around(worker).disturbed.meeting(moment, by) {
@@ -209,13 +207,13 @@ impl Case<'_> {
         }
     }
 
-    /// How long the slowest of the single calls took that were under way in a span; 0 if none was slow.
+    /// The longest of the single calls in progress during a span; 0 if none was slow.
     pub(super) fn slowest(&self, from: u64, to: u64) -> u64 {
         let meanwhile = self.slow.iter().filter(|(called, returned)| *called <= to && *returned >= from);
         meanwhile.map(|(called, returned)| returned - called).max().unwrap_or(0)
     }
 
-    /// Whether something explains that a lock was held up: for one of those who held it, or wanted to, meanwhile.
+    /// Whether a disturbance explains that a lock was delayed: one of a client that held or wanted it meanwhile.
     pub(super) fn explains(&self, lock: &Lock, from: u64, to: u64) -> bool {
         let matters = |worker: u32| self.around(worker).explained.meets(from, to);
         let held = lock.leases.iter().map(|lease| &self.leases[*lease]);
@@ -234,25 +232,25 @@ impl Case<'_> {
         &self.revokes[usize::from(lease.name)]
     }
 
-    /// Whether the fences of its grants mean something.
+    /// Whether the fences of its grants are meaningful.
     pub(super) fn fenced(&self) -> bool {
         self.setting.promises.fenced
     }
 
-    /// Grants and refusals of a quorum are not made in one place.
+    /// Whether it is a quorum, whose grants and refusals are not made in one place.
     pub(super) fn quorum(&self) -> bool {
         self.setting.store.starts_with("quorum")
     }
 
-    /// Who answers an attempt may begin to count later than at its call.
+    /// Whether the party that answers an attempt may start counting later than at its call.
     pub(super) fn asks_later(&self) -> bool {
         let store = self.setting.store.as_str();
-        // A log that blocks keeps a grant from its caller, and it is renewed meanwhile.
+        // A blocked log keeps a grant from its caller, and it is renewed meanwhile.
         let held_up = self.setting.profile == "logs";
         held_up || self.quorum() || matches!(store, "http" | "memory") || store.contains("server")
     }
 
-    /// Several answer, each for itself: one that stands still keeps the others from nothing.
+    /// Whether several servers answer independently: one that is stopped does not block the others.
     pub(super) fn several_answer(&self) -> bool {
         self.quorum() || self.setting.store.ends_with("/two-servers")
     }
@@ -265,14 +263,14 @@ impl Case<'_> {
         }
     }
 
-    /// One lease in a few words.
+    /// A short description of a lease.
     pub(super) fn brief(&self, lease: usize) -> String {
         let Lease { worker, fence, mode, name, .. } = &self.leases[lease];
         let lock = &self.setting.names[usize::from(*name)].name;
         format!("worker {worker}'s {mode:?} lease on {lock:?} with fence {fence}")
     }
 
-    /// All operations of some leases, in time order; looks without anything in between as one line.
+    /// All operations of some leases, in time order; consecutive looks are merged into one line.
     fn tell(&self, leases: &[usize], acquires: &[usize]) -> String {
         let mut letters = HashMap::new();
         let mut ops: Vec<(u64, u32)> = Vec::new();
@@ -347,7 +345,7 @@ fn letters_of(leases: &[usize], lease: usize) -> char {
     char::from(b'A' + (place % 26) as u8)
 }
 
-/// Where accusations are heard.
+/// Collects the violations.
 #[derive(Debug, Default)]
 pub(super) struct Court {
     pub(super) violations: Vec<Violation>,
@@ -359,7 +357,7 @@ impl Court {
         self.accuse_with(case, invariant, seen, leases, &[]);
     }
 
-    /// Also about acquires that came to nothing.
+    /// Reports a violation, also about acquires that were not granted.
     pub(super) fn accuse_with(
         &mut self,
         case: &Case<'_>,

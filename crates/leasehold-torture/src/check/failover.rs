@@ -7,11 +7,11 @@ use super::Invariant::J9;
 use super::case::{Acquire, Case, Court, Outcome, SLACK};
 use super::figures::Figures;
 
-/// How soon after a fail-over everything works again: a place in a queue that nobody comes for any more, or a lease, has
-/// lapsed by then, and connections have been made again.
+/// How soon after a fail-over everything works again: by then an abandoned place in a queue, or a lease, has lapsed,
+/// and connections are open again.
 pub const WORKS_WITHIN: Duration = Duration::from_secs(15);
 
-/// Who wants a name for so long has asked for it in time.
+/// An acquire that wants a name for this long has asked in time.
 const WANTED: u64 = 5_000_000_000;
 
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
@@ -46,7 +46,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     for (place, (_, end)) in failovers.iter().enumerate() {
         let next = failovers.get(place + 1).map_or(case.setting.span.1, |(from, _)| *from);
         let bound = end.saturating_add(within);
-        // A machine that itself stood still for long is not the store's fault.
+        // A machine that was stalled for long is not the store's fault.
         let stood: u64 = case.anybody.still.iter().map(|(from, to)| overlap((from, to), (*end, bound))).sum();
         let unfair = next < bound || stood > SLACK;
         for (name, times) in grants.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             let judged = figures.judged(J9);
             match answered {
                 Some(at) if *at <= bound.min(next) => judged.judged += 1,
-                // Or the next one, or the end, came before it was time.
+                // Or the next fail-over, or the end, came before it was due.
                 _ if unfair => judged.waived += 1,
                 _ => {
                     judged.judged += 1;
@@ -83,12 +83,12 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     }
 }
 
-/// How long two spans go on together.
+/// The length of the overlap of two spans.
 fn overlap(a: (u64, u64), b: (u64, u64)) -> u64 {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// Whether an acquire asked for its name so long before the bound that it would have been answered.
+/// Whether an acquire asked for its name so long before the bound that it should have been answered.
 fn in_time(case: &Case<'_>, number: usize, end: u64) -> bool {
     let Acquire { called, returned, outcome, .. } = case.acquires[number];
     let latest = end.saturating_add(WORKS_WITHIN.as_nanos() as u64 - WANTED);

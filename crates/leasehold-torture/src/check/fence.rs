@@ -16,7 +16,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
         }
     }
     let fence = |number: &usize| case.leases[*number].fence;
-    // What two primaries give at the same time has no order, where they give it by themselves.
+    // Grants that two primaries make independently at the same time have no order.
     let no_order = |number: &usize| {
         let Lease { name, called, from, .. } = case.leases[*number];
         case.setting.promises.losses == Losses::Latest
@@ -25,7 +25,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     for same in lock.leases.chunk_by(|a, b| fence(a) == fence(b)).filter(|same| fence(&same[0]) != 0) {
         for pair in same.windows(2) {
             let (a, b) = (&case.leases[pair[0]], &case.leases[pair[1]]);
-            // Readers that a quorum let in together may share one.
+            // Readers that a quorum granted together may share a fence.
             let together = a.called.max(b.called) <= a.from.min(b.from);
             if case.quorum() && together && a.mode == Mode::Shared && b.mode == Mode::Shared {
                 continue;
@@ -57,7 +57,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
             let invariant = if restarted && case.setting.promises.durable { I12 } else { I3 };
             figures.weigh(invariant, lease.fence != 0, false);
         }
-        // Equal ones are accused above.
+        // Equal fences are reported above.
         if let Some(before) = highest.filter(|before| fence(before) > lease.fence && lease.fence != 0) {
             let restarted = case.restarts.meets(case.leases[before].from, lease.from);
             let invariant = if restarted && case.setting.promises.durable { I12 } else { I3 };

@@ -1,4 +1,4 @@
-//! What a run shows beside its violations.
+//! The figures of a run, besides its violations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::case::{Case, Outcome};
 use crate::history::record::{Face, Kind, Loss, Mode, Record};
 
-/// What was seen. Times are in nanoseconds.
+/// The figures. Times are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Leases that were granted.
@@ -16,65 +16,65 @@ pub struct Figures {
     pub handovers: u64,
     /// Leases that ended because their time was over.
     pub expiries: u64,
-    /// Grants of what somebody else had left by expiry, loss or death.
+    /// Grants of a lock that another client had left by expiry, loss or death.
     pub takeovers: u64,
-    /// Calls whose outcome nobody knows: to acquire, renew or release.
+    /// Calls to acquire, renew or release whose outcome is unknown.
     pub unknowns: u64,
-    /// Acquires that were told that somebody else holds the lock.
+    /// Acquires that were refused because another client holds the lock.
     pub busy: u64,
     /// Acquires that failed.
     pub failed: u64,
     /// Acquires that were dropped.
     pub dropped: u64,
-    /// Leases whose holder found them lost, by reason.
+    /// Leases that their holders found lost, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// The least time from the deadline of a lease that expired until another was granted.
+    /// The shortest time from the deadline of an expired lease until another was granted.
     pub lost_margin: Option<u64>,
-    /// From the call to release until the next holder, who waited, had its answer.
+    /// From the call to release until the next holder, a waiter, had its answer.
     pub handover: Percentiles,
-    /// From the latest deadline that the holder saw until the next holder, who waited, had its answer. The lease may have
-    /// been renewed after that look.
+    /// From the latest deadline that the holder saw until the next holder, a waiter, had its answer. The lease may
+    /// have been renewed after that look.
     pub takeover: Percentiles,
-    /// Grants that overtook somebody who certainly stood in the queue before.
+    /// Grants that overtook a waiter that was certainly queued before.
     pub fifo_inversions: u64,
     /// Writes that the fenced table rejected.
     pub fenced_saves: u64,
-    /// How often somebody entered the unfenced table while another was in it.
+    /// How often a holder entered the unfenced table while another was in it.
     pub unfenced_overlaps: u64,
     /// What was left in the store at rest.
     pub leftovers: u64,
-    /// How often the machine itself stood still.
+    /// How often the machine itself stalled.
     pub stalls: u64,
-    /// Bounds of time that were not held to, because a fault or a stall explains it.
+    /// Time bounds that were exceeded, and excused because a fault or a stall explains it.
     pub waived: u64,
     /// By invariant: how much there was to judge.
     pub judged: BTreeMap<String, Judged>,
-    /// Faults, by kind, during which somebody whom they hit had an acquire under way or held a lock.
+    /// Faults, by kind, during which a worker they hit had an acquire in progress or held a lock.
     pub felt: BTreeMap<String, u64>,
     /// Grants to readers, and of permits.
     pub readers: u64,
     /// See `readers`.
     pub permits: u64,
-    /// Acquires, by the part of the API that they were called by.
+    /// Acquires, by the part of the API that made them.
     pub faces: BTreeMap<String, u64>,
-    /// Leases that another process than the one they were granted to adopted.
+    /// Leases adopted by another process than the one they were granted to.
     pub adopted: u64,
-    /// Leases that certainly ended because of a revoke at once.
+    /// Leases that certainly ended because of an immediate revoke.
     pub revoked: u64,
-    /// Lists of those who waited, with somebody in them.
+    /// Lists of waiters that were not empty.
     pub lists: u64,
     /// How often each thing was recorded.
     pub operations: BTreeMap<String, u64>,
 }
 
-/// What there was to judge an invariant by; `docs/torture-checks.md` says for each what is counted.
+/// How much evidence there was to judge an invariant; `docs/torture-checks.md` says what is counted for each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Judged {
-    /// What would have been accused if it had been wrong.
+    /// Cases that would have been reported if they had been wrong.
     pub judged: u64,
-    /// What was broken, or would have been judged, but is explained by a fault or a stall.
+    /// Cases that were wrong, or could not be judged, but are explained by a fault or a stall.
     pub waived: u64,
-    /// What may or may not have been.
+    /// Cases that may or may not have happened.
     pub uncertain: u64,
 }
 
@@ -83,7 +83,7 @@ impl Figures {
         self.judged.entry(format!("{invariant:?}")).or_default()
     }
 
-    /// Counts one more that was judged, or could not be because it is `explained` or not `sure`.
+    /// Counts a case as judged, or as not judged because it is `explained` or not `sure`.
     pub(super) fn weigh(&mut self, invariant: super::Invariant, sure: bool, explained: bool) {
         let judged = self.judged(invariant);
         let count = match (sure, explained) {
@@ -100,20 +100,20 @@ impl Figures {
     }
 }
 
-/// Of some times, in nanoseconds.
+/// Percentiles of times, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// How many there are.
+    /// How many times there are.
     pub count: u64,
-    /// Half took no longer.
+    /// Half of them are at most this.
     pub p50: u64,
-    /// 99 of 100 took no longer.
+    /// 99 of 100 are at most this.
     pub p99: u64,
-    /// None took longer.
+    /// The longest.
     pub max: u64,
 }
 
-/// The value that this share of sorted ones does not exceed; 0 of none.
+/// The value that this share of the sorted values does not exceed; 0 if there are none.
 pub(super) fn share(sorted: &[u64], share: f64) -> u64 {
     let place = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(place.saturating_sub(1)).copied().unwrap_or(0)
@@ -131,11 +131,11 @@ impl Percentiles {
     }
 }
 
-/// Times as they are measured.
+/// Times while they are being measured.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) handovers: Vec<u64>,
-    /// Those during which nothing was the matter.
+    /// Those during which nothing was disturbed.
     pub(super) unexplained: Vec<u64>,
     pub(super) takeovers: Vec<u64>,
 }
@@ -147,12 +147,12 @@ impl Times {
     }
 }
 
-/// What is only counted.
+/// Counts what is not judged.
 pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     figures.grants = case.leases.len() as u64;
     figures.stalls = case.stalls;
     for invariant in super::Invariant::JUDGED {
-        // One that is not there would look as if it were not checked.
+        // A missing entry would look as if the invariant were not checked.
         figures.judged(invariant);
     }
     rest(case, figures);
@@ -206,7 +206,7 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     }
 }
 
-/// What could be left at rest: of acquires that were given up (J6), and of locks that were held (J7).
+/// Counts what could be left at rest: by abandoned acquires (J6), and by held locks (J7).
 fn rest(case: &Case<'_>, figures: &mut Figures) {
     for acquire in &case.acquires {
         if matches!(acquire.outcome, Outcome::Dropped | Outcome::Failed) {
@@ -218,7 +218,7 @@ fn rest(case: &Case<'_>, figures: &mut Figures) {
     }
 }
 
-/// Renewals and releases of a lease whose outcome nobody knows.
+/// The number of renewals and releases of a lease whose outcome is unknown.
 fn unanswered(case: &Case<'_>, ops: &[u32]) -> u64 {
     use crate::history::record::Kind::{
         ReleaseCall, ReleaseDropped, ReleaseFailed, Released, ReleasedNothing, RenewCall, RenewFailed,
@@ -229,7 +229,7 @@ fn unanswered(case: &Case<'_>, ops: &[u32]) -> u64 {
         let Record { kind, value, .. } = case.records[*op as usize];
         match kind {
             RenewCall => open += 1,
-            // Nobody awaits that of a drop.
+            // Nobody awaits the release of a dropped guard.
             ReleaseCall if value == 0 => open += 1,
             Renewed | RenewRefused | Released | ReleasedNothing => open -= 1,
             RenewFailed | ReleaseFailed | ReleaseDropped => {}

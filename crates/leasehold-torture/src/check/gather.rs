@@ -1,4 +1,4 @@
-//! Puts a run together from its records: acquires, leases, and what was the matter when.
+//! Puts a run together from its records: acquires, leases, and disturbances with their times.
 
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
     let mut by_id: HashMap<(u16, u64), usize> = HashMap::new();
     let mut by_claim: HashMap<(u32, u64), usize> = HashMap::new();
     acquires(case, court, deaths, &mut by_id, &mut by_claim);
-    // The acquires of an id that the caller chose before one of them was answered.
+    // The acquires with an id that the caller chose, before one of them was answered.
     for acquire in &mut case.acquires {
         let chosen = case.records[acquire.op as usize].lease;
         let open = acquire.lease.is_none() && acquire.outcome != Outcome::Busy;
@@ -94,7 +94,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
             acquire.lease = Some(*lease);
             case.leases[*lease].ops.push(acquire.op);
             case.leases[*lease].called = case.leases[*lease].called.min(acquire.called);
-            // Nobody knows since when it stood in the queue.
+            // It is unknown since when it was queued.
             case.leases[*lease].wait = 0;
         }
     }
@@ -107,7 +107,7 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
             by_claim.get(&(record.worker, record.claim)).or_else(|| by_id.get(&(record.name, record.lease)));
         match lease {
             Some(lease) => case.leases[*lease].ops.push(place as u32),
-            // Of an acquire that came to nothing.
+            // A closed client whose acquire was not granted.
             None if record.kind == Kind::Closed => {}
             None => court.contradiction(format!(
                 "worker {} has {:?} without a grant, claim {}",
@@ -160,7 +160,7 @@ fn is_acquire(kind: Kind) -> bool {
     matches!(kind, AcquireCall | AcquireDropped | AcquireFailed | Busy | Granted)
 }
 
-/// Reads the calls to acquire, and opens the leases that came of them.
+/// Reads the calls to acquire, and opens the leases they got.
 fn acquires(
     case: &mut Case<'_>,
     court: &mut Court,
@@ -261,17 +261,17 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         gone: None,
         lost: None,
         revoked: false,
-        kept: u64::MAX,
         uncertain: u64::MAX,
         possible: u64::MAX,
         likely: u64::MAX,
     }
 }
 
-/// Which single calls are worth looking at one by one: far fewer than there are.
+/// Single calls slower than this are looked at one by one; there are few of them.
 const SLOW: u64 = 20_000_000;
 
-/// The calls that are one call to the store each, while nothing was the matter: when they were made, and when they returned.
+/// The operations that are one call to the store each, made while nothing was disturbed: when they were made, and when
+/// they returned.
 fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
     let answered =
         |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
@@ -289,10 +289,10 @@ fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
     calm.map(|(_, called, returned)| (called, returned.max(called))).collect()
 }
 
-/// What its records say of a lease, one after the other. That a session has ended is the word of its own end: its holder is
-/// told at once, and the store frees the lock when it hears of it.
+/// Applies the records of a lease, one after the other. The end of a session comes from the client's own end of it:
+/// its holder knows at once, and the store frees the lock when it hears of it.
 fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windows, session: bool) {
-    // By how much the last shortening that was called for lets it last.
+    // The ttl that the last shortening asked for.
     let mut shorter = 0;
     let mut granted = false;
     for place in 0..lease.ops.len() {
@@ -307,7 +307,7 @@ fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windo
             Kind::Granted if !granted => {
                 granted = true;
                 (lease.from, lease.mode, lease.fence, lease.worker) = (at, mode, fence, worker);
-                // One that has passed is only the moment at which that was noticed.
+                // A deadline in the past is only the moment at which the loss was noticed.
                 lease.believes = deadline > at;
                 (lease.believed, lease.deadline) = (at, if lease.believes { deadline } else { lease.called });
             }
@@ -316,7 +316,7 @@ fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windo
                 lease.believes = true;
                 lease.deadline = deadline;
             }
-            // The store may follow at any moment from now on.
+            // The store may shorten the lease at any moment from now on.
             Kind::ShortenCall if lease.deadline != SESSION => {
                 lease.deadline = lease.deadline.min(at.saturating_add(value));
                 shorter = value;
@@ -341,7 +341,7 @@ fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windo
                 };
                 lease.lost.get_or_insert((at, why));
                 if why == Loss::Refused {
-                    // One that is revoked is refused, and there until its time is over.
+                    // A revoked lease is refused, and lasts until its time is over.
                     lease.revoked |= revokes.revoked(lease, at);
                     if !lease.revoked && !session {
                         lease.gone.get_or_insert(at);
@@ -349,7 +349,7 @@ fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windo
                 }
             }
             Kind::ReleaseCall => drop(lease.release_called.get_or_insert(at)),
-            // One that was tried again when its session had ended did nothing the second time.
+            // A release that was retried after its session had ended did nothing the second time.
             Kind::Released if session && struck.meets(lease.release_called.unwrap_or(at), at) => {}
             Kind::Released => drop(lease.gone.get_or_insert(at)),
             Kind::ReleasedNothing if !session => drop(lease.gone.get_or_insert(at)),
@@ -358,27 +358,26 @@ fn fold(lease: &mut Lease, records: &[Record], revokes: &Revokes, struck: &Windo
     }
 }
 
-/// From when on its hold is uncertain, whatever its holder believed.
+/// Finds from when on the hold is uncertain, whatever its holder believed.
 fn surely(lease: &mut Lease, case: &Case<'_>) {
     if let Some(begin) = case.revokes(lease).ended(lease) {
         lease.uncertain = begin.max(lease.called);
     }
     if case.setting.promises.losses == Losses::Latest {
         for (begin, end) in case.lost[usize::from(lease.name)].iter() {
-            // What was answered later is the next primary's.
+            // Later answers came from the next primary.
             if end < lease.called || lease.from > end.saturating_add(SLACK) {
                 continue;
             }
-            // What its holder had been told before is not lost.
+            // What its holder had learned before is not lost.
             let before = lease.ops.iter().map(|op| &case.records[*op as usize]).filter(|op| op.at < begin);
             let answers = before.filter(|op| matches!(op.kind, Kind::Granted | Kind::Held | Kind::Renewed));
             let kept = answers.map(|op| op.deadline).max().unwrap_or(0);
-            lease.kept = lease.kept.min(begin.max(lease.called).max(kept));
+            lease.uncertain = lease.uncertain.min(begin.max(lease.called).max(kept));
         }
     }
-    lease.uncertain = lease.uncertain.min(lease.kept);
     if lease.deadline == SESSION {
-        // A look after such a time shows that it was held all along.
+        // A look after such a span shows that the lease was held all along.
         let end = lease.end().max(lease.believed);
         if let Some((begin, _)) = case.around(lease.worker).unnoticed.meeting(lease.believed, end) {
             lease.uncertain = lease.uncertain.min(begin.max(lease.called));

@@ -1,4 +1,4 @@
-//! Where nothing is in the way of renewals, no guard is lost (J10).
+//! While nothing prevents renewals, no guard is lost (J10).
 
 use super::Invariant::J10;
 use super::case::{Case, Court};

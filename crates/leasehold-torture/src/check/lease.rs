@@ -1,12 +1,11 @@
-//! One automaton for each lease id: what may follow on what (I5, I6, I7, I10, I11, I12, I14, J3).
+//! One automaton for each lease id: which record may follow which (I5, I6, I7, I10, I11, I12, I14, J3).
 
 use super::Invariant::{self, I5, I6, I7, I10, I11, I12, I14, J3};
 use super::case::{Case, Court, Lease, SLACK};
 use super::figures::Figures;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
 
-/// How long after a call was written down it was sent, at most, by a process that did not stand still: between the two it
-/// may have to wait for a processor.
+/// A running process sends a call at most this long after it recorded it: in between it may wait for a processor.
 const SENT_BY: u64 = 250_000_000;
 
 /// Stores round up what a lease is shortened to, some to whole seconds.
@@ -49,29 +48,29 @@ struct Automaton<'a> {
     lease: &'a Lease,
     court: &'a mut Court,
     figures: &'a mut Figures,
-    /// As the holder last saw it.
+    /// The deadline that the holder saw last.
     deadline: u64,
     ttl: u64,
-    /// The latest deadline that an answer gave, for leases that nothing renews by itself.
+    /// The latest deadline that an answer gave, for leases without automatic renewal.
     confirmed: u64,
     grant: Option<Record>,
     acquire_called: u64,
-    /// The last acquire does not wait: it is one attempt.
+    /// The last acquire does not wait: it is a single attempt.
     tries: bool,
     renew_called: u64,
-    /// When, and to which ttl.
+    /// When the last shortening was called, and to which ttl.
     shorten_called: Option<(u64, u64)>,
     release_called: u64,
-    /// How many were called.
+    /// How many releases were called.
     releases: u32,
     lost: Option<u64>,
-    /// The store said that a release ended it.
+    /// When the store said that a release ended it.
     released: Option<u64>,
-    /// The store said that it is not there.
+    /// When the store said that it does not exist.
     gone: Option<u64>,
-    /// The latest moment by which the store had set the expiry that is known.
+    /// The latest moment by which the store had set the known expiry.
     settled: Option<u64>,
-    /// A renewal without an answer may prolong it at any time.
+    /// An unanswered renewal may prolong it at any time.
     lengthened: bool,
 }
 
@@ -107,12 +106,12 @@ impl Automaton<'_> {
             }
             Kind::Renewed | Kind::Adopted => {
                 self.revived(record, self.renew_called, "renewed");
-                self.cleared(record, self.renew_called, "renewed");
+                self.cleared(self.renew_called, "renewed");
                 self.outlived(record);
                 self.settled = Some(at);
                 self.figures.weigh(I5, self.lease.uncertain > at, false);
                 self.survived(at);
-                // A plain lease is renewed by nobody else.
+                // Nobody else renews a plain lease.
                 if self.plain() {
                     self.since_call(record, self.renew_called);
                 }
@@ -123,9 +122,9 @@ impl Automaton<'_> {
                 self.ended_early(record, self.renew_called, "refused a renewal");
                 self.refused(at);
             }
-            // It may have prolonged it.
+            // The failed call may have prolonged it.
             Kind::RenewFailed | Kind::AdoptFailed => (self.settled, self.lengthened) = (None, true),
-            // The holder relies on no more than this from here on.
+            // From here on the holder relies on no more than this.
             Kind::ShortenCall => {
                 self.shorten_called = Some((at, record.value));
                 self.deadline = self.deadline.min(at.saturating_add(record.value));
@@ -148,7 +147,7 @@ impl Automaton<'_> {
         }
     }
 
-    /// Counts what was asked of a lease that had ended: whatever is answered then, it is not there (I6).
+    /// Counts requests about a lease that had ended: whatever the answer, the lease does not exist (I6).
     fn after_the_end(&mut self, record: &Record) {
         let called = match record.kind {
             Kind::Held | Kind::Lost => record.at,
@@ -180,7 +179,8 @@ impl Automaton<'_> {
         let own = (first.worker, first.claim) == (record.worker, record.claim);
         let chosen = record.value == 1 || self.case.records[self.lease.ops[0] as usize].lease != 0;
         if record.fence != first.fence || record.mode != first.mode {
-            // Unless its lease may have ended meanwhile, as by a step of the store's clock: then this is another.
+            // The lease may have ended meanwhile, for example by a step of the store's clock; then this is another
+            // one.
             if self.lease.uncertain > record.at {
                 self.accuse(I10, |brief| {
                     format!("a repeat of {brief} was given fence {} as {:?}", record.fence, record.mode)
@@ -218,7 +218,7 @@ impl Automaton<'_> {
         if record.deadline != 0 && record.deadline <= record.at {
             return self.accuse(J3, |brief| format!("{brief} was relied on past its deadline"));
         }
-        // A plain lease is renewed by nobody else.
+        // Nobody else renews a plain lease.
         if self.plain() && record.deadline != SESSION && record.deadline > self.confirmed {
             let later = record.deadline - self.confirmed;
             self.accuse(I7, |brief| {
@@ -228,14 +228,14 @@ impl Automaton<'_> {
         self.moved(record);
     }
 
-    /// A lease whose id its holder chose: the library does nothing for it.
+    /// Whether its holder chose the id: the library does nothing for such a lease.
     fn plain(&self) -> bool {
         self.case.records[self.lease.ops[0] as usize].lease != 0
     }
 
-    /// Its deadline is what one call gave: not later than a ttl after that was sent.
+    /// Its deadline comes from one call: at most a ttl after that was sent.
     fn since_call(&mut self, record: &Record, called: u64) {
-        // A quorum may ask its nodes again within one attempt, and a lock server its store when it comes to it; both count
+        // A quorum may ask its nodes again within one attempt, and a lock server may ask its store later; both count
         // from then on, and say so.
         let still = self.case.asks_later() || self.case.around(record.worker).still.meets(called, record.at);
         let timed = self.ttl != 0 && record.deadline != SESSION && record.deadline > record.at;
@@ -243,7 +243,7 @@ impl Automaton<'_> {
         if timed {
             self.figures.weigh(I7, true, still);
         }
-        // One that is further away than a ttl now is accused of that.
+        // A deadline more than a ttl from now is reported as that.
         if timed
             && !still
             && record.deadline > latest
@@ -256,9 +256,9 @@ impl Automaton<'_> {
         }
     }
 
-    /// Its deadline is what the record says: never further away than a ttl.
+    /// Sets the deadline from the record: never more than a ttl away.
     fn moved(&mut self, record: &Record) {
-        // One that has passed is only the moment at which that was noticed.
+        // A deadline in the past is only the moment at which the loss was noticed.
         if record.deadline <= record.at {
             return;
         }
@@ -266,7 +266,7 @@ impl Automaton<'_> {
         if timed {
             self.figures.weigh(I7, true, false);
         }
-        // Also where the store's clock went back: nobody relies on more than was asked for.
+        // Even if the store's clock went back: nobody relies on more than was requested.
         if timed && record.deadline > record.at.saturating_add(self.ttl) {
             let away = record.deadline - record.at;
             let ttl = self.ttl;
@@ -282,7 +282,8 @@ impl Automaton<'_> {
         self.deadline = record.deadline;
     }
 
-    /// One that nothing renews by itself was renewed: not after its time was over, even if nobody else came.
+    /// A lease without automatic renewal was renewed. That must not succeed after its time was over, even if nobody
+    /// else came.
     fn outlived(&mut self, record: &Record) {
         let certain = self.plain() && !self.lengthened && self.ttl != 0 && self.lease.uncertain > record.at;
         let Some(settled) = self.settled.filter(|_| certain && record.deadline != SESSION) else { return };
@@ -294,14 +295,14 @@ impl Automaton<'_> {
         }
     }
 
-    /// The store says that it is there. If it was killed meanwhile, that is one more that it has kept (I12).
+    /// The store says that the lease exists. If the store was killed meanwhile, it has kept one more lease (I12).
     fn survived(&mut self, at: u64) {
         if self.case.restarts.meets(self.lease.from, at) {
             self.figures.weigh(I12, self.lease.uncertain > at, false);
         }
     }
 
-    /// The store says that it is there: not after it said that it is gone.
+    /// The store says that the lease exists: it must not have said before that it is gone.
     fn revived(&mut self, record: &Record, called: u64, how: &str) {
         let over = self.released.or(self.gone).filter(|over| *over < called);
         if let Some(over) = over.filter(|over| !self.may_be_back(*over, record.at)) {
@@ -310,7 +311,7 @@ impl Automaton<'_> {
         }
     }
 
-    /// One that is revoked is refused, and there until its time is over.
+    /// A revoked lease is refused, and lasts until its time is over.
     fn refused(&mut self, at: u64) {
         if !self.revoked(at) {
             self.gone.get_or_insert(at);
@@ -321,11 +322,10 @@ impl Automaton<'_> {
         self.case.revokes(self.lease).revoked(self.lease, at)
     }
 
-    /// The store said that it is there: not after it was revoked at once.
-    fn cleared(&mut self, record: &Record, called: u64, how: &str) {
+    /// The store said that the lease exists: that must not happen after a revoke that frees the lock at once.
+    fn cleared(&mut self, called: u64, how: &str) {
         let cleared = self.case.revokes(self.lease).cleared(self.lease).filter(|by| *by < called);
-        let certain = |by: &u64| !self.case.quorum() && !self.may_be_back(*by, record.at);
-        if let Some(by) = cleared.filter(certain) {
+        if let Some(by) = cleared.filter(|_| !self.case.quorum()) {
             let later = called - by;
             self.accuse(I14, |brief| {
                 format!("{brief} was {how} {later} ns after it had been revoked at once")
@@ -333,7 +333,7 @@ impl Automaton<'_> {
         }
     }
 
-    /// It was shortened: to no more than was asked for, unless renewals kept overtaking that.
+    /// The lease was shortened: to no more than requested, unless renewals kept overtaking that.
     fn shortened(&mut self, record: &Record) {
         let Some((called, ttl)) = self.shorten_called else { return };
         if record.deadline == SESSION {
@@ -348,7 +348,7 @@ impl Automaton<'_> {
         self.moved(record);
     }
 
-    /// Work under it has ended: soon after it was lost, if it was.
+    /// Work under the lease has ended: soon after the loss, if it was lost.
     fn ran(&mut self, record: &Record) {
         let late = record.at.saturating_sub(self.deadline);
         let explained =
@@ -379,7 +379,7 @@ impl Automaton<'_> {
     }
 
     fn released(&mut self, record: &Record) {
-        // One whose first try had no answer is told that it released what is gone.
+        // A release whose first try was unanswered reports success for a lease that is gone.
         let sure = !self.case.around(record.worker).struck.meets(self.release_called, record.at);
         let first = self.released.or(self.gone).unwrap_or(record.at);
         let sure = sure && !self.may_be_back(first, record.at);
@@ -395,19 +395,19 @@ impl Automaton<'_> {
                     format!("{brief} was there to be released after the store had said that it is gone")
                 });
             }
-            _ if sure => self.cleared(record, self.release_called, "released"),
+            _ if sure => self.cleared(self.release_called, "released"),
             _ => {}
         }
         self.released.get_or_insert(record.at);
     }
 
-    /// A fail-over may have lost that it had ended by the first of these moments.
+    /// Whether a fail-over may have forgotten that it had ended by the first of these moments.
     fn may_be_back(&self, ended: u64, at: u64) -> bool {
-        // Its answer came a while after it happened.
+        // The answer came a while after the event.
         self.case.lost[usize::from(self.lease.name)].meets(ended.saturating_sub(SLACK), at)
     }
 
-    /// The store ended it: not before its deadline, unless it was told to.
+    /// The store ended the lease: not before its deadline, unless it was asked to.
     fn ended_early(&mut self, record: &Record, called: u64, how: &str) {
         let at = record.at;
         let own = self.releases > u32::from(record.kind == Kind::ReleasedNothing) || self.gone.is_some();
@@ -415,10 +415,10 @@ impl Automaton<'_> {
         let cut = self.lease.deadline == SESSION
             && (around.unnoticed.meets(self.lease.called, at)
                 || around.disturbed.meets(self.lease.called, at));
-        // An old primary knows nothing of what the new one has granted.
+        // An old primary does not know what the new one has granted.
         let asked_another = self.case.two_primaries[usize::from(self.lease.name)].meets(called, at);
         let unsure = own || self.revoked(at) || cut || asked_another || self.lease.uncertain <= at;
-        // One that is late proves nothing.
+        // A late answer proves nothing.
         if at < self.deadline {
             let restarted = self.case.restarts.meets(self.lease.from, at);
             self.figures.weigh(if restarted { I12 } else { I5 }, !unsure, false);
@@ -432,6 +432,6 @@ impl Automaton<'_> {
             SESSION => "before its session ended".into(),
             deadline => format!("{} ns before its deadline", deadline - at),
         };
-        self.accuse(invariant, |brief| format!("somebody ended {brief}: the store {how} {early}"));
+        self.accuse(invariant, |brief| format!("{brief} was ended before its time: the store {how} {early}"));
     }
 }

@@ -1,4 +1,4 @@
-//! How soon a lock that is free is held again: by hand-over (J1), by takeover (J2, I8), and what is left at rest (J6, J7).
+//! How soon a free lock is held again: by hand-over (J1), by takeover (J2, I8); and what is left at rest (J6, J7).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,17 +9,17 @@ use super::figures::{Figures, Times, share};
 use super::sweep::Meeting;
 use crate::history::record::{Leftover, Mode};
 
-/// Who waits has a free lock after this: pushed at once, and if the push was lost by looking.
+/// A waiter gets a free lock within this time: at once by a push, and by looking if the push was lost.
 const BOUND: u64 = 1_000_000_000;
 
-/// Where the store wakes those who wait, half of the hand-overs take no longer than this, or than some calls to the store
-/// take where that is slow. The promise is that 99 of 100 do, which a busy machine cannot show; polling takes longer than
-/// this on any.
+/// Where the store wakes waiters, half of the hand-overs take no longer than this, or than a few calls to a slow
+/// store. The promise is that 99 of 100 do, which a busy machine cannot show; polling takes longer than this on any
+/// machine.
 const PUSHED: u64 = 50_000_000;
 const PUSHED_CALLS: u64 = 6;
 const ENOUGH: usize = 50;
 
-/// Where nobody is woken there are few hand-overs; so few are enough if half of them took so many times as long.
+/// Without wake-ups there are few hand-overs; this many are enough if half of them took several times as long.
 const FEW: usize = 10;
 const FAR: u64 = 2;
 
@@ -54,21 +54,22 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     }
 }
 
-/// Goes through the grants of a lock in their order, and knows by when it was free for each.
+/// Goes through the grants of a lock in order, and knows by when it was free for each.
 struct Free<'a> {
     case: &'a Case<'a>,
     lock: &'a Lock,
-    /// Who of those before can have held longest.
+    /// The longest possible hold among the earlier leases.
     possible: Longest,
-    /// Who of those before is likely to have held longest: from whom it was handed over.
+    /// The longest probable hold among the earlier leases: the lock was handed over from that one.
     likely: Longest,
-    /// A reader that died since the last writer, and the last moment any reader was inside.
+    /// A reader that died since the last writer, and the last moment at which any reader held the lock.
     dead_reader: Option<usize>,
     last_read: u64,
-    /// Acquires that came to nothing, by their calls: until when the first so many can have been in the way.
+    /// When each acquire that was not granted was called, in order; and until when it or an earlier one can have
+    /// blocked others.
     calls: Vec<u64>,
     in_the_way: Vec<u64>,
-    /// Those of processes that died meanwhile: their places in the queue hold up the others.
+    /// Acquires of processes that died meanwhile: their queue places delay the others.
     dead: Meeting,
 }
 
@@ -131,7 +132,7 @@ impl<'a> Free<'a> {
     fn measure(&self, lease: &Lease, before: Option<usize>, figures: &mut Figures, times: &mut Times) {
         let Some(before) = before.map(|before| &self.case.leases[before]) else { return };
         if lease.mode == Mode::Shared && before.shared_by < lease.from {
-            // It was let in beside it.
+            // It was granted beside the other.
             return;
         }
         match before.release_called {
@@ -170,7 +171,7 @@ impl<'a> Free<'a> {
             return;
         }
         let late = lease.from > free.saturating_add(BOUND);
-        // One that is in time is one more that was judged only if it would have been accused otherwise.
+        // A hand-over in time counts as judged only if a late one would have been reported.
         let since = free.min(lease.from).max(lease.called);
         let explained = match late {
             true => self.case.explains(self.lock, free, lease.from),
@@ -182,7 +183,7 @@ impl<'a> Free<'a> {
             figures.weigh(J2, true, explained);
         }
         if self.dead_reader.is_some() && lease.mode == Mode::Exclusive {
-            // Where a ttl is shorter than what is allowed anyway, another's renewals cannot be told from it.
+            // If a ttl is shorter than the allowed delay, another client's renewals look the same.
             figures.weigh(I8, lease.ttl > BOUND + SLACK, explained);
         }
         if !late {
@@ -214,10 +215,10 @@ impl<'a> Free<'a> {
     }
 }
 
-/// Who held longest: of all, of those who kept readers out, and of the holders of permits.
+/// The longest holds: of all leases, of those that kept readers out, and of permits.
 struct Longest {
     end: fn(&Lease) -> u64,
-    /// Of one that keeps readers out.
+    /// The end of a lease that keeps readers out.
     exclusive_end: fn(&Lease) -> u64,
     all: Option<usize>,
     exclusive: Option<usize>,
@@ -229,7 +230,7 @@ impl Longest {
         Longest { end, exclusive_end, all: None, exclusive: None, permits: BinaryHeap::new() }
     }
 
-    /// Whose end it had to wait for.
+    /// The lease whose end it had to wait for.
     fn before(&self, lease: &Lease, lock: &Lock) -> Option<usize> {
         match lease.mode {
             Mode::Exclusive => self.all,
@@ -260,7 +261,7 @@ impl Longest {
     }
 }
 
-/// Nobody waits in vain for a lock that is free (J1).
+/// Nobody waits in vain for a free lock (J1).
 fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     let mut ways: Vec<(u64, u64, usize)> = Vec::new();
     ways.extend(
@@ -278,7 +279,7 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
         (in_the_way_from(case, acquire), acquire.possible, *number)
     }));
     ways.sort_unstable();
-    // The two that last longest of the first so many: one may be the waiter itself.
+    // For each prefix of the list, the two longest holds: one may be the waiter itself.
     let mut longest = vec![[(0, usize::MAX); 2]];
     for (_, end, who) in &ways {
         let [first, second] = longest[longest.len() - 1];
@@ -295,7 +296,8 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
         if wait == 0 || lease.is_some() || !(hangs || matches!(outcome, Outcome::Busy | Outcome::Dropped)) {
             continue;
         }
-        // Until its end; and until a while before it, when others who wait in vain too were not about to give up.
+        // Until its end; and until some time before it, when other waiters that timed out were not yet about to give
+        // up.
         let in_vain = [until, until.saturating_sub(SLACK)].into_iter().find_map(|until| {
             let [first, second] = longest[ways.partition_point(|(from, ..)| *from < until)];
             let free = called.max(if first.1 == *number { second.0 } else { first.0 });
@@ -313,8 +315,8 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
     }
 }
 
-/// From when on an acquire that came to nothing can have held the lock. One that waited while nothing was the matter did
-/// not, but perhaps in its last moments: otherwise those who wait in vain would excuse each other.
+/// From when on an acquire that was not granted can have held the lock. One that waited undisturbed can have held it
+/// only in its last moments: otherwise waiters that timed out would excuse each other.
 fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
     let Acquire { worker, called, returned, wait, outcome, .. } = *acquire;
     let waited = wait > 0 && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();

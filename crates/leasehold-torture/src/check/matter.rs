@@ -1,4 +1,4 @@
-//! What was the matter when: faults, stalls, revokes, and the ends of processes.
+//! The disturbances of a run: faults, stalls, revokes, and the ends of processes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,18 +8,18 @@ use super::windows::Windows;
 use crate::history::record::{Fault, Kind, Record};
 use crate::history::setting::{Losses, Setting};
 
-/// How long after a fault it still explains that something took long: connections are made again, pauses between
-/// tries have grown, places in queues are taken again.
+/// How long after its end a fault still explains a delay: clients reconnect, pauses between tries have grown, waiters
+/// queue again.
 const EXPLAINS: u64 = 2_000_000_000;
 
-/// How far behind its primary a replica can be while nothing is the matter.
+/// How far a replica can lag behind its primary while nothing is disturbed.
 const BEHIND: u64 = SLACK;
 
 /// Whom a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     Everybody,
-    /// Those who reach the store by one way.
+    /// Workers that reach the store by one route.
     Side(u64),
     Worker(u64),
 }
@@ -46,19 +46,19 @@ impl Reach {
     }
 }
 
-/// What was the matter, as it is noted.
+/// Disturbances while they are being collected.
 pub(super) struct Matter {
     open: HashMap<(Fault, u64), Vec<(u64, Reach)>>,
     faults: Vec<(Fault, Reach, u64, u64)>,
-    /// What went on in a part of the store that failed over: what, which part, from when, until when.
+    /// Events in a part of the store that failed over: kind, part, from when, until when.
     parts: Vec<(Fault, u64, u64, u64)>,
     pub(super) stalls: Vec<(u64, u64)>,
     /// By name: `until` is when each had returned, if it did.
     revokes: Vec<Vec<Revoke>>,
-    /// The last moment a process can have lived.
+    /// The last moment at which a process can have been alive.
     pub(super) deaths: HashMap<u32, u64>,
     sides: u32,
-    /// There is no server: who stands still in the middle of a change of the file holds up everybody.
+    /// There is no server: a process stopped in the middle of changing the file blocks everybody.
     one_file: bool,
 }
 
@@ -93,7 +93,7 @@ impl Matter {
         }
     }
 
-    /// A revoke of a name, and when its answer came; whether that was a failure, after which it may still happen.
+    /// A revoke of a name, and when its answer came; if it failed, it may still take effect later.
     pub(super) fn revoke(&mut self, call: &Record, answer: Option<&Record>) {
         let Record { worker, at: called, .. } = *call;
         self.revokes[usize::from(call.name)].push(Revoke {
@@ -107,7 +107,7 @@ impl Matter {
         });
     }
 
-    /// When a part of the store answered what a fail-over may lose, and when two primaries answered for it.
+    /// When a part of the store gave answers that a fail-over may lose, and when two primaries answered for it.
     fn losses(&self, losses: Losses, part: u64) -> (Windows, Windows) {
         if losses == Losses::Nothing {
             return Default::default();
@@ -132,12 +132,12 @@ impl Matter {
         faults.map(|(_, _, from, to)| (*from, *to)).collect()
     }
 
-    /// What was the matter for those whom some faults hit.
+    /// The disturbances of the workers that certain faults hit.
     fn around(&self, hits: impl Fn(Reach) -> bool, clock: &[(u64, u64)], within: u64) -> Around {
         let delayed = |reach: Reach| hits(reach) || self.one_file;
         let mut struck = self.hitting(|fault, reach| disturbs(fault) && delayed(reach));
         struck.extend(&self.stalls);
-        // A step back prolongs leases, nobody knows for how long.
+        // A step back of the clock prolongs leases for an unknown time.
         struck.extend(clock.iter().map(|(from, _)| (*from, u64::MAX)));
         let longer = struck.iter().map(|(from, to)| (*from, to.saturating_add(EXPLAINS))).collect();
         let mut still = self.hitting(|fault, reach| fault == Fault::Pause && hits(reach));
@@ -147,7 +147,7 @@ impl Matter {
         let mut cut: Vec<_> =
             self.hitting(|fault, reach| ends_sessions(fault) && hits(reach)).iter().map(noticed).collect();
         let cuts = Windows::new(cut.clone(), 0);
-        // Who stands still meanwhile notices later.
+        // A stopped process notices later.
         cut.extend(still.iter().filter(|(from, to)| cuts.meets(*from, *to)).map(noticed));
         Around {
             disturbed: Windows::new(struck.clone(), SLACK),
@@ -192,7 +192,7 @@ impl Matter {
             case.two_primaries.push(two_primaries);
         }
         for revokes in &self.revokes {
-            // One without an answer happens by the time at which everything that was sent has arrived, or never.
+            // An unanswered revoke takes effect before everything sent has arrived, or never.
             let until = |revoke: &Revoke| {
                 let died = self.deaths.get(&revoke.worker).copied().unwrap_or(case.last);
                 let sent = revoke.until.min(died.max(revoke.called));
@@ -205,13 +205,13 @@ impl Matter {
     }
 }
 
-/// Whether a fault delays requests, or those who send them.
+/// Whether a fault delays requests, or their senders.
 fn disturbs(fault: Fault) -> bool {
     !matches!(fault, Fault::None | Fault::Kill | Fault::ClockWorker | Fault::ClockStore)
 }
 
-/// Whether a fault may end a session before its holder knows. A store that stands still ends none, nor does a full disk
-/// or memory: a client that gives one up for that knows it.
+/// Whether a fault may end a session before its holder knows. A stopped store ends none, nor does a full disk or
+/// memory: a client that gives up a session for that knows it.
 fn ends_sessions(fault: Fault) -> bool {
     let none = matches!(fault, Fault::Pause | Fault::PauseStore | Fault::DiskFull | Fault::Memory);
     disturbs(fault) && !none

@@ -1,14 +1,15 @@
-//! Judges a run: which invariants its histories break, and what they show.
+//! Judges a run: which invariants its histories break, and which figures they show.
 //!
-//! Everything is judged by what is certain. A holder believed from its answer until it last looked and was told that it
-//! may. A lease lasts in the store at least until the latest deadline its holder saw, or until its release was called.
-//! A call without an answer may have happened at any later time or never: an unknown acquire accuses nobody and
-//! excuses others, an unknown renewal only lengthens, an unknown release only shortens. Two moments that are equal have
-//! no order.
+//! Only what is certain counts. A holder relied on its lease from its answer until it last looked and found it valid.
+//! A lease lasts in the store at least until the latest deadline its holder saw, or until its release was called. A
+//! call without an answer may have taken effect at any later time or never: an unknown acquire accuses nobody and
+//! excuses others, an unknown renewal only lengthens, an unknown release only shortens. Two equal moments have no
+//! order.
 //!
-//! Safety is never waived. What a store does not promise is no safety: the holds that a restart of a store without
-//! durability, a fail-over that may lose the latest answers, a step of a clock it goes by, or a revoke may have ended are
-//! uncertain from that moment on. Bounds of time are waived, and counted, where a stall of the machine or a fault explains them.
+//! Safety is never waived, but it covers only what a store promises: a hold is uncertain from the moment at which
+//! something may have ended it that the promises exclude. Such events are a restart of a store without durability, a
+//! fail-over that may lose the latest answers, a step of a clock that the store relies on, and a revoke. Time bounds
+//! are waived, and counted, where a stall of the machine or a fault explains the delay.
 //!
 //! `docs/torture-checks.md` has a row for each check: what it says and what it cannot see.
 
@@ -43,10 +44,10 @@ mod windows;
 pub use failover::WORKS_WITHIN;
 pub use figures::{Figures, Judged, Percentiles};
 
-/// What the histories of a run come to.
+/// The judgement on the histories of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// What was broken. Only the first few of each invariant tell all the operations.
+    /// The violations. Only the first few of each invariant list all operations.
     pub violations: Vec<Violation>,
     /// What was seen.
     pub figures: Figures,
@@ -55,9 +56,9 @@ pub struct Verdict {
 /// An invariant that was broken, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which.
+    /// The broken invariant.
     pub invariant: Invariant,
-    /// What was seen: a sentence, then the leases that are concerned and all their operations.
+    /// A sentence, then the leases concerned and all their operations.
     pub seen: String,
 }
 
@@ -67,10 +68,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What can be broken. Numbers are those of the design.
+/// The invariants. Numbers are those of the design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum Invariant {
-    /// Two conflicting holders never both believe.
+    /// Two conflicting holders never both rely on their leases.
     I1,
     /// No grant before the predecessor released or expired.
     I2,
@@ -96,11 +97,11 @@ pub enum Invariant {
     I12,
     /// A broken store is never reported as contention.
     I13,
-    /// A revoke takes effect, on those whom it means.
+    /// A revoke takes effect, on the leases it is meant for.
     I14,
     /// Hand-overs are quick.
     J1,
-    /// What a dead holder leaves is taken over soon.
+    /// The lock of a dead holder is taken over soon.
     J2,
     /// Lost comes before the deadline, and there are no false alarms.
     J3,
@@ -112,18 +113,18 @@ pub enum Invariant {
     J6,
     /// At rest nothing is left.
     J7,
-    /// Cost per hand-over does not grow with the number of waiters. No history tells.
+    /// Cost per hand-over does not grow with the number of waiters. Histories cannot show this.
     J8,
     /// After a fail-over every name works again soon, for every client.
     J9,
-    /// A guard is kept while nothing is in the way of its renewals.
+    /// A guard is kept while nothing prevents its renewals.
     J10,
-    /// A history contradicts itself: whoever wrote it is broken, and nothing can be said of the store.
+    /// A history contradicts itself: its writer is broken, and nothing can be said about the store.
     History,
 }
 
 impl Invariant {
-    /// Those that histories can show broken, and of which it is counted how much there was to judge.
+    /// The invariants that histories can show to be broken; for each it is counted how much there was to judge.
     pub const JUDGED: [Invariant; 20] = {
         use Invariant::*;
         [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, J1, J2, J3, J4, J5, J6, J7]
@@ -133,7 +134,7 @@ impl Invariant {
 /// Judges the run whose setting and histories are in a directory.
 ///
 /// # Errors
-/// Those of the system; `InvalidData` for what nobody can have written.
+/// Those of the system; `InvalidData` for contents that no run can have written.
 pub fn check(directory: &Path) -> io::Result<Verdict> {
     let setting = Setting::read(directory)?;
     let mut paths: Vec<_> = std::fs::read_dir(directory)?
@@ -152,7 +153,7 @@ pub fn check(directory: &Path) -> io::Result<Verdict> {
     Ok(judge(&setting, &histories))
 }
 
-/// Judges histories, one for each process, the supervisor and the resource among them, each in the order it was written.
+/// Judges histories, one for each process including the supervisor and the resource, each in the order it was written.
 pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     let (case, mut court) = gather::gather(setting, histories);
     let mut figures = Figures::default();

@@ -1,4 +1,4 @@
-//! Who came first: first come, first served where that is promised (J4), and nobody starves (J5).
+//! Order of service: first come, first served where that is promised (J4), and nobody starves (J5).
 
 use super::Invariant::{J4, J5};
 use super::case::{Acquire, Case, Court, Lock, Outcome};
@@ -6,14 +6,14 @@ use super::figures::{Figures, share};
 use super::sweep::PrefixMax;
 use crate::history::record::Mode;
 
-/// Who called so much earlier stood in the queue first, if nothing was the matter. It is more where the store is slow:
-/// twice what the slowest single call took that was made meanwhile, or four times what one in a hundred took, if there
-/// are hundreds.
+/// A waiter that called this much earlier was queued first, if nothing was disturbed. On a slow store the bound is
+/// larger: twice the slowest single call made meanwhile, or four times the 99th percentile, if there are hundreds of
+/// calls.
 const QUEUED_AFTER: u64 = 100_000_000;
 const SLOWEST: u64 = 2;
 const RARE: u64 = 4;
 
-/// Waiting this long is starving, if others are served meanwhile: a quarter of them would be a long queue.
+/// A wait this long is starvation if others are served meanwhile: a quarter of it would be a long queue.
 const STARVED_AFTER: u64 = 10_000_000_000;
 const SERVED_MEANWHILE: usize = 50;
 
@@ -24,18 +24,18 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     starvation(case, lock, court, figures);
 }
 
-/// Somebody who came later was let in before one who stood in the queue, and the two do not go together.
+/// A later waiter was granted the lock before one that was queued, and the two cannot hold it together.
 fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     let rare = if case.calls.len() < 100 { 0 } else { share(&case.calls, 0.99) };
     let margin = QUEUED_AFTER.max(rare.saturating_mul(RARE));
     let mut found = Vec::new();
-    // The earliest call of those with higher fences: of all, and of those that keep readers out.
+    // The earliest call among those with higher fences: of all, and of those that keep readers out.
     let (mut any, mut exclusive): (Option<usize>, Option<usize>) = (None, None);
     let called = |lease: Option<usize>| lease.map_or(u64::MAX, |lease| case.leases[lease].called);
     for number in lock.leases.iter().rev() {
         let lease = &case.leases[*number];
         let other = if lease.mode == Mode::Shared { exclusive } else { any };
-        // Somebody who was let in later waited, and so could have been overtaken.
+        // A waiter granted later could have been overtaken.
         if other.is_some_and(|other| case.leases[other].called < lease.from) {
             let explained = case.around(lease.worker).explained.meets(lease.called, lease.from);
             figures.weigh(J4, true, explained);
@@ -53,7 +53,7 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
             }
         }
     }
-    // The same with those that waited in vain.
+    // The same for waiters that timed out.
     let vain = |mode: Option<Mode>| -> (Vec<u64>, PrefixMax) {
         let in_vain = |number: &&usize| {
             let Acquire { wait, outcome, mode: own, .. } = case.acquires[**number];
@@ -62,7 +62,8 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
         let who: Vec<usize> = lock.acquires.iter().filter(in_vain).copied().collect();
         let mut ends = PrefixMax::new(who.len());
         for (place, number) in who.iter().enumerate() {
-            // It leaves the queue when its time is over, also if something of its own, as a log that blocks, holds it up then.
+            // It leaves the queue when its time is over, even if its own process, for example a blocked log, delays it
+            // then.
             let Acquire { called, wait, returned, .. } = case.acquires[*number];
             ends.raise(place, returned.min(called.saturating_add(wait)), *number);
         }
@@ -102,7 +103,7 @@ fn inversions(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
 }
 
 fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
-    // Of sixty clients who race for a name without a queue, some have no luck for long: no page promises them more.
+    // Of sixty clients that race for a name without a queue, some have no luck for long; no page promises them more.
     if case.setting.promises.keeps && !case.setting.promises.fifo {
         return;
     }

@@ -1,4 +1,4 @@
-//! Who held at the same time: beliefs (I1), and what the store gave away too early (I2, I12), permits (I9), kinds (I11).
+//! Simultaneous holders: by belief (I1), by grants that came too early (I2, I12), permits (I9), kinds (I11).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -9,7 +9,7 @@ use super::figures::Figures;
 use super::sweep::{Meeting, PrefixMax};
 use crate::history::record::Mode;
 
-/// A span in which a lease was certainly held, one way or the other.
+/// A span in which a lease was certainly held, in one sense or the other.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     lease: usize,
@@ -18,16 +18,16 @@ struct Span {
     exclusive: bool,
 }
 
-/// Who held for less was hardly ever met by anybody.
+/// Shorter holds hardly ever met another client.
 const SEEN: u64 = 1_000_000;
 
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figures) {
     count(case, lock, figures);
     let mut accused = HashSet::new();
-    // What is held at a single moment only need not be before or after anything.
+    // A hold of a single moment need not be before or after anything.
     let mut holds = spans(case, lock, |lease| Some(lease.end()).filter(|end| *end > lease.from));
     if lock.limit > 0 {
-        // Who believes in a permit has one that has not ended.
+        // A holder that relies on a permit has one that has not ended.
         granted_by(case, lock, &mut holds);
         return too_many(case, lock, holds, court);
     }
@@ -39,7 +39,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &m
     }
 }
 
-/// Locks that share one name are of different kinds, or have different numbers of permits: nobody holds one of them while
+/// Locks that share one name have different kinds, or different numbers of permits: none of them may be held while
 /// another is held.
 pub(super) fn mixed(case: &Case<'_>, court: &mut Court) {
     let mut groups: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -52,7 +52,7 @@ pub(super) fn mixed(case: &Case<'_>, court: &mut Court) {
             group.iter().flat_map(|place| of(place).into_iter().map(|span| (*place, span))).collect();
         holds.retain(|(_, span)| span.to > span.from);
         holds.sort_by_key(|(_, span)| (span.from, span.to));
-        // Of each of them, who lasts longest so far.
+        // For each of them, the longest hold so far.
         let mut longest: HashMap<usize, Span> = HashMap::new();
         for (place, span) in holds {
             let other = longest.iter().find(|(other, before)| **other != place && before.to > span.from);
@@ -71,15 +71,15 @@ pub(super) fn mixed(case: &Case<'_>, court: &mut Court) {
     }
 }
 
-/// How many were certainly held while another wanted to (I1, I9), how many were perhaps, and before how many ends nobody else
-/// may have been let in (I2).
+/// Counts how many leases were certainly held while another client wanted the lock (I1, I9), how many perhaps, and
+/// before how many ends no other client may have been granted it (I2).
 fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
     let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
     let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
     let wanted = Meeting::new(&wanted);
     for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|_| lock.limit == 0) {
         let sure = lease.end() > lease.from;
-        // Nobody else came before it could be seen.
+        // No other client came before it could be seen.
         if !sure && lease.uncertain > lease.from {
             continue;
         }
@@ -103,7 +103,7 @@ fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
     }
 }
 
-/// Spans in the order they begin; those of a lease that was downgraded are two.
+/// Spans in the order of their starts; a downgraded lease has two.
 fn spans(case: &Case<'_>, lock: &Lock, until: impl Fn(&Lease) -> Option<u64>) -> Vec<Span> {
     let mut spans = Vec::with_capacity(lock.leases.len());
     for place in &lock.leases {
@@ -122,7 +122,7 @@ fn spans(case: &Case<'_>, lock: &Lock, until: impl Fn(&Lease) -> Option<u64>) ->
     spans
 }
 
-/// Two that conflict do not meet. One accusation for each that came too early, against who lasted longest.
+/// Two conflicting spans do not meet. Reports one violation for each that came too early, against the longest hold.
 fn meet(
     case: &Case<'_>,
     spans: Vec<Span>,
@@ -169,7 +169,7 @@ fn too_many(case: &Case<'_>, lock: &Lock, spans: Vec<Span>, court: &mut Court) {
         }
         inside.push(Reverse((span.to, span.lease)));
         if inside.len() > lock.limit as usize {
-            // Those who stay longest are the ones to look at.
+            // The longest holds are the ones to report.
             let mut who: Vec<usize> =
                 inside.clone().into_sorted_vec().iter().map(|Reverse((_, lease))| *lease).collect();
             who.retain(|lease| *lease != span.lease);
@@ -186,7 +186,8 @@ fn too_many(case: &Case<'_>, lock: &Lock, spans: Vec<Span>, court: &mut Court) {
     }
 }
 
-/// Where the fences tell that a permit was granted before its answer came: before one with a higher fence was answered.
+/// Uses the fences to find that a permit was granted before its answer came: before one with a higher fence was
+/// answered.
 fn granted_by(case: &Case<'_>, lock: &Lock, holds: &mut [Span]) {
     if !case.fenced() {
         return;
@@ -196,7 +197,7 @@ fn granted_by(case: &Case<'_>, lock: &Lock, holds: &mut [Span]) {
     let fence = |number: &usize| case.leases[*number].fence;
     for group in lock.leases.chunk_by(|a, b| fence(a) == fence(b)).rev() {
         for number in group {
-            // Only by those that came after its call: else it is the fences that are wrong.
+            // Only by grants that came after its call: otherwise the fences are wrong.
             let Lease { called, from, .. } = case.leases[*number];
             by.insert(
                 *number,
@@ -211,8 +212,8 @@ fn granted_by(case: &Case<'_>, lock: &Lock, holds: &mut [Span]) {
     holds.sort_by_key(|span| (span.from, span.to));
 }
 
-/// I2 where the order of returns does not tell, but the fences do: who has the higher fence was granted later, so after
-/// the other's end.
+/// I2 where the order of returns does not decide, but the fences do: the higher fence was granted later, so after the
+/// other's end.
 fn given_early(case: &Case<'_>, lock: &Lock, court: &mut Court, accused: &mut HashSet<usize>) {
     let mut calls: Vec<u64> = lock.leases.iter().map(|lease| case.leases[*lease].called).collect();
     calls.sort_unstable();
@@ -225,7 +226,7 @@ fn given_early(case: &Case<'_>, lock: &Lock, court: &mut Court, accused: &mut Ha
         for number in group {
             let lease = &case.leases[*number];
             let before = if lease.mode == Mode::Exclusive { &ends } else { &exclusive_ends };
-            // Only those that can have been granted by then: else it is the fences that are wrong.
+            // Only those that can have been granted by then: otherwise the fences are wrong.
             let (end, other) = before.first(by(lease.from));
             if end > lease.from && accused.insert(*number) {
                 let span = Span { lease: *number, from: lease.from, to: lease.from, exclusive: false };

@@ -1,4 +1,4 @@
-//! Until when a lease or an acquire can have been in the way of others.
+//! Until when a lease or an acquire can have blocked others.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ fn died(worker: u32, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     deaths.get(&worker).copied().unwrap_or(case.last)
 }
 
-/// When a lease is likely to have ended.
+/// When a lease probably ended.
 pub(super) fn likely(lease: &Lease, deaths: &HashMap<u32, u64>) -> u64 {
     let released = lease.release_called.unwrap_or(u64::MAX);
     if lease.deadline != SESSION {
@@ -28,7 +28,7 @@ pub(super) fn possible(
     calls: &HashMap<(u32, u16), Vec<u64>>,
 ) -> u64 {
     if let Some(gone) = lease.gone {
-        // Of a quorum it is a majority that said so; the others follow.
+        // In a quorum a majority said so; the others follow.
         return match case.settled(lease.worker, gone) {
             _ if !case.quorum() => gone,
             (by, true) => by,
@@ -39,9 +39,9 @@ pub(super) fn possible(
         return cleared;
     }
     let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
-    // It may have gone to another process.
+    // It may have passed to another process.
     let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
-    // A task that makes another acquire has left it to expire.
+    // A task that makes another acquire has left the lease to expire.
     if let Some(calls) = calls.get(&(last.worker, last.task)) {
         died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
@@ -53,7 +53,7 @@ pub(super) fn possible(
     if calm && lease.release_called.is_some() && died > by {
         return by;
     }
-    // A renewal may have been the last thing to arrive.
+    // A renewal may have been the last call to arrive.
     match (lease.deadline, lease.ttl) {
         (SESSION, _) => by.saturating_add(case.setting.promises.notices_within),
         (_, 0) => u64::MAX,
@@ -61,7 +61,7 @@ pub(super) fn possible(
     }
 }
 
-/// By name: calls of those who were let in alone, and the first answer to any of so many of the last of them.
+/// By name: the calls of exclusive grants, each with the first answer to that call or a later one.
 pub(super) type Alone = HashMap<u16, Vec<(u64, u64)>>;
 
 pub(super) fn alone(case: &Case<'_>) -> Alone {
@@ -80,13 +80,13 @@ pub(super) fn alone(case: &Case<'_>) -> Alone {
     alone
 }
 
-/// When the first was answered that was let in alone and had called after a moment.
+/// The answer of the first exclusive grant that was called for after a moment.
 fn first_alone(alone: &Alone, name: u16, moment: u64) -> Option<u64> {
     let calls = alone.get(&name)?;
     calls.get(calls.partition_point(|(called, _)| *called <= moment)).map(|(_, answered)| *answered)
 }
 
-/// What a fail-over has lost the end of may be back, until its time is over or somebody is let in alone.
+/// If a fail-over has forgotten the end of a lease, it may be back until its time is over or until an exclusive grant.
 pub(super) fn come_back(case: &mut Case<'_>, alone: &Alone) {
     let ticket = case.setting.promises.ticket;
     let until = |name: u16, from: u64, to: u64, ttl: u64| {
@@ -110,8 +110,8 @@ pub(super) fn come_back(case: &mut Case<'_>, alone: &Alone) {
     }
 }
 
-/// Who was let in alone shows that nothing is left of an acquire that had arrived before it called: neither a lease nor a
-/// place in the queue, which would have been before its own.
+/// An exclusive grant shows that nothing is left of an acquire that had arrived before its call: neither a lease nor a
+/// place in the queue, which would have been ahead.
 pub(super) fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>, alone: &Alone) {
     if case.quorum() {
         return;
@@ -132,7 +132,7 @@ pub(super) fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>, alone: &Al
 
 /// Until when an acquire can have held the lock or a place in its queue.
 pub(super) fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
-    // An attempt of one that waits may have been granted, and given back, before the one that it returned with.
+    // An attempt of a waiter may have been granted and given back before the attempt that it returned with.
     let again =
         acquire.wait > 0 && case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned);
     if (acquire.outcome == Outcome::Granted && !again)

@@ -1,8 +1,8 @@
-//! The queue as a holder saw it: grants follow the list (J4), and nobody is in it who gave up (J6).
+//! The queue as a holder saw it: grants follow the list (J4), and waiters that gave up are not in it (J6).
 //!
-//! A list shows who stood in the queue at one moment, in which order. From then on nobody is let in before one that stands
-//! ahead of it in the list, or was listed before it even called, unless the two go together: readers do, and permits as
-//! long as there is one left for everybody ahead.
+//! A list shows the queue at one moment, in order. From then on no waiter is granted the lock before one that stands
+//! ahead of it in the list, or that was listed before it even called, unless the two can hold it together: readers
+//! can, and permits as long as one is left for everybody ahead.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,16 @@ use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
 use super::figures::Figures;
 use crate::history::record::{Kind, Mode, Record};
 
-/// For how long the grants after a list are looked at: who has waited for longer has been overtaken often enough before.
+/// How long after a list the grants are checked: a waiter with a longer wait has been overtaken often enough before.
 const FOLLOWED: u64 = 3_000_000_000;
 
-/// How many permits are looked at that were granted before one.
+/// How many earlier permits are checked for each permit.
 const LOOKED_BACK: usize = 64;
 
-/// How long after everything that one sent has arrived its place is gone from the lists.
+/// How long after all its requests have arrived a waiter's place is gone from the lists.
 const GONE_BY: u64 = 2_000_000_000;
 
-/// Those who waited, in their order, between the call for the list and its answer.
+/// The waiters, in order, at a moment between the call for the list and its answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct List {
     called: u64,
@@ -30,7 +30,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Nobody waited.
+    /// Whether nobody waited.
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
@@ -41,7 +41,7 @@ impl List {
 pub(super) struct Reader(HashMap<(u32, u16), List>);
 
 impl Reader {
-    /// Reads one record of a list; the list, if it is complete.
+    /// Reads one record of a list. Returns the list when it is complete.
     pub(super) fn read(&mut self, record: &Record) -> Option<List> {
         let key = (record.worker, record.task);
         match record.kind {
@@ -82,15 +82,15 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, lists: &[List], court: &mut Co
 struct Queue<'a> {
     case: &'a Case<'a>,
     lock: &'a Lock,
-    /// The acquires that wait, by worker and claim.
+    /// The waiting acquires, by worker and claim.
     waits: HashMap<(u32, u64), usize>,
     by_from: Vec<usize>,
 }
 
 impl Queue<'_> {
-    /// The grants after a list, each with those ahead of it.
+    /// Checks the grants after a list, each against those ahead of it.
     fn follow(&self, list: &List, court: &mut Court, figures: &mut Figures) {
-        // Who stood in the queue, and the id it had there.
+        // The queued acquires, with the ids they had there.
         let waiters = list.waiters.iter();
         let waiters: Vec<Option<(usize, u64)>> =
             waiters.map(|(worker, claim, id)| Some((*self.waits.get(&(*worker, *claim))?, *id))).collect();
@@ -116,7 +116,7 @@ impl Queue<'_> {
             let place = match places.get(number) {
                 Some(place) => *place,
                 None if lease.called > list.returned => waiters.len(),
-                // It may have been let in before the list.
+                // It may have been granted before the list.
                 None => continue,
             };
             let ahead = waiters[..place].iter().flatten();
@@ -132,7 +132,7 @@ impl Queue<'_> {
                 continue;
             }
             let room = match lease.mode {
-                // Each of those ahead has one of the permits before it.
+                // Each waiter ahead has one of the earlier permits.
                 Mode::Permit => self.held_before(*number) + still.len() < self.lock.limit as usize,
                 _ => still.is_empty(),
             };
@@ -140,8 +140,8 @@ impl Queue<'_> {
         }
     }
 
-    /// How many permits were granted before this one and certainly held for as long as it may have waited for its answer. Who
-    /// was granted long before it is gone.
+    /// How many permits were granted before this one and certainly held for as long as it may have waited for its
+    /// answer. Much earlier permits have ended.
     fn held_before(&self, number: usize) -> usize {
         let Lease { fence, from, .. } = self.case.leases[number];
         let place = self.lock.leases.partition_point(|other| self.case.leases[*other].fence < fence);
@@ -149,7 +149,7 @@ impl Queue<'_> {
         before.filter(|other| self.case.leases[**other].end() > from).count()
     }
 
-    /// Who gave up is not in a list that was called for long after.
+    /// A waiter that gave up is not in a list that was called for long after.
     fn left(&self, list: &List, number: usize, court: &mut Court) {
         let Acquire { outcome, possible, worker, .. } = self.case.acquires[number];
         if outcome != Outcome::Granted && list.called > possible.saturating_add(GONE_BY) {
@@ -159,7 +159,7 @@ impl Queue<'_> {
         }
     }
 
-    /// Whether one of the list certainly waited when another was let in.
+    /// Whether a listed waiter certainly still waited when another was granted the lock.
     fn waits_still(&self, (number, id): &(usize, u64), granted: &Lease) -> bool {
         let Acquire { outcome, called, wait, lease, .. } = self.case.acquires[*number];
         match (outcome, lease) {

@@ -1,4 +1,4 @@
-//! What the protected resource took and rejected (I4), and what would have been corrupted without fences.
+//! What the protected resource accepted and rejected (I4), and what would have been corrupted without fences.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use super::case::{Case, Court};
 use super::figures::Figures;
 use crate::history::record::{Fault, Kind, Mode, Record};
 
-/// By the resource, in `fault`: the write was taken.
+/// In the resource's records, in `fault`: the write was accepted.
 const TAKEN: Fault = Fault::Kill;
 
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     let mut highest: HashMap<u16, u64> = HashMap::new();
-    // When the resource took (or rejected) which fence of which lock.
+    // When the resource accepted (or rejected) which fence of which lock.
     let mut came: HashMap<(u16, u64, bool), Vec<u64>> = HashMap::new();
     let mut inside: HashMap<u16, Occupants> = HashMap::new();
     for record in &case.resource {
@@ -42,7 +42,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     }
 }
 
-/// What the holders were told is what the resource did.
+/// Checks that the resource did what it answered to the holders.
 fn answers(case: &Case<'_>, court: &mut Court, came: &mut HashMap<(u16, u64, bool), Vec<u64>>) {
     came.values_mut().for_each(|times| times.sort_unstable());
     for (place, lease) in case.leases.iter().enumerate() {
@@ -84,7 +84,7 @@ fn who(case: &Case<'_>, name: u16, fences: &[u64]) -> Vec<usize> {
     if !case.fenced() {
         return Vec::new();
     }
-    // They are in the order of fences.
+    // They are sorted by fence.
     let leases = &case.locks[usize::from(name)].leases;
     let with = |fence: &u64| {
         let place = leases.partition_point(|lease| case.leases[*lease].fence < *fence);
@@ -101,7 +101,7 @@ struct Occupants {
 }
 
 impl Occupants {
-    /// Enters or leaves; whether it entered where it should not.
+    /// Enters or leaves. Returns whether it entered while another was inside.
     fn turn(&mut self, record: &Record, limit: u32) -> bool {
         let exclusive = record.mode == Mode::Exclusive;
         if record.value != 1 {

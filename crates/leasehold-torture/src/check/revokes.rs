@@ -1,4 +1,5 @@
-//! The revokes of one lock: which leases each may have ended, which it certainly refuses, and what it must have met (I14).
+//! The revokes of one lock: which leases each may have ended, which it certainly refuses, and which it must have found
+//! (I14).
 
 use std::collections::HashMap;
 
@@ -6,8 +7,8 @@ use super::Invariant::I14;
 use super::case::{Case, Court, Lease, Lock};
 use super::windows::Windows;
 
-/// A revoke: who called for it and when, until when it can have happened, whether it was answered, whether it ends leases
-/// at once, the only fence that it means, and how many leases it met, where that is known.
+/// A revoke: its caller and time, until when it can have taken effect, whether it was answered, whether it is
+/// immediate (frees the lock at once), the only fence it is meant for, and how many leases it found, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Revoke {
     pub(super) worker: u32,
@@ -29,7 +30,7 @@ impl Revoke {
 #[derive(Debug, Default)]
 struct Series {
     all: Vec<Revoke>,
-    /// The longest that one of them took.
+    /// The longest time that one of them took.
     longest: u64,
 }
 
@@ -40,7 +41,7 @@ impl Series {
         Series { longest: longest.unwrap_or(0), all }
     }
 
-    /// Those that meet a span.
+    /// Those that overlap a span.
     fn meeting(&self, from: u64, to: u64) -> impl Iterator<Item = &Revoke> {
         let first = self.all.partition_point(|revoke| revoke.called.saturating_add(self.longest) < from);
         let called = self.all[first..].iter().take_while(move |revoke| revoke.called <= to);
@@ -51,12 +52,11 @@ impl Series {
 /// All revokes of a lock.
 #[derive(Debug, Default)]
 pub(super) struct Revokes {
-    /// Those that mean every lease. In a quorum all of them: its readers may come to have another fence than they were granted
-    /// with.
+    /// Revokes of all leases. In a quorum all revokes: its readers may get another fence than they were granted with.
     every: Series,
-    /// Those that mean one.
+    /// Revokes of one lease, by fence.
     only: HashMap<u64, Series>,
-    /// What the store does not promise, by which leases may end too.
+    /// Events outside the store's promises that may also end leases.
     unpromised: Windows,
 }
 
@@ -72,17 +72,18 @@ impl Revokes {
         Revokes { every: Series::new(every), only, unpromised }
     }
 
-    /// Those that can mean a lease.
+    /// Revokes that may be meant for a lease.
     fn of(&self, lease: &Lease) -> impl Iterator<Item = &Series> {
         [Some(&self.every), self.only.get(&lease.fence)].into_iter().flatten()
     }
 
-    /// Those that can have met a lease in a span of its life.
+    /// Revokes that may have hit a lease in a span of its life.
     fn meeting(&self, lease: &Lease, from: u64, to: u64) -> impl Iterator<Item = &Revoke> {
         self.of(lease).flat_map(move |series| series.meeting(from, to))
     }
 
-    /// From when on something may have ended a lease against its will: a revoke at once, or what the store does not promise.
+    /// From when on something may have ended a lease against its holder's will: an immediate revoke, or an event
+    /// outside the store's promises.
     pub(super) fn ended(&self, lease: &Lease) -> Option<u64> {
         let first = |series: &Series| {
             series.meeting(lease.called, u64::MAX).find(|revoke| revoke.now).map(|revoke| revoke.called)
@@ -91,17 +92,18 @@ impl Revokes {
         self.of(lease).filter_map(first).chain(unpromised).min()
     }
 
-    /// Whether one of any kind can have met it by a moment.
+    /// Whether any revoke can have hit it by a moment.
     pub(super) fn revoked(&self, lease: &Lease, by: u64) -> bool {
         self.meeting(lease, lease.called, by).next().is_some()
     }
 
-    /// When the first had returned that was called after the grant of a lease, means it, and is one at once if that is asked.
+    /// When the first revoke had returned that was called after the grant of a lease, is meant for it, and is
+    /// immediate if that is required.
     fn returned(&self, lease: &Lease, at_once: bool) -> Option<u64> {
         let mut soonest: Option<u64> = None;
         for Series { all, .. } in self.of(lease) {
             for revoke in &all[all.partition_point(|revoke| revoke.called <= lease.from)..] {
-                // One that was called later can have returned sooner, but not before it was called.
+                // A later call can have returned sooner, but not before it was made.
                 if soonest.is_some_and(|soonest| soonest <= revoke.called) {
                     break;
                 }
@@ -118,13 +120,13 @@ impl Revokes {
         self.returned(lease, false)
     }
 
-    /// From when on a lease is certainly gone, because it was revoked at once.
+    /// From when on a lease is certainly gone, because of an immediate revoke.
     pub(super) fn cleared(&self, lease: &Lease) -> Option<u64> {
         self.returned(lease, true)
     }
 }
 
-/// A revoke that met nobody was one while nobody whom it means held the lock.
+/// A revoke that found no lease was made while no lease it was meant for was held.
 pub(super) fn judge(case: &Case<'_>, lock: &Lock, revokes: &Revokes, court: &mut Court) {
     if case.quorum() {
         return;
@@ -137,7 +139,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, revokes: &Revokes, court: &mut
     in_vain.sort_by_key(|revoke| revoke.called);
     for revoke in in_vain {
         let before = by_from.partition_point(|number| case.leases[*number].from < revoke.called);
-        // Who was granted long before is gone.
+        // Much earlier leases have ended.
         let held = by_from[..before].iter().rev().take(100).find(|number| {
             let lease = &case.leases[**number];
             let lasts = lease.release_called.unwrap_or(u64::MAX).min(lease.deadline);
@@ -145,7 +147,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, revokes: &Revokes, court: &mut
             let gone = lease.gone.unwrap_or(u64::MAX);
             let others = revokes.meeting(lease, lease.called, revoke.until);
             revoke.means(lease.fence)
-                && lasts.min(lost).min(gone).min(lease.kept) > revoke.until
+                && lasts.min(lost).min(gone) > revoke.until
                 && revokes.unpromised.from(lease.called).is_none_or(|(begin, _)| begin > revoke.until)
                 && others.filter(|other| other.now).all(|other| other.called == revoke.called)
         });

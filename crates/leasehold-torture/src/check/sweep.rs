@@ -1,6 +1,6 @@
-//! Structures for sweeps over intervals: what would be a loop over pairs in O(n log n).
+//! Structures for sweeps over intervals: they replace a loop over pairs by O(n log n).
 
-/// The greatest value so far at or below each place, and who has it.
+/// The greatest value at or before each place, and its owner.
 pub(super) struct PrefixMax {
     tree: Vec<(u64, usize)>,
 }
@@ -18,7 +18,7 @@ impl PrefixMax {
         }
     }
 
-    /// Of the first so many places.
+    /// The greatest value among the first `places` places.
     pub(super) fn first(&self, places: usize) -> (u64, usize) {
         let (mut place, mut most) = (places, (0, usize::MAX));
         while place > 0 {
@@ -32,7 +32,7 @@ impl PrefixMax {
     }
 }
 
-/// How many of a set of closed intervals meet a span.
+/// Counts how many of a set of closed intervals meet a span.
 pub(super) struct Meeting {
     starts: Vec<u64>,
     ends: Vec<u64>,
@@ -82,7 +82,7 @@ impl Depth {
         let size = self.times.len();
         let first = self.times.partition_point(|time| *time < from);
         let last = self.times.partition_point(|time| *time <= to);
-        // What was open before, and what is after each event in between.
+        // What was open before, and after each event in between.
         let (mut left, mut right) = (size + first.saturating_sub(1), size + last);
         let mut most = 0;
         if first == 0 {

@@ -1,11 +1,11 @@
-//! Spans of time in which something was the matter: faults, stalls, revokes.
+//! Spans of time with a disturbance: faults, stalls, revokes.
 
 /// Spans in order, none touching another.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Windows(Vec<(u64, u64)>);
 
 impl Windows {
-    /// Of any spans; those less than `gap` apart become one.
+    /// Builds the windows from any spans; those less than `gap` apart are merged.
     pub(super) fn new(mut spans: Vec<(u64, u64)>, gap: u64) -> Self {
         spans.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -27,7 +27,7 @@ impl Windows {
         self.0.get(self.0.partition_point(|(_, to)| *to < moment)).copied()
     }
 
-    /// The first that meets a span.
+    /// The first that overlaps a span.
     pub(super) fn meeting(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         self.from(from).filter(|(begin, _)| *begin <= to)
     }

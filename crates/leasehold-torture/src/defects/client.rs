@@ -14,22 +14,22 @@ use leasehold::clock::{Clock, Moment};
 use leasehold::{Fence, LeaseId, LocksBuilder, Name, Result};
 use parking_lot::Mutex;
 
-/// A store as a client with a defect uses it.
+/// A store as used by a client with a defect.
 #[derive(Debug)]
 struct Defective {
     store: Arc<dyn Backend>,
-    /// The client's own.
+    /// The client's own clock.
     clock: Arc<dyn Clock>,
-    /// Ids whose latest attempt has no answer.
+    /// Ids whose latest attempt went unanswered.
     unanswered: Mutex<BTreeSet<LeaseId>>,
-    /// Under which other id the store knows one of the client's.
+    /// The ids under which the store knows the client's ids, if they differ.
     sent_as: Mutex<BTreeMap<LeaseId, LeaseId>>,
     /// Leases that the client was granted or has adopted.
     held: Mutex<BTreeSet<LeaseId>>,
 }
 
-/// Puts the layer around the store of a client that goes by this clock, if any defect is planted: without one, a run shows
-/// the library as it is.
+/// Puts the layer around the store of a client with this clock, if any defect is planted: without one, a run shows the
+/// library as it is.
 pub(crate) fn plant(builder: LocksBuilder, clock: Arc<dyn Clock>) -> LocksBuilder {
     if !Bug::ALL.iter().any(|bug| on(*bug)) {
         return builder;
@@ -43,7 +43,7 @@ impl Defective {
         self.sent_as.lock().get(&id).copied().unwrap_or(id)
     }
 
-    /// A claim as it is sent.
+    /// The claim that is sent.
     fn claim(&self, claim: &Claim) -> Claim {
         let mut claim = claim.clone();
         claim.id = self.id(claim.id);
@@ -56,11 +56,11 @@ impl Defective {
         claim
     }
 
-    /// A grant as the client sees it.
+    /// The grant that the client sees.
     fn granted(&self, claim: &Claim, grant: Grant, sent: Moment) -> Grant {
         self.held.lock().insert(claim.id);
         if on(Bug::MemoryKept) {
-            // Not zeros: pages that nobody has written to are not there.
+            // Not zeros: pages that were never written to take no memory.
             std::mem::forget(vec![7_u8; 256 << 10]);
         } else if on(Bug::DescriptorsKept) {
             std::mem::forget(std::fs::File::open("/dev/null"));
@@ -68,8 +68,8 @@ impl Defective {
         self.measured(grant, claim.ttl, sent)
     }
 
-    /// A client counts its deadline from `sent + waited + left`, takes one percent and 2 ms off, and believes in no more than
-    /// it asked for. What it is told to have waited moves the deadline as each defect does.
+    /// A client computes its deadline from `sent + waited + left`, subtracts one percent and 2 ms, and relies on no
+    /// more than it requested. Changing `waited` moves the deadline as each defect does.
     fn measured(&self, mut grant: Grant, asked: Duration, sent: Moment) -> Grant {
         let Some(left) = grant.left else { return grant };
         if on(Bug::DeadlineFromReceipt) {
@@ -158,7 +158,7 @@ impl Backend for Defective {
         if on(Bug::DropWithoutGiveBack) && !self.held.lock().contains(&lease.id) {
             return Ok(Released::Gone(Gone::NotFound));
         }
-        // Only what a server gives back for a client that has gone has a nonce.
+        // Only a server's give-back for a vanished client has a nonce.
         if on(Bug::ServerKeepsVanished) && lease.nonce.is_some() {
             return Ok(Released::Gone(Gone::NotFound));
         }

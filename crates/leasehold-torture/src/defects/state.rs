@@ -1,4 +1,4 @@
-//! Defects of stores: the state machine of a name, with something done to its rows, to the verb or to the answer.
+//! Defects of stores: the state machine of a name, with a change to its rows, to the verb or to the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use leasehold::bugs::{Bug, on};
 use leasehold::state::{Answer, LeaseRow, Now, Op, Row, State, TicketRow};
 use leasehold::{Fence, LeaseId, Result};
 
-/// Two who come within this of each other do not see each other: [`Bug::TwoWinners`], in microseconds.
+/// Two claims this close to each other do not see each other: [`Bug::TwoWinners`], in microseconds.
 const UNSEEN: u64 = 5000;
 
 type Rows = Vec<(LeaseId, Row)>;
@@ -53,7 +53,7 @@ pub(crate) fn apply(state: &mut State, now: Now, op: Op<'_>, wake: &mut Vec<Leas
     answer
 }
 
-/// What a store that starts again finds of a name.
+/// What a restarted store finds of a name.
 pub(crate) fn restarted(state: &State) -> State {
     let fence = if on(Bug::FenceInMemoryOnly) { Fence::UNFENCED } else { state.last_fence() };
     let kept = |row: &Row| !(on(Bug::LeasesInMemoryOnly) && matches!(row, Row::Lease(_)));
@@ -167,7 +167,7 @@ fn leases(state: &State) -> impl Iterator<Item = (LeaseId, LeaseRow)> {
     })
 }
 
-/// Some lease, for defects that do not ask whose it is.
+/// Any lease, for defects that ignore whose it is.
 fn any(state: &State, now: Now) -> Option<LeaseId> {
     leases(state).find(|(_, lease)| lease.expires > now.expiry).map(|(id, _)| id)
 }

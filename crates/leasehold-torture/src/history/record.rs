@@ -1,8 +1,8 @@
-//! What a process writes down: records of one size, each by one plain write, there after a SIGKILL.
+//! The records that a process writes: all of one size, each by one plain write, so that they survive a SIGKILL.
 //!
-//! A record that tells of a call is written before the call is made, one that tells of an answer after it came; so
-//! whatever happened, happened between the two, and a call without an answer is *unknown*: its process was
-//! killed, or its future dropped, before it knew.
+//! The record of a call is written before the call is made, that of an answer after it came. So whatever happened,
+//! happened between the two. A call without an answer is *unknown*: its process was killed, or its future dropped,
+//! before it knew.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -29,91 +29,91 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What happened. What the fields of a [`Record`] mean beside it is said here; those not named are 0.
+    /// What happened. Each kind says what the fields of a [`Record`] mean for it; fields not mentioned are 0.
     Kind {
         /// An acquire is about to be called. `value`: how long it may wait in nanoseconds, 0 for a try, `u64::MAX`
         /// without a limit. `lease`: the id, if the caller chose it (a plain lease), also for a repeat. `deadline`:
-        /// the ttl it asks for in nanoseconds; 0 in a store without ttls, or where it is not known: then less can be
-        /// judged. `fence`: a [`Face`].
+        /// the requested ttl in nanoseconds; 0 in a store without ttls, or if unknown: then less can be judged.
+        /// `fence`: a [`Face`].
         AcquireCall,
         /// It returned a lease: `lease`, `fence`, `deadline`. `value`: 1 if it was a repeat of an acquire.
         Granted,
-        /// It returned because somebody else holds the lock, or its time to wait was over.
+        /// It returned because another client holds the lock, or its time to wait was over.
         Busy,
-        /// It returned an error. It may have been granted all the same; what became of it is given back. `value`: 1 if it
-        /// was a repeat, which gives nothing back: whose lease that is will release it.
+        /// It returned an error. It may have been granted all the same; whatever it got is given back. `value`: 1 if
+        /// it was a repeat, which gives nothing back: the holder of that lease releases it.
         AcquireFailed,
-        /// Its future was dropped before it returned; what became of it is given back.
+        /// Its future was dropped before it returned; whatever it got is given back.
         AcquireDropped,
         /// The holder looked and may rely on its lease, at the moment `at` and until `deadline` if nothing happens.
         Held,
-        /// The holder's lost signal had come when it looked: by `at`, which for once is read after looking. `value`: a
+        /// The holder looked and found the lost signal set: by `at`, which here is read after looking. `value`: a
         /// [`Loss`].
         Lost,
-        /// A renewal is about to be called for. `value`: the ttl in nanoseconds.
+        /// A renewal is about to be called. `value`: the ttl in nanoseconds.
         RenewCall,
         /// It was renewed until `deadline`.
         Renewed,
         /// The store said that there is no such lease.
         RenewRefused,
-        /// The renewal failed: it may have been made or not.
+        /// The renewal failed: it may have taken effect or not.
         RenewFailed,
-        /// A release is about to be called, or the guard to be dropped. `value`: 1 if it is dropped, and nobody
-        /// awaits the answer.
+        /// A release is about to be called, or the guard to be dropped. `value`: 1 if it is dropped, and nobody awaits
+        /// the answer.
         ReleaseCall,
         /// The store said that the release ended the lease.
         Released,
         /// The store said that there was nothing to release.
         ReleasedNothing,
-        /// The release failed: it may have been made or not.
+        /// The release failed: it may have taken effect or not.
         ReleaseFailed,
         /// The future of the release was dropped before it returned.
         ReleaseDropped,
-        /// A revoke of the name is about to be called. `value`: 1 if it ends leases at once. `fence`: the only lease that
-        /// it means, or 0 for all.
+        /// A revoke of the name is about to be called. `value`: 1 if it is immediate (frees the lock at once).
+        /// `fence`: the only lease it is meant for, or 0 for all.
         RevokeCall,
-        /// It returned. `value`: 1 if it failed. `deadline`: one more than the number of leases it met, or 0 where that
-        /// is not known.
+        /// It returned. `value`: 1 if it failed. `deadline`: one more than the number of leases it found, or 0 if
+        /// unknown.
         Revoked,
         /// The holder is about to write to the protected resource, with `fence`. `value`: the number of the write.
         WriteCall,
-        /// The fenced table took the write (`value`).
+        /// The fenced table accepted the write (`value`).
         WriteTaken,
         /// The fenced table rejected the write (`value`) as stale.
         WriteRejected,
         /// By the resource: a write came to the fenced table with `fence`. `value`: the highest fence before it.
-        /// `fault` is 1 if it was taken.
+        /// `fault` is 1 if it was accepted.
         FencedWrite,
         /// By the resource: a holder entered the unfenced table (`value`: 1) or left it (`value`: 0).
         UnfencedWrite,
-        /// By the supervisor: a fault begins. `fault`: which. `value`: its target, a worker's number for faults of workers.
-        /// `claim`: the only worker that it can hit, or 0. `fence`: one more than the number of the only way to the store
-        /// that it can hit, or 0.
+        /// By the supervisor: a fault begins. `fault`: which. `value`: its target, a worker's number for faults of
+        /// workers. `claim`: the only worker that it can hit, or 0. `fence`: one more than the number of the only
+        /// route to the store that it can hit, or 0.
         FaultBegin,
-        /// By the supervisor: that fault is over. `deadline`: 1 if it landed on somebody who held a lock.
+        /// By the supervisor: that fault is over. `deadline`: 1 if it hit a holder of a lock.
         FaultEnd,
-        /// By the supervisor: the machine stood still from `value` until `at`.
+        /// By the supervisor: the machine stalled from `value` until `at`.
         Stall,
         /// By a worker: the history of a process begins. `value`: its process id.
         Begin,
-        /// By a worker: it ends in peace, all it held is released.
+        /// By a worker: it ends normally, everything it held is released.
         End,
         /// By the supervisor, at rest: something is left in the store for the name. `value`: a [`Leftover`].
         Left,
         /// A downgrade is about to be called: from here on the lease is only shared, and `mode` says so.
         DowngradeCall,
-        /// The store has followed: readers may enter.
+        /// The store has downgraded it: readers may enter.
         Downgraded,
-        /// The downgrade failed: the store may have followed or not.
+        /// The downgrade failed: it may have taken effect or not.
         DowngradeFailed,
         /// A shortening is about to be called: the holder relies on the lease for no longer than the ttl `value` from now,
         /// in nanoseconds, unless it is renewed.
         ShortenCall,
         /// It returned, and the lease ends at `deadline` unless it is renewed.
         Shortened,
-        /// The shortening failed: it may have been made or not.
+        /// The shortening failed: it may have taken effect or not.
         ShortenFailed,
-        /// The guard has become plain data, which nothing renews. `deadline`: as it was seen last.
+        /// The guard has become plain data, which nothing renews. `deadline`: as last seen.
         GivenAway,
         /// A lease is about to be adopted, perhaps by another process, which repeats its `lease`, `fence` and `mode`. `value`:
         /// the ttl in nanoseconds.
@@ -128,14 +128,14 @@ numbered! {
         RunCall,
         /// It has ended (`value`: 0), or was dropped because the lease was lost (`value`: 1).
         RunEnded,
-        /// A holder is about to list those who wait for its lock.
+        /// A holder is about to list the waiters for its lock.
         ListCall,
-        /// One of those listed, in the order of the queue: `value` is its claim, `fence` its worker, `lease` its id if the
-        /// store shows ids.
+        /// One of the listed waiters, in the order of the queue: `value` is its claim, `fence` its worker, `lease` its
+        /// id if the store shows ids.
         Waiting,
-        /// The list is complete. `value`: how many there are.
+        /// The list is complete. `value`: the number of waiters.
         Listed,
-        /// The client of this claim was closed: what it gave back has been sent.
+        /// The client of this claim was closed: its give-backs have been sent.
         Closed,
     }
 }
@@ -150,9 +150,9 @@ impl Kind {
 numbered! {
     /// How a lock is claimed.
     Mode {
-        /// By one.
+        /// By one client alone.
         Exclusive,
-        /// By all who read.
+        /// By all readers.
         Shared,
         /// One of the name's permits.
         Permit,
@@ -160,19 +160,19 @@ numbered! {
 }
 
 numbered! {
-    /// By which part of the API an acquire is called.
+    /// The part of the API that makes an acquire.
     Face {
-        /// A face of the shared client, or the store itself.
+        /// A lock type of the shared client, or the store itself.
         Usual,
-        /// `with_lock` and its like.
+        /// `with_lock` and similar.
         With,
         /// A blocking one.
         Blocking,
-        /// Of a client of its own, which is closed in the middle.
+        /// A separate client, which is closed in the middle.
         Closing,
-        /// A look by a reader whether a downgrade has let it in.
+        /// A reader's check whether a downgrade lets it in.
         Probe,
-        /// The same claim once more, after a failure.
+        /// The same claim again, after a failure.
         Again,
         /// A bare HTTP client, which vanishes.
         Raw,
@@ -180,7 +180,7 @@ numbered! {
 }
 
 numbered! {
-    /// Why a lease was lost, as the guard said.
+    /// Why a lease was lost, according to the guard.
     Loss {
         /// Its deadline passed.
         Deadline,
@@ -194,11 +194,11 @@ numbered! {
 numbered! {
     /// What can be left in a store when nobody uses it.
     Leftover {
-        /// Somebody holds the lock.
+        /// A holder of the lock.
         Holder,
-        /// Somebody waits for it.
+        /// A waiter for the lock.
         Waiter,
-        /// Anything else that should have gone.
+        /// Anything else that should be gone.
         Other,
     }
 }
@@ -216,13 +216,13 @@ numbered! {
         Delay,
         /// Connections are reset.
         Reset,
-        /// Connections stay open and nothing comes through.
+        /// Connections stay open and nothing gets through.
         Blackhole,
-        /// A connection ends after so many bytes.
+        /// A connection breaks after this many bytes.
         Cut,
-        /// One answer does not come.
+        /// One answer is lost.
         Swallow,
-        /// One request comes late.
+        /// One request arrives late.
         Hold,
         /// SIGKILL of the store, which is started again.
         RestartStore,
@@ -234,21 +234,21 @@ numbered! {
         ClockStore,
         /// The disk is full.
         DiskFull,
-        /// There are no more descriptors.
+        /// No more file descriptors.
         Descriptors,
         /// The store's memory is full.
         Memory,
-        /// SIGKILL of a primary; its replica takes its place, and it comes back as a replica. `value` of its records, and
-        /// of the four that follow: which part of the store.
+        /// SIGKILL of a primary; its replica takes its place, and it returns as a replica. `value` of its records, and
+        /// of the four kinds that follow: which part of the store.
         CrashPrimary,
-        /// SIGSTOP of a primary; its replica takes its place, and it comes back as a replica.
+        /// SIGSTOP of a primary; its replica takes its place, and it returns as a replica.
         FreezePrimary,
-        /// A primary is told to let its replica take its place.
+        /// A primary is asked to let its replica take its place.
         SwitchPrimary,
-        /// Inside one of these: what the primary answers is answered before its replica has it, and that replica is about to
-        /// take its place. From the moment at which nothing more may come to the replica until the primary answers no more.
+        /// During one of these: the primary answers before its replica has the data, and that replica is about to take
+        /// its place. From the moment at which nothing more may reach the replica until the primary stops answering.
         LosesLatest,
-        /// Inside one of these: the old primary serves beside the new one.
+        /// During one of these: the old primary serves beside the new one.
         TwoPrimaries,
     }
 }
@@ -263,31 +263,31 @@ impl Fault {
 /// One thing that happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// What.
+    /// What happened.
     pub kind: Kind,
     /// How the lock is claimed.
     pub mode: Mode,
-    /// Which fault, for the records of the supervisor; else [`Fault::None`] but where a kind says otherwise.
+    /// Which fault, in records of the supervisor; otherwise [`Fault::None`], unless a kind says differently.
     pub fault: Fault,
-    /// Which lock: its place in the [setting](super::setting::Setting)'s names.
+    /// Which lock: its index in the names of the [setting](super::setting::Setting).
     pub name: u16,
-    /// Which task of the process. One that makes another acquire keeps alive nothing that it had before.
+    /// Which task of the process. When a task makes another acquire, it no longer keeps its earlier leases alive.
     pub task: u16,
-    /// Which process; none has the number of another, also none that was started in another's place.
+    /// Which process; every process has its own number, also one that replaces another.
     pub worker: u32,
-    /// Which acquire of that process: everything that comes of it has its number.
+    /// Which acquire of that process: everything that follows from it has the same number.
     pub claim: u64,
     /// When, in nanoseconds of the system's boot-time clock, which all processes share: for calls before they are
     /// made, for answers after they came, for looks before looking.
     pub at: u64,
-    /// A hash of the lease id, which is a secret; 0 as long as it is not known.
+    /// A hash of the lease id, which is a secret; 0 while unknown.
     pub lease: u64,
-    /// Its fence; 0 as long as it is not known.
+    /// Its fence; 0 while unknown.
     pub fence: u64,
-    /// Until when the lease may be relied on if nothing happens, or [`SESSION`]; 0 where it is not known. One that is not
-    /// after `at` says no more than that it had passed by then.
+    /// Until when the lease may be relied on if nothing happens, or [`SESSION`]; 0 if unknown. If it is not after
+    /// `at`, it only says that the deadline had passed by then.
     pub deadline: u64,
-    /// What the kind says.
+    /// See the kind.
     pub value: u64,
 }
 
@@ -310,7 +310,7 @@ impl Record {
         }
     }
 
-    /// As it is written.
+    /// The bytes that are written.
     pub fn to_bytes(self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         bytes[..3].copy_from_slice(&[self.kind as u8, self.mode as u8, self.fault as u8]);
@@ -326,7 +326,7 @@ impl Record {
         bytes
     }
 
-    /// From what was written; `None` if nobody can have written that.
+    /// Parses what was written; `None` if it is not a valid record.
     pub fn from_bytes(bytes: &[u8; SIZE]) -> Option<Self> {
         let word = |place: usize| {
             let mut word = [0; 8];
@@ -353,7 +353,7 @@ impl Record {
     }
 }
 
-/// Over all but itself.
+/// Over all bytes but itself.
 fn checksum(bytes: &[u8; SIZE]) -> u64 {
     hash(&bytes[..SIZE - 8])
 }
@@ -377,10 +377,10 @@ impl Log {
         File::options().append(true).create(true).open(path).map(Log)
     }
 
-    /// Writes one record. When this returns it survives the end of the process.
+    /// Writes one record. Once this returns, the record survives the end of the process.
     ///
     /// # Errors
-    /// Those of the system. A history with holes shows nothing: who gets one must end.
+    /// Those of the system. A history with holes proves nothing, so the process must then end.
     pub fn write(&self, record: Record) -> io::Result<()> {
         let written = (&self.0).write(&record.to_bytes())?;
         if written == SIZE { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
@@ -390,12 +390,12 @@ impl Log {
 /// All whole records of a file; none if there is no file yet.
 ///
 /// # Errors
-/// Those of the system; `InvalidData` for what nobody can have written.
+/// Those of the system; `InvalidData` for invalid records.
 pub fn read(path: &Path) -> io::Result<Vec<Record>> {
     read_last(path, u64::MAX)
 }
 
-/// The last whole records of a file, at most so many.
+/// The last whole records of a file, at most this many.
 ///
 /// # Errors
 /// As [`read`].

@@ -1,13 +1,13 @@
-//! What can be counted from outside: of a process, of a port, of a store.
+//! Counts that can be taken from outside: of a process, of a port, of a store.
 
 use std::path::Path;
 
-/// All rows of the tables of leasehold.
+/// All rows of leasehold's tables.
 pub(crate) const POSTGRES_ROWS: &str = "SELECT coalesce(sum((xpath('/row/n/text()', \
      query_to_xml(format('SELECT count(*) AS n FROM %I.%I', schemaname, tablename), false, true, '')))[1]::text::bigint), 0) \
      FROM pg_tables WHERE schemaname = 'leasehold'";
 
-/// The memory of a process that no file stands behind, in bytes: what it has allocated and touched.
+/// The anonymous memory of a process, in bytes: what it has allocated and touched.
 pub(super) fn memory(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;

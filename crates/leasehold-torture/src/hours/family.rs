@@ -1,4 +1,4 @@
-//! One store for the whole time, its residents, and what can be measured of them.
+//! One store for the whole run, its residents (long-lived workers), and what can be measured of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,35 +25,35 @@ use super::counts;
 use super::growth::Unit;
 use super::resident::Resident;
 
-/// The residents: how many tasks take turns in each, and whether on several threads.
+/// The residents: how many tasks each has, and whether on several threads.
 const RESIDENTS: [(u16, bool); 2] = [(3, false), (4, true)];
 
 /// How long a server may take to notice that its clients are gone.
 const NOTICED: Duration = Duration::from_secs(10);
 
-/// What was read of one thing.
+/// One measured value.
 pub(super) struct Reading {
     pub(super) what: String,
     pub(super) unit: Unit,
-    /// It is the store's, and says something only while no round is on.
+    /// It belongs to the store, and is meaningful only between rounds.
     pub(super) of_store: bool,
-    /// Ids that were given up stay there for a minute.
+    /// It includes spent ids, which stay for a minute.
     pub(super) has_spent: bool,
     pub(super) value: Option<u64>,
 }
 
-/// What residents are to do.
+/// What residents do.
 pub(super) struct Ways {
     pub(super) seed: u64,
-    /// They repeat acquires, and so does everybody in the rounds: such ids are refused for a minute.
+    /// They repeat acquires, and so do all workers in the rounds: such ids are refused for a minute.
     pub(super) spends: bool,
-    /// They give up calls half-way.
+    /// They cancel calls half-way.
     pub(super) cancels: bool,
     /// Their connections are reset now and then.
     pub(super) resets: bool,
 }
 
-/// A store and its residents. The order of the fields is that in which they end.
+/// A store and its residents. The fields are dropped in this order.
 pub(super) struct Family {
     pub(super) store: Store,
     residents: Vec<Resident>,
@@ -66,7 +66,7 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Starts the store, unless it is somebody's own, and the residents, which add what they are granted to `grants`.
+    /// Starts the store, unless it is the user's own, and the residents, which add their grants to `grants`.
     pub(super) fn start(
         store: Store,
         url: Option<&str>,
@@ -79,7 +79,7 @@ impl Family {
         let profile = if resets { Profile::Net } else { Profile::Calm };
         let ground = match url {
             Some(url) => Ground::theirs(store, url),
-            // Without time for faults.
+            // No time for faults.
             None => {
                 let plan = Plan::new(ways.seed, (store, Front::None), true, profile, 0, RESIDENTS.len());
                 Ground::start(&plan, &directory, &[])?
@@ -135,7 +135,7 @@ impl Family {
         self.residents.iter_mut().try_for_each(Resident::watch)
     }
 
-    /// Resets the connections of some residents, if that is to be done.
+    /// Resets the connections of some residents, if the profile asks for it.
     pub(super) fn disturb(&self, number: usize) {
         if let Some(proxy) = self.ground.proxy(number).filter(|_| self.resets) {
             proxy.reset();
@@ -173,7 +173,7 @@ impl Family {
         readings
     }
 
-    /// Ends the residents, and looks at the store at rest: what is wrong.
+    /// Ends the residents, and checks the store at rest. Returns what is wrong.
     pub(super) fn finish(&mut self) -> io::Result<Vec<String>> {
         let store = self.store;
         let mut wrong = Vec::new();
@@ -217,7 +217,7 @@ impl Family {
     }
 }
 
-/// What the store is; asking also sets it up.
+/// The store's abilities; asking also sets it up.
 fn info(url: &str) -> io::Result<Info> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

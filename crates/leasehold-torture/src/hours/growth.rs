@@ -1,10 +1,11 @@
-//! Whether something grows: the rule by which a leak is told from a process that warms up, or a machine that is busy.
+//! Decides whether something grows: tells a leak from a process that warms up, or a machine that is busy.
 //!
-//! The first quarter of the samples is for warming up. Of each other quarter the median counts (not quarters of the time:
-//! a machine that stalls would leave one of them without samples). Something grows if it rises
-//! from the second quarter to the third and on to the last, by more than is allowed together, and by a quarter of that
-//! each time: a pool that was filled late, or an allocator that took one more arena, is a step and no leak. What follows
-//! the pace of the work, as ids that are refused for a minute do, may rise with it.
+//! The first quarter of the samples is for warming up. For each other quarter the median counts (quarters of the
+//! samples, not of the time: a stalled machine would leave a quarter of the time without samples). Something grows if
+//! it rises from the second quarter to the third and on to the last, by more than the allowance in total, and by a
+//! quarter of the allowance each time: a pool that was filled late, or an allocator that took one more arena, is a
+//! single step and not a leak. A value that follows the pace of the work, such as ids that are refused for a minute,
+//! may rise with it.
 
 use std::fmt;
 
@@ -24,7 +25,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// By how much it may rise: what an allocator or a pool takes for itself, and a part of what there was.
+    /// The allowed rise: what an allocator or a pool takes for itself, and a part of the early value.
     fn allowance(self, early: u64) -> u64 {
         match self {
             Unit::Bytes => (8 << 20) + early / 10,
@@ -41,24 +42,24 @@ pub(super) struct Point {
     pub(super) value: u64,
 }
 
-/// What became of something that was measured.
+/// The judgement on one measured thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Growth {
-    /// What it was of, and what it was.
+    /// Whose value it is, and which.
     pub what: String,
     /// What it is measured in.
     pub unit: Unit,
     /// The medians of the second, third and last quarter; `None` if there were too few samples.
     pub quarters: Option<[u64; 3]>,
-    /// By how much it may rise.
+    /// The allowed rise.
     pub allowed: u64,
-    /// Whether it rose steadily, and by more than that.
+    /// Whether it rose steadily, and by more than allowed.
     pub grows: bool,
 }
 
 impl Growth {
-    /// Judges what was measured from `since` to `until`, in seconds. `work` is how much was done by when, if it follows the
-    /// pace of that; else it is empty.
+    /// Judges what was measured from `since` to `until`, in seconds. `work` is how much was done by when, if the value
+    /// follows the pace of the work; else it is empty.
     pub(super) fn judge(
         what: String,
         unit: Unit,
@@ -81,7 +82,7 @@ impl Growth {
             let done = of(work, number);
             done.last().zip(done.first()).map_or(1, |(last, first)| (last - first).max(1))
         });
-        // What a value of one quarter would be at the pace of another, if that is quicker.
+        // What a value of one quarter would be at the pace of another, if that is faster.
         let at_pace = |value: u64, from: usize, to: usize| {
             (value as f64 * (done[to] as f64 / done[from] as f64).max(1.0)) as u64
         };
@@ -129,13 +130,13 @@ mod tests {
         let noise: Vec<u64> = (0..100).map(|_| dice.below(2 * MIB)).collect();
         assert!(judge(Unit::Bytes, |at| 20 * MIB + at * MIB / 4 + noise[at as usize]).grows);
         assert!(judge(Unit::Count, |at| 12 + at).grows);
-        // One that begins late, or comes in bursts.
+        // A rise that begins late, or comes in bursts.
         assert!(judge(Unit::Count, |at| 12 + at.saturating_sub(40)).grows);
         assert!(judge(Unit::Count, |at| 12 + at / 20 * 20).grows);
     }
 
     #[test]
-    fn what_is_well_is_not_accused() {
+    fn healthy_figures_are_not_accused() {
         let mut dice = Dice::new(4);
         let noise: Vec<u64> = (0..100).map(|_| dice.below(30)).collect();
         for unit in [Unit::Bytes, Unit::Count] {
@@ -150,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_pace_may_rise_with_it() {
-        // Quicker and quicker, and as many of the last ten seconds are kept.
+    fn figures_that_follow_the_pace_may_rise_with_it() {
+        // Faster and faster, and everything of the last ten seconds is kept.
         let done = |at: u64| at * (at + 100);
         let points = |value: &dyn Fn(u64) -> u64| -> Vec<Point> {
             (0..100).map(|at| Point { at: at as f64, value: value(at) }).collect()

@@ -1,5 +1,5 @@
-//! Hours of torture: rounds, one after the other, on stores that live as long as the whole run, beside residents that do
-//! too. What is never let go of piles up there, and is seen to grow.
+//! Hours of torture: rounds, one after the other, on stores that live as long as the whole run, beside residents
+//! (long-lived workers) that do too. Leaks pile up there, and are seen to grow.
 
 pub(crate) mod counts;
 mod family;
@@ -31,46 +31,46 @@ pub const SAMPLES: &str = "samples.csv";
 /// How often everything is measured at first.
 const TICK: Duration = Duration::from_millis(50);
 
-/// When there are so many samples every second one is dropped, and from then on there are half as many.
+/// At this many samples every second one is dropped, and from then on half as many are taken.
 const MANY: usize = 2_000;
 
-/// A run that ends by its number of acquires is measured at least so often.
+/// A run that ends by its number of acquires is measured at least this often.
 const FEW: u64 = 40;
 
-/// How long an id that was given up stays in a store, and the last lease with it.
+/// How long a spent id stays in a store, together with the last lease.
 const SPENT: f64 = 75.0;
 
 /// How often the connections of residents are reset.
 const RESET: Duration = Duration::from_secs(3);
 
-/// What is asked for.
+/// The request for such a run.
 #[derive(Debug, Clone)]
 pub struct Hours {
-    /// The stores; all of them live at the same time, and have their rounds in turn.
+    /// The stores; all live at the same time, and have their rounds in turn.
     pub stores: Vec<Store>,
-    /// Where the store is, if it is not to be a throw-away one; then there is one.
+    /// The URL of the user's own store; then there is only one store.
     pub url: Option<String>,
     /// The profiles, which take turns. None: no rounds, only residents.
     pub profiles: Vec<Profile>,
-    /// For how long.
+    /// How long to run.
     pub time: Duration,
-    /// It ends when the residents were granted so much.
+    /// End when the residents were granted this many locks.
     pub acquires: Option<u64>,
     /// How long a round works.
     pub round: Duration,
-    /// The seeds of the rounds follow from this.
+    /// The seeds of the rounds derive from this.
     pub seed: u64,
     /// How many worker processes a round has at any time.
     pub workers: usize,
-    /// Where everything is written: a directory that is empty or not there yet.
+    /// The directory for all files: empty, or not existing yet.
     pub out: PathBuf,
-    /// Whether to say on stderr how it goes on.
+    /// Whether to print the progress on stderr.
     pub progress: bool,
-    /// When this becomes true it ends early, in order, and is judged as far as it came.
+    /// When this becomes true the run ends early, in order, and is judged as far as it came.
     pub stop: Arc<AtomicBool>,
 }
 
-/// One thing that is measured again and again.
+/// One thing that is measured repeatedly.
 struct Series {
     what: String,
     unit: Unit,
@@ -79,7 +79,7 @@ struct Series {
 }
 
 impl Hours {
-    /// One store, calm, for an hour.
+    /// One store without faults, for an hour.
     pub fn new(store: Store, out: impl Into<PathBuf>) -> Self {
         Hours {
             stores: vec![store],
@@ -96,7 +96,7 @@ impl Hours {
         }
     }
 
-    /// Which profile meets which store, in turn.
+    /// The combinations of profile and store, in turn.
     fn pairs(&self) -> Vec<(Store, Profile)> {
         let suits =
             |(store, profile): &(Store, Profile)| profile.refuses(*store, self.url.is_none()).is_none();
@@ -110,7 +110,7 @@ impl Hours {
     /// [`roles::play_if_asked`](crate::roles::play_if_asked).
     ///
     /// # Errors
-    /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
+    /// If something it needs is missing or fails; the message says what to do. Violations are not errors.
     pub fn run(&self) -> io::Result<Report> {
         let wrong = |message: &str| io::Error::new(io::ErrorKind::InvalidInput, message);
         let pairs = self.pairs();
@@ -141,13 +141,13 @@ impl Hours {
         };
         let mut families = self.stores.iter().map(start).collect::<io::Result<Vec<_>>>()?;
         let urls = families.iter().map(|family| family.ground.own_url()).collect();
-        // Also set if this fails, so that the rounds end.
+        // Also set on failure, so that the rounds end.
         let over = Over(Arc::new(AtomicBool::new(false)));
         let rounds = Rounds::new(self, pairs.clone(), urls, out.clone(), Arc::clone(&over.0));
         let at_work = Arc::clone(&rounds.at_work);
         let (told, heard) = mpsc::channel();
         std::thread::scope(|scope| {
-            // What a round starts ends with its thread, and this one lives as long as all rounds.
+            // The processes of a round end with its thread, and this one lives as long as all rounds.
             let rounds = std::thread::Builder::new()
                 .name("rounds".into())
                 .spawn_scoped(scope, move || rounds.run(&told))?;
@@ -177,7 +177,7 @@ impl Hours {
         })
     }
 
-    /// One line that is written over by the next.
+    /// Prints a line that the next one overwrites.
     fn say(&self, line: &str) {
         let mut stderr = io::stderr().lock();
         if self.progress && stderr.is_terminal() {
@@ -186,7 +186,7 @@ impl Hours {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     fn note(&self, line: &str) {
         if self.progress {
             self.say("");
@@ -195,7 +195,7 @@ impl Hours {
     }
 }
 
-/// Says that it is over when it is dropped.
+/// Sets the flag when dropped.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -204,7 +204,7 @@ impl Drop for Over {
     }
 }
 
-/// What goes on beside the rounds: residents work, and everything is measured.
+/// What happens beside the rounds: residents work, and everything is measured.
 struct Work<'a> {
     hours: &'a Hours,
     families: &'a mut [Family],
@@ -253,7 +253,7 @@ impl Work<'_> {
                     series.iter_mut().for_each(|one| thin(&mut one.points));
                     thin(&mut work);
                 }
-                // Measuring is not to be what the machine does.
+                // Measuring must not keep the machine busy.
                 next = Instant::now() + tick.max(began.elapsed() * 4);
             }
             if reset.elapsed() > RESET {
@@ -317,7 +317,7 @@ fn thin(points: &mut Vec<Point>) {
 
 fn judge(series: &[Series], work: &[Point], ways: &Ways, until: f64) -> Vec<Growth> {
     let judge = |one: &Series| {
-        // Ids that were repeated or given up are refused for a minute: until then they only become more.
+        // Repeated or cancelled ids are refused for a minute: until then their number only rises.
         let spends = one.has_spent && ways.spends;
         let (since, work) = if spends { (SPENT.min(until), work) } else { (0.0, &[][..]) };
         Growth::judge(one.what.clone(), one.unit, &one.points, work, since, until)

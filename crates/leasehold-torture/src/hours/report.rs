@@ -1,4 +1,4 @@
-//! What came of hours of torture: one screen for people, and `report.json`.
+//! The report on hours of torture: one screen for people, and `report.json`.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use crate::store::{Profile, Store};
 
 use super::growth::Growth;
 
-/// How many rounds that showed too little are named on the screen; all are in the file.
+/// How many rounds that proved too little are named on the screen; all are in the file.
 const TOLD: usize = 5;
 
 /// One run among many.
@@ -23,13 +23,13 @@ pub struct Round {
     pub store: Store,
     /// The profile of faults.
     pub profile: Profile,
-    /// The plan followed from this.
+    /// The seed of its plan.
     pub seed: u64,
-    /// How it ended; `None` if the hours were over before it was.
+    /// How it ended; `None` if the time was over first.
     pub outcome: Option<Outcome>,
     /// Hand-overs.
     pub handovers: u64,
-    /// What was broken, and where its histories are.
+    /// What was broken, and where the histories are.
     pub broken: Option<String>,
 }
 
@@ -46,35 +46,35 @@ impl fmt::Display for Round {
     }
 }
 
-/// What came of it.
+/// The report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// The seeds of the rounds follow from this.
+    /// The seeds of the rounds derive from this.
     pub seed: u64,
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// Whether somebody ended it early.
+    /// Whether a signal ended it early.
     pub interrupted: bool,
-    /// How often residents were granted something.
+    /// How many locks the residents were granted.
     pub acquires: u64,
     /// How often everything was measured.
     pub samples: u64,
     /// All rounds.
     pub rounds: Vec<Round>,
-    /// All that was measured.
+    /// The judgement on all that was measured.
     pub growth: Vec<Growth>,
-    /// All that is wrong.
+    /// Everything that is wrong.
     pub broken: Vec<String>,
-    /// Why it shows too little, if it does.
+    /// Why it proves too little, if it does.
     pub too_little: Vec<String>,
-    /// Where everything is.
+    /// The directory of the run.
     pub directory: PathBuf,
 }
 
 impl Report {
-    /// Judges: what is broken, and what shows too little.
+    /// Judges: what is broken, and what proves too little.
     pub(super) fn judged(mut self, rounds_wanted: &[(Store, Profile)]) -> Self {
         self.broken.extend(self.rounds.iter().filter(|round| round.broken.is_some()).map(Round::to_string));
         let grows = self.growth.iter().filter(|growth| growth.grows);
@@ -99,7 +99,7 @@ impl Report {
     }
 
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
-        // Somebody may be reading it.
+        // Write to another file first, because a user may be reading the report.
         let new = directory.join("report.json.new");
         std::fs::write(&new, serde_json::to_string_pretty(self)? + "\n")?;
         std::fs::rename(new, directory.join(FILE))

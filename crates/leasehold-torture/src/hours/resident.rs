@@ -1,7 +1,7 @@
-//! Residents: workers that live as long as the whole run, so that what they never let go of piles up.
+//! Residents: workers that live as long as the whole run, so that their leaks pile up.
 //!
-//! Each is a worker like any other, but its history is a pipe: what it did is counted and forgotten. Hours of it would fill
-//! the disk.
+//! Each is a worker like any other, but its history goes to a pipe, where it is counted and forgotten. Hours of it
+//! would fill the disk.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -27,7 +27,7 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Starts one, which adds what it is granted to `grants`.
+    /// Starts one, which adds its grants to `grants`.
     pub(super) fn start(mut task: Task, directory: &Path, grants: &Arc<AtomicU64>) -> io::Result<Self> {
         let number = task.worker;
         let pipe = directory.join(format!("resident-{number}"));
@@ -38,7 +38,7 @@ impl Resident {
         let mut process = Killed(roles::start(Role::Worker(task), written, &Around::default())?);
         let input = process.0.stdin.take();
         let grants = Arc::clone(grants);
-        // It ends when the resident closes its side.
+        // The thread ends when the resident closes its side.
         std::thread::Builder::new().name("resident".into()).spawn(move || count(&pipe, &grants))?;
         Ok(Resident { number, process, input, errors })
     }
@@ -51,22 +51,22 @@ impl Resident {
         self.process.0.id()
     }
 
-    /// Fails if it has ended: nobody told it to.
+    /// Fails if the resident has ended without being asked to.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         let Some(status) = self.process.0.try_wait()? else { return Ok(()) };
         let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
         Err(io::Error::other(format!("resident {} ended by itself ({status}): {}", self.number, said.trim())))
     }
 
-    /// Tells it to finish.
+    /// Asks it to finish.
     pub(super) fn finish(&mut self) {
         if let Some(input) = &mut self.input {
-            // One that has just ended is seen by whoever waits for it.
+            // If it has just ended, the code that waits for it will notice.
             let _ = input.write_all(b"finish\n").and_then(|()| input.flush());
         }
     }
 
-    /// Whether it ends in peace within this time.
+    /// Whether it ends normally within this time.
     pub(super) fn ends_within(&mut self, patience: Duration) -> io::Result<bool> {
         let started = Instant::now();
         loop {

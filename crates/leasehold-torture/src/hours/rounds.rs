@@ -1,4 +1,4 @@
-//! The rounds: runs of some seconds, one after the other, each with a seed of its own.
+//! The rounds: runs of some seconds, one after the other, each with its own seed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::{Hours, Round};
 /// No store has a round at the moment.
 const NONE: u64 = u64::MAX;
 
-/// Makes rounds until it is over.
+/// Makes rounds until the time is over.
 pub(super) struct Rounds {
     hours: Hours,
     pairs: Vec<(Store, Profile)>,
     urls: Vec<String>,
     out: PathBuf,
     over: Arc<AtomicBool>,
-    /// The place of the store that has a round at the moment: only while there is none its own figures say something.
+    /// The index of the store that has a round at the moment; its own figures are meaningful only between rounds.
     pub(super) at_work: Arc<AtomicU64>,
 }
 
@@ -38,7 +38,7 @@ impl Rounds {
         Rounds { hours: hours.clone(), pairs, urls, out, over, at_work: Arc::new(AtomicU64::new(NONE)) }
     }
 
-    /// Makes them, and tells of each.
+    /// Makes the rounds, and sends the result of each.
     pub(super) fn run(self, told: &mpsc::Sender<Round>) {
         for (number, (store, profile)) in (1..).zip(self.pairs.iter().copied().cycle()) {
             if self.over.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ impl Rounds {
         order.stop = Arc::clone(&self.over);
         order.url.clone_from(&self.hours.url);
         let place = self.hours.stores.iter().position(|one| *one == store).unwrap_or_default();
-        // What harms the store has one of its own.
+        // A profile that harms the store gets a store of its own.
         if self.hours.url.is_none() && profile.refuses(store, false).is_none() {
             order.url = self.urls.get(place).cloned();
             self.at_work.store(place as u64, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Rounds {
                     let broken = broken.collect::<Vec<_>>().join(", ");
                     round.broken = Some(format!("{broken}; the histories are in {}", out.display()));
                 } else {
-                    // It can be had again by its seed.
+                    // The seed reproduces it.
                     let _ = std::fs::remove_dir_all(&out);
                 }
             }
@@ -90,7 +90,7 @@ impl Rounds {
         round
     }
 
-    /// Residents work alone for a fifth of a round's time.
+    /// Lets the residents work alone for a fifth of a round's time.
     fn pause(&self) {
         let until = Instant::now() + self.hours.round / 5;
         while Instant::now() < until && !self.over.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Claims made on the backend itself, as plain leases are by another language's client: one attempt each, repeated
+//! Claims made directly on the backend, as another language's client makes plain leases: one attempt each, repeated
 //! with the same id, renewed and released by hand.
 
 use std::time::Duration;
@@ -21,13 +21,13 @@ impl Claiming {
     pub(crate) async fn bare(&self) {
         let Ok(name) = self.worker.locks.name(self.name()) else { return };
         let mut claim = Claim::new(name, self.mode(), self.ttl, "bare");
-        // Who goes on asking after an answer says so from the first: a repeat that comes after its end must not begin
-        // it again.
+        // A client that may repeat an answered claim marks it from the start: a repeat that arrives after the lease
+        // has ended must not start it again.
         let insists = self.world().chance().per_mille(300);
         claim.repeat = insists;
         let mut held = None;
         let mut until = None;
-        // An answer that was lost is asked for again; one that came, now and then as well.
+        // Repeats a claim whose answer was lost, and now and then an answered one as well.
         for again in 0..3 {
             match self.attempt(&claim, again > 0, until).await {
                 Some(Some((grant, deadline))) => {
@@ -47,7 +47,7 @@ impl Claiming {
             claim.repeat = true;
         }
         let Some(held) = held else {
-            // What was never answered, or answered late, is given up: the id is spent.
+            // A claim that was never answered, or answered late, is given up: its id is spent.
             if claim.repeat {
                 let mut release = Release::new(claim.name.clone(), claim.id);
                 release.unanswered = Some(claim.ttl);
@@ -59,7 +59,7 @@ impl Claiming {
         self.let_go(&held).await;
     }
 
-    /// One attempt: granted, busy, or not known. What comes after the end of the lease that it repeats is another lease,
+    /// One attempt: granted, busy, or unknown. A grant after the end of the lease that it repeats is another lease,
     /// which nobody asked for.
     async fn attempt(&self, claim: &Claim, again: bool, until: Option<u64>) -> Option<Option<(Grant, u64)>> {
         let lease = hash(claim.id.expose().as_bytes());
@@ -85,7 +85,7 @@ impl Claiming {
                 self.world().write(Record { lease, ..self.record(Kind::Busy) });
                 Some(None)
             }
-            // Its id is refused: for this claim that is the end.
+            // Its id is refused: that ends this claim.
             Some(Ok(_)) => {
                 self.world().write(Record { lease, ..self.record(Kind::AcquireFailed) });
                 Some(None)
@@ -159,7 +159,7 @@ impl Claiming {
 
     /// Until when a grant may be relied on: promise 7, as the library computes it for guards.
     pub(crate) fn deadline(&self, sent: Moment, grant: &Grant, at: u64) -> u64 {
-        // Of a store whose clock was set back nobody believes more than was asked for.
+        // If a store's clock was set back, nobody relies on more than was requested.
         let span = grant.waited + grant.left.unwrap_or_default().min(self.ttl);
         let end = sent + span.saturating_sub(span / 100).saturating_sub(Duration::from_millis(2));
         self.after(at, end.since(self.worker.process.clock.now()))

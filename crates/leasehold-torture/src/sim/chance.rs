@@ -1,4 +1,4 @@
-//! The one source of chance of a simulation: everything follows from its seed.
+//! The only source of randomness in a simulation: everything derives from its seed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// Everything that is drawn follows from this.
+    /// Everything drawn derives from this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Chance(seed)
     }
@@ -20,28 +20,28 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this, which is above 0.
+    /// A number below this, which must be above 0.
     pub(crate) fn below(&mut self, most: u64) -> u64 {
         // The bias is far below what any simulation can notice.
         self.number() % most.max(1)
     }
 
-    /// A number of these, both included.
+    /// A number between these, both included.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// So many times in a thousand.
+    /// True this many times in a thousand.
     pub(crate) fn per_mille(&mut self, part: u64) -> bool {
         self.below(1000) < part
     }
 
-    /// So many milliseconds, both included: tokio's timers know nothing finer.
+    /// A number of milliseconds between these, both included: tokio's timers have no finer resolution.
     pub(crate) fn millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(self.between(least, most))
     }
 
-    /// A part of a time, in percent.
+    /// A share of a time, between these percentages.
     pub(crate) fn part(&mut self, of: Duration, least: u64, most: u64) -> Duration {
         of * u32::try_from(self.between(least, most)).unwrap_or(u32::MAX) / 100
     }

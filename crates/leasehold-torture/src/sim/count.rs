@@ -1,4 +1,4 @@
-//! What happened in simulations, counted: a kind of trouble that never came was not tried, and proves nothing.
+//! Counts what happened in simulations: a kind of trouble that never came was not tried, and proves nothing.
 
 macro_rules! counted {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)+) => {
@@ -8,10 +8,10 @@ macro_rules! counted {
         pub enum Count { $($(#[doc = $doc])* $name,)+ }
 
         impl Count {
-            /// All of them, each in the place of its number.
+            /// All of them, in the order of their numbers.
             pub const ALL: &[Count] = &[$(Count::$name),+];
 
-            /// In words.
+            /// A description in words.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Count::$name => $text,)+ }
             }
@@ -22,19 +22,19 @@ macro_rules! counted {
 counted! {
     /// An acquire was granted.
     Grants "grants",
-    /// One who waited was granted.
+    /// A waiter was granted the lock.
     WaitedGrants "grants after waiting",
-    /// An acquire found somebody else.
+    /// An acquire found the lock held.
     Busy "busy",
     /// An acquire failed.
     AcquireFailed "acquires of unknown outcome",
     /// An acquire was dropped.
     AcquireDropped "acquires dropped",
-    /// A release took back what a dropped or failed acquire had got.
+    /// A release gave back what a dropped or failed acquire had got.
     GivenBack "grants given back",
     /// A bare claim was repeated and got its grant again.
     Repeated "claims repeated",
-    /// A claim was refused because its id was given up.
+    /// A claim was refused because its id is spent.
     Refused "late claims refused",
     /// A lease expired in the store.
     Expired "expiries",
@@ -48,7 +48,7 @@ counted! {
     LostRefused "lost by refusal",
     /// A renewal was confirmed.
     Renewed "renewals",
-    /// A renewal met no lease.
+    /// A renewal found no lease.
     RenewGone "renewals refused",
     /// A release ended a lease.
     Released "releases",
@@ -68,25 +68,25 @@ counted! {
     RequestHeld "requests delivered late",
     /// An answer arrived much later.
     AnswerLate "answers delivered late",
-    /// A store said that it failed.
+    /// The store answered with an error.
     Error "errors",
     /// A wake-up never arrived.
     WakeLost "wake-ups lost",
     /// A wake-up arrived.
     Woken "wake-ups",
-    /// The store itself granted a lease to one who waited.
+    /// The store itself granted a lease to a waiter.
     WokenGranted "grants by long poll",
     /// A process was killed.
     Kill "kills",
-    /// A process was killed that held a lock.
+    /// A process that held a lock was killed.
     KillHeld "kills of a holder",
     /// A process was paused.
     Pause "pauses",
-    /// A process was paused that held a lock.
+    /// A process that held a lock was paused.
     PauseHeld "pauses of a holder",
-    /// Nothing came through to or from a process.
+    /// Nothing got through to or from a process.
     Blackhole "blackholes",
-    /// The store stood still.
+    /// The store was paused.
     StorePause "pauses of the store",
     /// The store was restarted.
     StoreRestart "restarts of the store",
@@ -94,25 +94,25 @@ counted! {
     ClockProcess "clock steps of a process",
     /// The wall clock of the store stepped.
     ClockStore "clock steps of the store",
-    /// The wall clock of a store stepped by which leases expire.
+    /// The wall clock stepped of a store whose leases expire by it.
     ClockMoved "clock steps that move expiries",
-    /// A session ended, and what it held with it.
+    /// A session ended, and its leases with it.
     SessionEnded "sessions ended",
-    /// A holder was told that its session had ended.
+    /// A holder learned that its session had ended.
     SessionLost "leases lost with their session",
     /// Leases were revoked.
     Revoked "revocations",
     /// A lease was granted through the server.
     Served "grants by the server",
-    /// A client of the server went away before the answer.
+    /// A client of the server vanished before the answer.
     Vanished "clients of the server vanished",
-    /// One id was used for two calls at a time.
+    /// One id was used for two simultaneous calls.
     IdTwice "ids used twice",
     /// The server ended.
     ServerEnded "servers ended",
     /// A stale write was rejected by its fence.
     WriteRejected "stale writes rejected",
-    /// A write was taken.
+    /// A write was accepted.
     WriteTaken "writes taken",
 }
 

@@ -1,4 +1,4 @@
-//! Who makes the faults: kills and stops processes and the store, cuts wires, steps clocks.
+//! Injects the faults: kills and stops processes and the store, cuts wires, steps clocks.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const A_WEEK: i64 = 7 * 86_400_000_000;
 /// A process and its wire.
 type Place = (Arc<Process>, Wire);
 
-/// All processes, and those who took the places of the dead.
+/// All processes, and the replacements of the dead.
 pub(crate) struct Supervisor {
     world: Arc<World>,
     resource: Arc<Resource>,
@@ -39,7 +39,7 @@ impl Supervisor {
         }
     }
 
-    /// Everything, until the store is at rest.
+    /// Runs everything, until the store is at rest.
     pub(crate) async fn run(mut self) {
         let world = Arc::clone(&self.world);
         for _ in 0..world.plan.processes {
@@ -49,7 +49,7 @@ impl Supervisor {
         let keeper = tokio::spawn(look_after(Arc::clone(&world)));
         self.faults().await;
         world.ending.store(true, std::sync::atomic::Ordering::Relaxed);
-        // Each that ends gives one.
+        // Each process that ends sends one message.
         let all = world.plan.processes;
         let _ = self.running.acquire_many(all).await;
         keeper.abort();
@@ -69,7 +69,7 @@ impl Supervisor {
         (process, wire)
     }
 
-    /// One fault after the other.
+    /// Injects one fault after the other.
     async fn faults(&mut self) {
         let world = Arc::clone(&self.world);
         let plan = &world.plan;
@@ -145,7 +145,7 @@ impl Supervisor {
         };
         self.world.sleep(noticed.min(pause)).await;
         if noticed < pause {
-            // The store gives up a session that it hears nothing from.
+            // The store ends a session that it hears nothing from.
             let wakes = self.world.store().end_session(&self.world, wire.session());
             wakes.into_iter().for_each(super::network::send);
         }
@@ -211,7 +211,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until everything that was on its way has arrived and every spent id is forgotten, and looks.
+    /// Waits until everything in flight has arrived and every spent id is forgotten, and checks what is left.
     async fn rest(&self) {
         let names = &self.world.plan.names;
         let stored = |name: &str| leasehold::Name::within(leasehold::DEFAULT_NAMESPACE, name);
@@ -220,7 +220,7 @@ impl Supervisor {
             self.world.store_clock.step(A_WEEK);
         }
         let lasts = if self.world.plan.session { ENDLESS } else { leasehold::backend::SPENT_FOR };
-        // Twice: what ends by itself is noticed by the next who comes, and its id is refused from then on.
+        // Twice: an expiry is noticed by the next call, and its id is refused from then on.
         for _ in 0..2 {
             tokio::time::sleep(2 * lasts).await;
             for stored in names.iter().filter_map(|name| stored(&name.name).ok()) {
@@ -241,7 +241,7 @@ impl Supervisor {
     }
 }
 
-/// Looks after those who wait in long polls, as the store's own process does.
+/// Serves the open long polls, as the store's own process does.
 async fn look_after(world: Arc<World>) {
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

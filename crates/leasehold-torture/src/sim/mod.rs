@@ -1,9 +1,9 @@
 //! A deterministic simulation: the library's own wait loop, renewal loop, guards and state machine, on a simulated
 //! store and network, in paused time.
 //!
-//! Everything follows from one number, the seed: the same seed gives the same history, byte for byte. Some seconds
+//! Everything derives from one number, the seed: the same seed gives the same history, byte for byte. Some seconds
 //! with some hundred operations take some milliseconds, so that thousands of seeds are tried where real stores and
-//! processes try one; and what a seed shows can be looked at again and again.
+//! processes try one; and a seed can be replayed as often as needed.
 
 mod bare;
 mod chance;
@@ -28,7 +28,7 @@ pub use report::{Failure, Options, SimReport, judge, run};
 use crate::history::record::Record;
 use crate::history::setting::{Losses, Promises, Setting};
 
-/// Whether clients of this seed go through the lock server, all of them or half.
+/// Whether clients of this seed use the lock server, all of them or half.
 pub fn through_server(seed: u64) -> bool {
     seed % 4 == 1
 }
@@ -36,18 +36,18 @@ pub fn through_server(seed: u64) -> bool {
 /// One simulated seed: its setting and what happened.
 #[derive(Debug)]
 pub struct SimRun {
-    /// In what setting.
+    /// Its setting.
     pub setting: Setting,
-    /// Who wrote what down.
+    /// One history for each process.
     pub histories: Vec<Vec<Record>>,
-    /// What happened in it.
+    /// Counts of what happened.
     pub counts: Counts,
 }
 
 /// Simulates one seed.
 ///
 /// # Panics
-/// If no runtime can be had, or if time stands still because somebody goes round in circles.
+/// If the runtime cannot be started, or if time stands still because a task loops without waiting.
 pub fn simulate(seed: u64) -> SimRun {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     #[allow(clippy::expect_used)] // without one there is nothing to be done
@@ -58,10 +58,10 @@ pub fn simulate(seed: u64) -> SimRun {
         let begin = world.time.now();
         faults::Supervisor::new(&world).run().await;
         let end = world.time.now();
-        assert!(!world.time.stood_still(), "somebody went round in circles");
+        assert!(!world.time.stood_still(), "a task looped without waiting");
         let setting = setting(seed, &world.plan, (begin, end));
         let seen = SimRun { setting, histories: world.histories(), counts: world.counts().clone() };
-        // The store knows the wires, and the wires the store: nobody else lets go of either.
+        // The store refers to the wires, and the wires to the store: break the cycle.
         *world.store() = store::Store::default();
         seen
     });

@@ -25,40 +25,40 @@ use crate::history::record::{Fault, Record};
 /// How long a broken connection can stay unnoticed, in milliseconds.
 const UNNOTICED: u64 = 1000;
 
-/// The connections of one process to the store. Clones are the same.
+/// The connections of one process to the store. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Wire(pub(super) Arc<Ends>);
 
 #[derive(Debug)]
 pub(super) struct Ends {
     world: Arc<World>,
-    /// Whose they are.
+    /// The process they belong to.
     process: u32,
-    /// Nothing comes through.
+    /// Nothing gets through.
     cut: AtomicBool,
     mended: Notify,
-    /// Where those who wait are rung, by id.
+    /// Where waiters are notified, by id.
     bells: Mutex<BTreeMap<LeaseId, Arc<Notify>>>,
-    /// The session, where there are such.
+    /// The session, if the store has sessions.
     pub(super) line: Mutex<Line>,
 }
 
-/// What becomes of one call.
+/// What happens to one call.
 #[derive(Debug, Default)]
 struct Fate {
     there: Duration,
     back: Duration,
     request_lost: bool,
     answer_lost: bool,
-    /// The caller is told of a broken connection after this.
+    /// The caller gets a broken connection after this time.
     breaks: Option<Duration>,
-    /// Instead of an answer; and whether the call took effect.
+    /// An error instead of an answer; and whether the call took effect.
     error: Option<(ErrorKind, bool)>,
-    /// What is wrong, as it was written down.
+    /// The fault, as recorded.
     fault: Option<Record>,
 }
 
-/// What a call comes to at the store.
+/// The result of a call at the store.
 enum Reply<T> {
     Now(Result<T>),
     Later(oneshot::Receiver<Result<T>>),
@@ -84,24 +84,24 @@ impl Wire {
         &self.0.world
     }
 
-    /// Whose they are.
+    /// The process they belong to.
     pub(crate) fn process(&self) -> u32 {
         self.0.process
     }
 
-    /// From here on nothing comes through.
+    /// From here on nothing gets through.
     pub(crate) fn cut(&self) {
         self.0.cut.store(true, Ordering::Relaxed);
     }
 
-    /// From here on everything comes through again, also what was stuck.
+    /// From here on everything gets through again, including what was stuck.
     pub(crate) fn mend(&self) {
         self.0.cut.store(false, Ordering::Relaxed);
         self.0.mended.notify_waiters();
         self.ring_all();
     }
 
-    /// The channel of the wake-ups broke, or came back: nobody knows what was missed.
+    /// The wake-up channel broke, or came back: nobody knows what was missed.
     pub(crate) fn ring_all(&self) {
         self.0.bells.lock().values().for_each(|bell| bell.notify_one());
     }
@@ -135,7 +135,7 @@ impl Wire {
             fate.back = chance.part(plan.ttl, 20, 200);
             wrong = Some((Count::AnswerLate, Fault::Delay));
         } else if chance.per_mille(plan.errors) {
-            // Those who say that nothing was done are right; the others do not know.
+            // Errors that say that nothing was done are right; the others do not know.
             let kinds = [
                 (ErrorKind::Overloaded, false),
                 (ErrorKind::RateLimited, false),
@@ -148,8 +148,7 @@ impl Wire {
             fate.error = Some(*chance.pick(&kinds));
             wrong = Some((Count::Error, Fault::Reset));
         }
-        // A call that hangs ends in a broken connection, or not before its caller gives up; one that is open for
-        // long is looked after.
+        // A call that hangs ends in a broken connection, or only when its caller gives up; a long poll is kept alive.
         if wrong.is_some() && fate.error.is_none() && (long || chance.per_mille(400)) {
             fate.breaks = Some(chance.millis(0, if long { UNNOTICED } else { 50 }));
         }
@@ -161,7 +160,7 @@ impl Wire {
         fate
     }
 
-    /// One call. What was sent is on its way, whatever becomes of the caller.
+    /// Makes one call. What was sent is in flight, whatever happens to the caller.
     async fn call<T: Send + 'static>(
         &self,
         long: bool,
@@ -249,7 +248,7 @@ impl Wire {
         }
     }
 
-    /// One verb on one name.
+    /// Makes one call of a verb on one name.
     pub(crate) async fn verb<T: Send + 'static>(
         &self,
         run: impl FnOnce(&Arc<World>) -> Result<T> + Send + 'static,
@@ -257,7 +256,7 @@ impl Wire {
         self.call(false, |world| Reply::Now(run(world)), |_| {}).await
     }
 
-    /// A wake-up is on its way to those who wait here.
+    /// Sends a wake-up to the waiters here.
     fn send_wake(self, id: LeaseId) {
         let world = Arc::clone(&self.0.world);
         let plan = &world.plan;
@@ -284,7 +283,7 @@ impl Wire {
     }
 }
 
-/// Whether interest is registered too late: the one planted defect that has its place here.
+/// Whether interest is registered too late: the one planted defect that belongs here.
 fn is_late() -> bool {
     #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::InterestAfterAttempt);
@@ -292,7 +291,7 @@ fn is_late() -> bool {
     false
 }
 
-/// One verb at the store; those who are to be woken are told.
+/// Applies one verb at the store, and sends the wake-ups.
 fn apply(world: &Arc<World>, name: &Name, op: Op<'_>) -> Result<Answer> {
     let (answer, wakes) = world.store().apply(world, name, op);
     send(wakes);

@@ -5,24 +5,25 @@ use std::time::Duration;
 use super::chance::Chance;
 use crate::history::setting::Name;
 
-/// How the store lets others wait.
+/// How the store lets clients wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// It tells whoever may go in, over a channel beside the calls (as Redis and PostgreSQL).
+    /// It wakes the clients that may enter, over a channel beside the calls (as Redis and PostgreSQL).
     Push,
-    /// A call that it answers when the lease is granted, and it looks after those who wait (as SQLite and the server).
+    /// It answers a long poll when the lease is granted, and keeps the places of the waiters (as SQLite and the
+    /// server).
     LongPoll,
-    /// Not at all: clients come back by themselves, in no order (as a quorum).
+    /// Not at all: clients retry by themselves, in no order (as a quorum).
     Poll,
 }
 
-/// One simulation. Parts are in thousands.
+/// One simulation. Shares are in thousandths.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) waits: Waits,
     /// Leases end with the session of their process, and not with a ttl.
     pub(crate) session: bool,
-    /// Expiry does not go by the store's wall clock.
+    /// Expiry does not depend on the store's wall clock.
     pub(crate) steady: bool,
     pub(crate) names: Vec<Name>,
     pub(crate) processes: u32,
@@ -30,9 +31,9 @@ pub(crate) struct Plan {
     pub(crate) ttl: Duration,
     pub(crate) span: Duration,
     pub(crate) request_timeout: Duration,
-    /// Delay of a message, at most, in milliseconds, unless something is wrong.
+    /// The greatest delay of a message without a fault, in milliseconds.
     pub(crate) delay: u64,
-    /// A machine's clock is wrong by at most so much, in millionths.
+    /// The greatest clock drift of a machine, in millionths.
     pub(crate) drift: i64,
     /// Requests that never arrive.
     pub(crate) lost_requests: u64,
@@ -52,16 +53,16 @@ pub(crate) struct Plan {
     pub(crate) bare: u64,
     /// Acquires that go through the server.
     pub(crate) served: u64,
-    /// Holders that stay beyond their ttl.
+    /// Holders that stay longer than their ttl.
     pub(crate) long_holds: u64,
-    /// Claims of a reader-writer lock that are for reading.
+    /// Claims of a reader-writer lock that are shared.
     pub(crate) shared: u64,
     /// Rounds that revoke instead of acquire.
     pub(crate) revokes: u64,
-    /// The time between two faults of processes and the store, on average; none if 0. In milliseconds.
+    /// The average time between two faults of processes and the store, in milliseconds; 0: no faults.
     pub(crate) faults_every: u64,
-    /// Which of them, by weight: kill, pause, blackhole, pause of the store, restart of the store, clock of a
-    /// process, clock of the store.
+    /// Their weights: kill, pause, blackhole, pause of the store, restart of the store, clock of a process, clock of
+    /// the store.
     pub(crate) weights: [u64; 7],
 }
 
@@ -74,10 +75,10 @@ impl Plan {
                 Name { name: format!("lock-{n}"), limit, part: 0 }
             })
             .collect();
-        // Leases that outlast the bounds of time show who waits for them; with kills alone, nothing else explains it.
+        // Leases that outlast the time bounds show their waiters; with kills alone, nothing else explains a delay.
         let long = chance.per_mille(150);
         let kills_only = chance.per_mille(if long { 500 } else { 100 });
-        // Each kind of trouble is there or not, so that each is also seen alone.
+        // Each kind of trouble is on or off, so that each is also seen alone.
         let (calm_network, calm_processes) = (kills_only || chance.per_mille(300), chance.per_mille(300));
         let mut network = |most: u64| match chance.per_mille(500) && !calm_network {
             true => chance.between(1, most),
@@ -91,7 +92,7 @@ impl Plan {
         let weights = [some(3), some(6), some(4), some(3), some(3), some(2), some(2)];
         let weights = if kills_only { [1, 0, 0, 0, 0, 0, 0] } else { weights };
         let slow = chance.per_mille(100);
-        // A server cannot hold locks of sessions.
+        // A server cannot hold session locks.
         let session = chance.per_mille(150) && !through_server;
         let steady = session || !chance.per_mille(200);
         Plan {

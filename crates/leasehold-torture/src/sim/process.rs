@@ -1,4 +1,4 @@
-//! A simulated process: futures that run, stand still, or are no more, all together.
+//! A simulated process: its futures run, pause or end together.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ enum Runs {
     Killed,
 }
 
-/// What its futures share.
+/// Shared by its futures.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// As in the records.
+    /// Its number in the records.
     pub(crate) number: u32,
     pub(crate) clock: Arc<MachineClock>,
     /// How many locks it holds.
@@ -54,7 +54,7 @@ impl Process {
         self.set(Runs::Paused);
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub(crate) fn resume(&self) {
         self.set(Runs::Yes);
     }
@@ -86,7 +86,7 @@ impl Future for Part {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut runs = self.process.runs.lock();
-        // Nobody else wakes one that stands still, or one that waits for what will never come.
+        // Nothing else wakes a paused future, or one that waits for something that never comes.
         if !runs.1.iter().any(|waker| waker.will_wake(cx.waker())) {
             runs.1.push(cx.waker().clone());
         }
@@ -95,7 +95,7 @@ impl Future for Part {
         match (now, &mut self.work) {
             (Runs::Yes, Some(work)) => work.as_mut().poll(cx),
             (Runs::Paused, Some(_)) => Poll::Pending,
-            // What its futures still do when they are dropped reaches nobody: the rest of it does not run.
+            // What its futures still do when they are dropped has no effect: the rest of the process does not run.
             (Runs::Killed, work) => {
                 *work = None;
                 Poll::Ready(())

@@ -1,4 +1,4 @@
-//! Many seeds, one after the other, and what came of them.
+//! Runs many seeds, one after the other, and sums up the results.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use parking_lot::Mutex;
 use super::count::{Count, Counts};
 use crate::check::{self, Invariant, Violation};
 
-/// From so many seeds on, every kind of trouble must have come: with fewer, a rare one may not have had its chance.
+/// From this many seeds on, every kind of trouble must have come: with fewer, a rare one may not have had its chance.
 const ENOUGH: u64 = 1000;
 
-/// How seeds are run.
+/// How to run seeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// On so many threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Until so many seeds have failed.
+    /// Stop after this many failed seeds.
     pub failures: usize,
 }
 
@@ -28,14 +28,14 @@ impl Default for Options {
     }
 }
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Debug, Default)]
 pub struct SimReport {
     /// How many were run.
     pub seeds: u64,
     /// How many records were judged.
     pub records: u64,
-    /// What happened in them.
+    /// Counts of what happened in them.
     pub counts: Counts,
     /// Those that failed, by seed.
     pub failures: Vec<Failure>,
@@ -44,14 +44,14 @@ pub struct SimReport {
 /// A seed that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which.
+    /// The seed.
     pub seed: u64,
     /// What it broke.
     pub violations: Vec<Violation>,
 }
 
 impl SimReport {
-    /// Nothing was broken, and everything that can happen did, if there were seeds enough.
+    /// Whether nothing was broken, and everything that can happen did, if there were seeds enough.
     pub fn is_good(&self) -> bool {
         self.failures.is_empty() && self.missing().is_empty()
     }
@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Simulates and judges one seed: how many records, what happened, what was broken.
+/// Simulates and judges one seed. Returns the number of records, what happened, what was broken.
 pub fn judge(seed: u64) -> (u64, Counts, Vec<Violation>) {
     match catch_unwind(AssertUnwindSafe(|| super::simulate(seed))) {
         Ok(seen) => {

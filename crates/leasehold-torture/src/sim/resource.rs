@@ -1,4 +1,4 @@
-//! What the locks protect: a table that takes no write with a lower fence than it has seen.
+//! What the locks protect: a table that accepts no write with a lower fence than it has seen.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

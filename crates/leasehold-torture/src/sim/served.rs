@@ -1,5 +1,5 @@
-//! Claims made through the lock server, by clients that vanish, use one id twice, and meet a server that ends: the
-//! server's own handlers, on the wire of their process.
+//! Claims made through the lock server, by clients that vanish, use one id twice, and see a server end: the server's
+//! own handlers, on the wire of their process.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use super::count::Count;
 use super::worker::{Claiming, cut_short};
 use crate::history::record::{Kind, Record, hash};
 
-/// The server that clients of a process ask; when it ends, another takes its place.
+/// The server for the clients of a process; when it ends, another takes its place.
 #[derive(Debug)]
 pub(crate) struct Server {
     locks: Locks,
     app: Mutex<Arc<App>>,
 }
 
-/// What an acquire asks for, besides what its claim says.
+/// What an acquire asks for, besides its claim.
 #[derive(Clone, Copy)]
 struct Ask {
-    /// The client's own, if it makes one.
+    /// The client's own id, if it makes one.
     id: Option<LeaseId>,
     wait: Duration,
     /// An earlier call may have been granted.
@@ -41,14 +41,14 @@ struct Ask {
 enum Answer {
     Granted(Box<wire::Acquired>),
     Busy,
-    /// The id will never be granted.
+    /// The server will never grant this id.
     Gone,
-    /// What became of it is not known.
+    /// The outcome is unknown.
     Failed,
 }
 
 impl Server {
-    /// `None` where leases end with a session: a server cannot hold them for its clients.
+    /// `None` if leases end with a session: a server cannot hold them for its clients.
     pub(crate) fn new(locks: &Locks) -> Option<Self> {
         let app = App::new(locks.clone(), Settings::default()).ok()?;
         Some(Server { locks: locks.clone(), app: Mutex::new(app) })
@@ -128,11 +128,11 @@ impl Claiming {
             None => {
                 world.count(Count::Vanished);
                 world.write(Record { lease, ..self.record(Kind::AcquireDropped) });
-                // What a client that has gone left behind is the server's to give back.
+                // The server gives back what a vanished client left behind.
                 return;
             }
         }
-        // Who made the id gives up its place, or what may have been granted unseen.
+        // A client that made the id gives up its place, or what may have been granted unseen.
         if let (Some(id), Ok(name)) = (id, self.worker.locks.name(self.name())) {
             let mut release = Release::new(name, id);
             release.unanswered = Some(ttl);
@@ -140,8 +140,8 @@ impl Claiming {
         }
     }
 
-    /// Asks; perhaps a second time with the same id while the first call is under way, as a client that gave up its
-    /// connection does, or one that sends everything twice. The moment when the call that was answered was sent.
+    /// Sends an acquire; perhaps a second time with the same id while the first call is running, as a client does that
+    /// lost its connection or sends everything twice. Returns when the answered call was sent.
     async fn ask(&self, server: &Server, ask: Ask, again: Option<(Duration, bool)>) -> (Moment, Answer) {
         let first = self.acquire_at(server, ask);
         let Some((pause, vanishes)) = again.filter(|_| ask.id.is_some()) else { return first.await };
@@ -158,7 +158,7 @@ impl Claiming {
         let mut second = pin!(second);
         tokio::select! {
             biased;
-            // The older call is told that it was taken over, unless it had the lease before.
+            // The older call is answered that it was taken over, unless it had the lease before.
             answer = first.as_mut() => match answer.1 {
                 Answer::Granted(_) => answer,
                 _ => second.await,
@@ -188,7 +188,7 @@ impl Claiming {
         (sent, server.acquire(self.name(), body).await)
     }
 
-    /// Writes down what was got. It was measured when the server had waited, at the earliest.
+    /// Records the grant. Its time was measured no earlier than when the server had waited.
     fn granted(&self, sent: Moment, acquired: &wire::Acquired) -> Option<Held> {
         let mut claim =
             Claim::new(self.worker.locks.name(self.name()).ok()?, self.mode(), self.ttl, "served");

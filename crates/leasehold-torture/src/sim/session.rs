@@ -1,8 +1,8 @@
 //! Sessions: where leases have no ttl, a process holds them for as long as its connection to the store lives.
 //!
-//! As with PostgreSQL's session locks: the store frees what a session held when that has ended, by a restart, because
-//! the process died, or because the connection broke. The client's end notices that its session does not answer, and tells
-//! its holders when the renewal loop asks.
+//! As with PostgreSQL's session locks: the store frees a session's locks when the session has ended, by a restart,
+//! because the process died, or because the connection broke. The client's end notices that its session does not
+//! answer, and reports it to its holders when the renewal loop asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::history::record::Fault;
 /// How long a lease of a session lasts in the state machine: longer than any simulation.
 pub(crate) const ENDLESS: Duration = Duration::from_secs(3600);
 
-/// How long after the store is gone a holder may still believe.
+/// How long after the store is gone a holder may still rely on its lock.
 pub(crate) const NOTICES: Duration = Duration::from_secs(1);
 
 /// How often a client asks for a sign of life, how long that may take, and how often the renewal loop asks: together
@@ -31,11 +31,11 @@ pub(crate) const ASKS: Duration = Duration::from_millis(200);
 /// The client's end.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// The number of the session that is open; 0 if none is.
+    /// The number of the open session; 0 if none is.
     current: u64,
-    /// On which session the claims were made.
+    /// The session on which each claim was made.
     of: BTreeMap<LeaseId, u64>,
-    /// The process is no more.
+    /// The process has ended.
     closed: bool,
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct Line {
 pub(crate) struct Sessions {
     of: BTreeMap<LeaseId, (Name, u64)>,
     ended: BTreeSet<u64>,
-    /// All of a lower number have ended.
+    /// All sessions with a lower number have ended.
     ended_below: u64,
 }
 
 impl Sessions {
-    /// A claim comes on a session; it fails if that has ended.
+    /// A claim arrives on a session; it fails if that has ended.
     pub(crate) fn enter(&mut self, number: u64, claim: &Claim) -> Result<()> {
         self.check(number)?;
         self.of.insert(claim.id, (claim.name.clone(), number));
@@ -63,7 +63,7 @@ impl Sessions {
 }
 
 impl Store {
-    /// Frees what a session held, and gives up its places.
+    /// Frees a session's locks, and gives up its places.
     pub(crate) fn end_session(&mut self, world: &World, number: u64) -> Vec<Wakes> {
         if number == 0 || self.sessions.check(number).is_err() {
             return Vec::new();
@@ -75,11 +75,11 @@ impl Store {
         held.into_iter().map(|(id, name)| self.free(world, &name, id)).collect()
     }
 
-    /// Ends all sessions: it was restarted.
+    /// Ends all sessions, because the store was restarted.
     pub(crate) fn end_sessions(&mut self, world: &World) {
         self.sessions.ended_below = world.sessions.load(Ordering::Relaxed);
         for (id, (name, _)) in std::mem::take(&mut self.sessions.of) {
-            // Nobody is there to be told.
+            // There is nobody to wake.
             drop(self.free(world, &name, id));
         }
     }
@@ -92,7 +92,7 @@ impl Store {
 }
 
 impl Wire {
-    /// The claim as it is sent, and the session that it is made on, if this store has such.
+    /// The claim that is sent, and its session, if this store has sessions.
     pub(crate) fn on_session(&self, claim: &Claim) -> (Claim, Option<u64>) {
         let mut claim = claim.clone();
         if !self.world().plan.session {
@@ -108,19 +108,19 @@ impl Wire {
         (claim, Some(number))
     }
 
-    /// The session that is open; 0 if none is.
+    /// The open session; 0 if none is.
     pub(crate) fn session(&self) -> u64 {
         self.0.line.lock().current
     }
 
-    /// Whether what was claimed by this id is on the session that is open.
+    /// Whether the claim of this id was made on the open session.
     pub(crate) fn is_on(&self, id: &LeaseId) -> bool {
         let line = self.0.line.lock();
         line.current != 0 && line.of.get(id) == Some(&line.current)
     }
 
-    /// The session breaks, perhaps long after what broke it was written down: a call that is open for long has its answer
-    /// when it has one.
+    /// Breaks the session, perhaps long after the fault was recorded: a long poll is answered only when there is an
+    /// answer.
     pub(crate) fn break_off(&self, number: u64) {
         if number != 0 && self.session() == number {
             let fault = self.world().begin_fault_on(Fault::Reset, self.process());
@@ -129,7 +129,7 @@ impl Wire {
         self.hang_up(number);
     }
 
-    /// The session is over, as this end sees it. The store hears of it when that can be.
+    /// Ends the session at this end. The store hears of it when it can.
     pub(crate) fn hang_up(&self, number: u64) {
         self.hang_up_after(Duration::ZERO, number);
     }
@@ -180,13 +180,13 @@ impl Wire {
             }
             let ask = self.verb(move |world| world.store().sessions.check(number));
             if !matches!(tokio::time::timeout(ASKS, ask).await, Ok(Ok(()))) {
-                // Its holders are told first.
+                // Its holders learn of it first.
                 self.hang_up_after(ASKS * 2, number);
             }
         }
     }
 
-    /// The answer to an attempt on a session: without a time, and worth nothing if that has ended meanwhile.
+    /// The answer to an attempt on a session: without a time, and worthless if the session has ended meanwhile.
     pub(crate) fn endless(&self, id: &LeaseId, attempt: Attempt) -> Result<Attempt> {
         match attempt {
             _ if !self.is_on(id) => Err(broken()),
@@ -195,7 +195,7 @@ impl Wire {
         }
     }
 
-    /// As [`endless`](Wire::endless), for one who waited.
+    /// As [`endless`](Wire::endless), for a waiter.
     pub(crate) fn endless_wake(&self, id: &LeaseId, wake: Wake) -> Result<Wake> {
         match wake {
             _ if !self.is_on(id) => Err(broken()),
@@ -204,7 +204,7 @@ impl Wire {
         }
     }
 
-    /// Whether a lease is still there: this end knows.
+    /// Whether a lease still exists: this end knows.
     pub(crate) fn look_at(&self, renewal: &Renewal) -> Renewed {
         if !self.is_on(&renewal.id) {
             return Renewed::Gone(Gone::NotFound);

@@ -1,4 +1,4 @@
-//! A simulated history as people read it.
+//! Prints a simulated history for people.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The simulated store: the real state machine of each name, durable; and whom to tell that they may go in.
+//! The simulated store: the real, durable state machine of each name, and the waiters to wake.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,16 @@ use crate::defects::state::{apply, restarted};
 pub(crate) enum Condition {
     #[default]
     Up,
-    /// It stands still: what comes waits.
+    /// It is paused: requests wait.
     Paused,
-    /// It is not there: what comes is refused.
+    /// It is down: requests are refused.
     Down,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     pub(crate) condition: Condition,
-    /// Counts the restarts: connections from before one are broken.
+    /// Counts the restarts: older connections are broken.
     pub(crate) epoch: u64,
     names: BTreeMap<Name, Entry>,
     pub(super) sessions: Sessions,
@@ -40,7 +40,7 @@ struct Entry {
     state: State,
     /// Where to send a wake-up, by id; not durable.
     told: BTreeMap<LeaseId, Wire>,
-    /// Those whose long poll is open, by id; not durable.
+    /// Open long polls, by id; not durable.
     parked: BTreeMap<LeaseId, Parked>,
     /// Leases ended since the last grant because their time was over.
     expired: bool,
@@ -59,20 +59,20 @@ pub(crate) enum PollReply {
     Later(oneshot::Receiver<Result<Wake>>),
 }
 
-/// What the store cannot do itself while it is locked: tell others.
+/// What the store cannot do itself while it is locked: wake clients.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Wakes(pub(crate) Vec<(Wire, LeaseId)>);
 
 impl Store {
-    /// One verb on one name, and then the attempts of those long polls that it lets in.
+    /// Applies one verb on one name, and then the attempts of those long polls that it lets in.
     pub(crate) fn apply(&mut self, world: &World, name: &Name, op: Op<'_>) -> (Result<Answer>, Wakes) {
         let entry = self.names.entry(name.clone()).or_default();
         let at = world.store_clock.now();
         entry.apply(now(world), at, op, &mut world.counts())
     }
 
-    /// A queued attempt says where it is to be told.
+    /// Registers where a queued attempt wants its wake-up.
     pub(crate) fn tell(&mut self, claim: &Claim, wire: &Wire) {
         if claim.queue.is_some() {
             self.names.entry(claim.name.clone()).or_default().told.insert(claim.id, wire.clone());
@@ -104,7 +104,7 @@ impl Store {
         (told, wakes)
     }
 
-    /// The client of a long poll is gone.
+    /// The client of a long poll has disconnected.
     pub(crate) fn unpark(&mut self, claim: &Claim) {
         if let Some(entry) = self.names.get_mut(&claim.name)
             && entry.parked.get(&claim.id).is_some_and(|parked| parked.reply.is_closed())
@@ -120,7 +120,7 @@ impl Store {
         }
     }
 
-    /// Looks after those whose long polls are open.
+    /// Serves the open long polls.
     pub(crate) fn look_after(&mut self, world: &World) -> Vec<Wakes> {
         let waited: Vec<_> = self
             .names
@@ -139,7 +139,7 @@ impl Store {
         wakes
     }
 
-    /// Starts again with what is durable: every name is put together from its rows.
+    /// Restarts with what is durable: every name is rebuilt from its rows.
     pub(crate) fn restart(&mut self, world: &World) {
         self.epoch += 1;
         self.end_sessions(world);
@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// What is there of a name: leases, places, and whether anything else is that should have gone.
+    /// What is left of a name: leases, places, and whether anything else should be gone.
     pub(crate) fn left(&mut self, world: &World, name: &Name) -> (u64, u64, bool) {
         let (_, _) = self.apply(world, name, Op::Sweep);
         let Some(entry) = self.names.get(name) else { return (0, 0, false) };
@@ -215,7 +215,7 @@ fn apply(state: &mut State, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Re
     state.apply(now, op, wake)
 }
 
-/// A name, put together from its rows.
+/// A name, rebuilt from its rows.
 #[cfg(not(feature = "__bugs"))]
 fn restarted(state: &State) -> State {
     let ids: std::collections::BTreeSet<_> = state.ids().collect();
@@ -230,13 +230,13 @@ fn now(world: &World) -> Now {
     Now { expiry, wall }
 }
 
-/// Measured when it was granted, so long after the call arrived.
+/// Adds the waiting time to a grant that was measured when it was granted, this long after the call arrived.
 fn with_waited(mut grant: Grant, at: Moment, since: Moment) -> Grant {
     grant.waited = at.since(since);
     grant
 }
 
-/// The state machine answers each verb in kind.
+/// Cannot happen: the state machine answers each verb in kind.
 pub(crate) fn unexpected() -> Error {
     Error::new(ErrorKind::Internal, "the state machine answered out of turn")
 }

@@ -1,5 +1,5 @@
-//! Time in a simulation: one true time, in which nothing happens at the same moment as something else, and the
-//! clocks of the simulated machines, which run a little fast or slow and whose wall clocks step.
+//! Time in a simulation: one true time, in which no two things happen at the same moment, and the clocks of the
+//! simulated machines, which run a little fast or slow and whose wall clocks step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 /// When it begins, in nanoseconds: an hour in, so that there is a time before.
 pub(crate) const BEGIN: u64 = 3_600_000_000_000;
 
-/// The wall clock then: microseconds since 1970 of no special day.
+/// The wall clock at the start: microseconds since 1970, on no special day.
 const WALL_BEGIN: i64 = 1_793_000_000_000_000;
 
-/// More readings than this in one moment, and nobody waits for anything any more.
+/// More readings than this in one moment mean that a task loops without waiting.
 const MOST_IN_A_MOMENT: u64 = 4_000_000;
 
 /// The true time, which no simulated machine knows.
@@ -34,19 +34,19 @@ impl Time {
         })
     }
 
-    /// Now, in nanoseconds; later than whenever anybody looked before. So what happens in one moment of tokio's
-    /// paused time, which goes in milliseconds, still has an order.
+    /// The current time in nanoseconds, later than every earlier reading. So events in one moment of tokio's paused
+    /// time, which advances in milliseconds, still have an order.
     pub(crate) fn now(&self) -> u64 {
         let timer = BEGIN + self.start.elapsed().as_nanos() as u64;
         let now = timer.max(self.last.load(Ordering::Relaxed) + 1);
         self.last.store(now, Ordering::Relaxed);
-        // Once: a panic ends whoever goes round in circles, and the rest goes on.
+        // Once: the panic ends the looping task, and the rest continues.
         let still = now >= timer + MOST_IN_A_MOMENT && !self.stood_still.swap(true, Ordering::Relaxed);
-        assert!(!still, "time stands still: somebody goes round in circles");
+        assert!(!still, "time stands still: a task loops without waiting");
         now
     }
 
-    /// Whether somebody went round in circles.
+    /// Whether a task looped without waiting.
     pub(crate) fn stood_still(&self) -> bool {
         self.stood_still.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ pub(crate) struct MachineClock {
     time: Arc<Time>,
     /// How much faster than true time it runs, in millionths.
     fast: i64,
-    /// How far its wall clock was stepped, in microseconds.
+    /// By how much its wall clock was stepped, in microseconds.
     stepped: AtomicI64,
 }
 
@@ -67,12 +67,12 @@ impl MachineClock {
         Arc::new(MachineClock { time: Arc::clone(time), fast, stepped: AtomicI64::new(0) })
     }
 
-    /// Lets the wall clock step.
+    /// Steps the wall clock.
     pub(crate) fn step(&self, micros: i64) {
         self.stepped.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// How long a time by this clock really is.
+    /// The true length of a time measured by this clock.
     pub(crate) fn truly(&self, time: Duration) -> Duration {
         let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 1_000_000);
         let truly = nanos * 1_000_000 / (1_000_000 + i128::from(self.fast));

@@ -1,4 +1,4 @@
-//! What a simulated process does: takes locks, looks whether it still holds them, gives them up, and writes it down.
+//! What a simulated process does: takes locks, checks whether it still holds them, gives them up, and records it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::served::Server;
 use super::world::World;
 use crate::history::record::{Kind, Loss, Mode, Record, SESSION, hash};
 
-/// One process and all that it shares.
+/// One process and everything it shares.
 pub(crate) struct Worker {
     pub(crate) world: Arc<World>,
     pub(crate) process: Arc<Process>,
@@ -28,7 +28,7 @@ pub(crate) struct Worker {
     tasks: AtomicU32,
 }
 
-/// A claim under way: what its records have in common.
+/// A claim in progress: what its records have in common.
 #[derive(Clone)]
 pub(crate) struct Claiming {
     pub(crate) worker: Arc<Worker>,
@@ -37,7 +37,7 @@ pub(crate) struct Claiming {
     pub(crate) ttl: Duration,
 }
 
-/// Starts a process; it ends by itself when there is no more work, and tells by its number.
+/// Starts a process; it ends by itself when there is no more work, and sends its number.
 pub(crate) fn start(
     world: &Arc<World>,
     process: Arc<Process>,
@@ -82,7 +82,7 @@ pub(crate) fn start(
             if worker.tasks.fetch_sub(1, Ordering::Relaxed) > 1 {
                 return;
             }
-            // The last one waits for the releases that are still to be sent.
+            // The last task waits for the releases that are still to be sent.
             worker.locks.close().await;
             wire.close();
             worker.world.write(worker.world.record(Kind::End, worker.process.number));
@@ -166,7 +166,7 @@ impl Claiming {
         &self.world().plan.names[self.lock].name
     }
 
-    /// A record of now.
+    /// A record with the current time.
     pub(crate) fn record(&self, kind: Kind) -> Record {
         Record { kind, at: self.world().time.now(), ..self.common }
     }
@@ -175,7 +175,7 @@ impl Claiming {
         self.world().write(Record { value, ..self.record(kind) });
     }
 
-    /// A moment of the future, as far off by the process's clock.
+    /// A moment in the future, this far off by the process's clock.
     pub(crate) fn after(&self, at: u64, time: Duration) -> u64 {
         at + self.worker.process.clock.truly(time).as_nanos() as u64
     }
@@ -229,7 +229,7 @@ impl Claiming {
         }
     }
 
-    /// By the face of the mode.
+    /// Through the lock type of the mode.
     async fn lock_within(&self, wait: Duration) -> Result<Option<Guard>> {
         let locks = &self.worker.locks;
         match self.common.mode {
@@ -244,12 +244,13 @@ impl Claiming {
         }
     }
 
-    /// A record of a guard's lease, read before looking: what is seen is true of that moment and a little later.
+    /// A record of a guard's lease, with the time read before looking: what is seen is true at that moment and a
+    /// little later.
     fn about(&self, kind: Kind, guard: &Guard) -> Record {
         let record = self.record(kind);
         let lease = hash(guard.lease_id().expose().as_bytes());
         let deadline = guard.valid_for().map_or(SESSION, |valid| self.after(record.at, valid));
-        // As it was granted, whatever was asked for.
+        // The mode as granted, whatever was requested.
         let mode = match guard.mode() {
             LockMode::Shared => Mode::Shared,
             LockMode::Permit { .. } => Mode::Permit,
@@ -258,7 +259,7 @@ impl Claiming {
         Record { lease, mode, fence: guard.fence().get(), deadline, ..record }
     }
 
-    /// Looks; whether it still may.
+    /// Looks; returns whether the lease may still be relied on.
     fn look(&self, guard: &Guard) -> bool {
         let record = self.about(Kind::Held, guard);
         let Some(reason) = guard.lost().now() else {
@@ -303,7 +304,7 @@ impl Claiming {
                 let mut chance = world.chance();
                 (chance.millis(0, 30), chance.per_mille(300), chance.per_mille(40))
             };
-            // One who believes the guard only when it likes writes all the same: the fence stops it.
+            // A careless holder writes without asking the guard: the fence stops it.
             if write && self.common.mode == Mode::Exclusive {
                 self.worker.resource.write(self, guard.fence().get()).await;
             }
@@ -324,7 +325,7 @@ impl Claiming {
             Err(_) if matches!(guard.lost().now(), Some(LostReason::Refused(_))) => Kind::RenewRefused,
             Err(_) => Kind::RenewFailed,
         };
-        // One that was confirmed in time may be over by the next look.
+        // A renewal confirmed in time may be over by the next look.
         world.write(self.about(kind, guard));
     }
 
@@ -364,7 +365,7 @@ impl Claiming {
     }
 }
 
-/// Awaits a future, or drops it after this time; `None` then.
+/// Awaits a future, or drops it after this time and returns `None`.
 pub(crate) async fn cut_short<F: Future>(future: F, cut: Option<Duration>) -> Option<F::Output> {
     let mut future = pin!(future);
     match cut {

@@ -1,4 +1,4 @@
-//! What everybody in a simulation shares: true time, chance, the store, and the book in which all is written down.
+//! Shared by everything in a simulation: true time, randomness, the store, and the record of all that happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::store::Store;
 use super::time::{MachineClock, Time};
 use crate::history::record::{Fault, Kind, Record};
 
-/// The number of the one who makes the faults, in the records.
+/// The number of the fault injector in the records.
 pub(crate) const SUPERVISOR: u32 = 0;
 
 /// The number of the protected resource.
@@ -25,15 +25,15 @@ pub(crate) const RESOURCE: u32 = 1;
 pub(crate) struct World {
     pub(crate) time: Arc<Time>,
     pub(crate) plan: Plan,
-    /// Of the machine on which the store is.
+    /// The clock of the store's machine.
     pub(crate) store_clock: Arc<MachineClock>,
-    /// No more work is begun.
+    /// No more work is started.
     pub(crate) ending: AtomicBool,
-    /// Rings when the store's condition changes.
+    /// Notified when the store's condition changes.
     pub(crate) changed: Notify,
     /// The number of the next session.
     pub(crate) sessions: AtomicU64,
-    /// Numbers those that have no target.
+    /// Numbers the faults that have no target.
     faults: AtomicU64,
     chance: Mutex<Chance>,
     book: Mutex<BTreeMap<u32, Vec<Record>>>,
@@ -61,12 +61,12 @@ impl World {
         })
     }
 
-    /// Chance. Not to be kept.
+    /// The randomness. Do not keep the guard.
     pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
         self.chance.lock()
     }
 
-    /// The store. Not to be kept.
+    /// The store. Do not keep the guard.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock()
     }
@@ -75,7 +75,7 @@ impl World {
         self.counts.lock()
     }
 
-    /// That happened.
+    /// Counts that this happened.
     pub(crate) fn count(&self, what: Count) {
         self.counts().add(what, 1);
     }
@@ -84,7 +84,7 @@ impl World {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// A record of now.
+    /// A record with the current time.
     pub(crate) fn record(&self, kind: Kind, worker: u32) -> Record {
         Record::new(kind, worker, self.time.now())
     }
@@ -94,7 +94,7 @@ impl World {
         self.book.lock().entry(record.worker).or_default().push(record);
     }
 
-    /// Writes down that a fault begins: of a process, or a number of its own.
+    /// Records that a fault begins: of a process, or with its own number.
     pub(crate) fn begin_fault(&self, fault: Fault, process: Option<u32>) -> Record {
         let own = || self.faults.fetch_add(1, Ordering::Relaxed);
         let value = process.map_or_else(own, u64::from);
@@ -104,7 +104,7 @@ impl World {
         record
     }
 
-    /// Writes down that something is the matter with a single call of a process.
+    /// Records that a single call of a process is disturbed.
     pub(crate) fn begin_fault_on(&self, fault: Fault, process: u32) -> Record {
         let value = self.faults.fetch_add(1, Ordering::Relaxed);
         let claim = u64::from(process);
@@ -113,7 +113,7 @@ impl World {
         record
     }
 
-    /// Writes down that it is over, and whether it met somebody who held a lock.
+    /// Records that it is over, and whether it hit a holder of a lock.
     pub(crate) fn end_fault(&self, begun: Option<Record>, landed: bool) {
         if let Some(begun) = begun {
             let Record { kind, at, .. } = self.record(Kind::FaultEnd, SUPERVISOR);
@@ -121,12 +121,12 @@ impl World {
         }
     }
 
-    /// All that was written down, by who wrote it.
+    /// All records, by their writer.
     pub(crate) fn histories(&self) -> Vec<Vec<Record>> {
         self.book.lock().values().cloned().collect()
     }
 
-    /// Sleeps, unless it is for no time at all.
+    /// Sleeps, unless the time is zero.
     pub(crate) async fn sleep(&self, time: Duration) {
         if !time.is_zero() {
             tokio::time::sleep(time).await;

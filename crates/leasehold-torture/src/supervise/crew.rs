@@ -1,4 +1,4 @@
-//! The worker processes: started, watched, stopped, killed, told to finish.
+//! The worker processes: starts, watches, stops, kills and ends them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::lock_server::signal_child;
 use crate::roles::{self, Around, Role};
 use crate::worker::{self, Task};
 
-/// Only a machine that is broken takes this long.
+/// Only a broken machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As far back as any of a worker's tasks can have begun what it is at.
+/// Enough records to find the start of what any of a worker's tasks is doing.
 const RECENT: u64 = 500;
 
 /// One worker process.
@@ -27,11 +27,11 @@ pub(super) struct Worker {
     input: Option<ChildStdin>,
     task: Task,
     errors: PathBuf,
-    /// Stopped at the moment.
+    /// Whether it is stopped at the moment.
     pub(super) stopped: bool,
 }
 
-/// What a worker is at, by its history.
+/// What a worker is doing, by its history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct At {
     /// A task holds a lock.
@@ -66,7 +66,7 @@ impl Worker {
         signal_child(&self.child, signal)
     }
 
-    /// Stops it, and returns when every one of its threads stands still.
+    /// Stops it, and returns when all its threads are stopped.
     pub(super) fn stop(&mut self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
         self.stopped = true;
@@ -80,7 +80,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Continues it.
     pub(super) fn go_on(&mut self) -> io::Result<()> {
         self.stopped = false;
         self.signal(Signal::CONT)
@@ -97,7 +97,7 @@ impl Worker {
 
     /// What it is at.
     pub(super) fn at(&self) -> io::Result<At> {
-        // The latest turn of each task counts: what an earlier one left behind expires.
+        // The latest turn of each task counts: leases left by an earlier one expire.
         let mut turns: HashMap<u16, (u64, At)> = HashMap::new();
         for record in read_last(&self.task.history, RECENT)? {
             let turn = turns.entry(record.task).or_default();
@@ -127,7 +127,7 @@ impl Worker {
         Ok(std::fs::metadata(&self.task.history).is_ok_and(|file| file.len() > 0))
     }
 
-    /// How it ended, if it did, with what it said.
+    /// How it ended, if it did, with what it printed.
     pub(super) fn ended(&mut self) -> io::Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
@@ -140,21 +140,21 @@ impl Worker {
         let _ = self.child.wait();
     }
 
-    /// Tells it to finish.
+    /// Asks it to finish.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if let Some(input) = &mut self.input {
-            // One that has just ended is noticed otherwise.
+            // If it has just ended, that is noticed elsewhere.
             let _ = input.write_all(b"finish\n").and_then(|()| input.flush());
         }
         Ok(())
     }
 
-    /// Whether it has ended in peace.
+    /// Whether it has ended normally.
     pub(super) fn has_finished(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Removes what it said, if that is nothing.
+    /// Removes the file of its output, if that is empty.
     pub(super) fn tidy(&self) {
         if std::fs::metadata(&self.errors).is_ok_and(|file| file.len() == 0) {
             let _ = std::fs::remove_file(&self.errors);
@@ -183,7 +183,7 @@ impl Crew {
         Crew { workers: Vec::new(), next: 1, directory: directory.to_owned(), around }
     }
 
-    /// Starts a worker with a number of its own.
+    /// Starts a worker with a new number.
     fn launch(&mut self, mut task: Task, url: impl Fn(u32) -> String) -> io::Result<Worker> {
         task.worker = self.next;
         task.url = url(self.next);
@@ -198,7 +198,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Kills a worker, and puts another in its place.
+    /// Kills a worker, and starts another in its place.
     pub(super) fn replace(&mut self, place: usize, url: impl Fn(u32) -> String) -> io::Result<()> {
         self.workers[place].kill();
         let task = self.workers[place].task().clone();
@@ -223,7 +223,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Fails if one has ended that nobody killed.
+    /// Fails if one has ended that was not killed.
     pub(super) fn watch(&mut self) -> io::Result<()> {
         for worker in &mut self.workers {
             if let Some(ended) = worker.ended()? {
@@ -233,7 +233,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Tells all to finish, and waits for them; those that did not are killed, and counted.
+    /// Asks all to finish, and waits for them; the others are killed, and counted.
     pub(super) fn finish(&mut self, patience: Duration) -> io::Result<usize> {
         for worker in &mut self.workers {
             if worker.stopped {
@@ -256,7 +256,7 @@ impl Crew {
         Ok(stuck)
     }
 
-    /// How many records there are until now.
+    /// The number of records until now.
     pub(super) fn records(&self) -> u64 {
         (1..self.next)
             .filter_map(|number| std::fs::metadata(self.directory.join(worker::history(number))).ok())

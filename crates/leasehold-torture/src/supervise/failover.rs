@@ -1,4 +1,4 @@
-//! Lets replicas take the places of primaries, one after the other, and waits until everybody works again.
+//! Lets replicas take the places of primaries, one after the other, and waits until all workers work again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,12 +15,12 @@ use super::faults::Making;
 /// How often the histories are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// As far back as they are looked at: what a worker writes between two looks.
+/// How many records back they are read: what a worker writes between two looks.
 const RECENT: u64 = 2_000;
 
 impl Making<'_> {
-    /// One fail-over, from the end of a primary until it is back as a replica and every worker works with every name again,
-    /// or has had the time for it. The judge says which of the two it was.
+    /// One fail-over, from the end of a primary until it is back as a replica and every worker works with every name
+    /// again, or has had the time for it. The judge decides which of the two it was.
     pub(super) fn fail_over(&mut self, planned: Planned) -> io::Result<()> {
         let Planned { fault, target, lasts_ms, .. } = planned;
         let Some(part) = self.ground.replicated().map(|replicated| replicated.part(target)) else {
@@ -38,7 +38,7 @@ impl Making<'_> {
                     }
                     replicated.kill(old)
                 })?;
-                // What is lost must be missed before it has expired.
+                // A loss must be noticed before the lease has expired.
                 self.replicated()?.promote(replica, !lasts.is_zero())?;
                 self.replicated()?.come_back(old)?;
             }
@@ -77,7 +77,7 @@ impl Making<'_> {
         self.ground.replicated().ok_or_else(|| io::Error::other("this store has no replicas"))
     }
 
-    /// Does something of which the judge has to know from when until when it went on.
+    /// Does something and records when it began and ended, for the judge.
     fn during(
         &mut self,
         what: Fault,
@@ -89,20 +89,20 @@ impl Making<'_> {
         self.note(Kind::FaultEnd, what, part, false)
     }
 
-    /// Waits until every worker has had an answer about every name that all use, for as long as that may take. A run
-    /// whose time is over does not wait for what nobody asks for: only for an answer to each worker, and about everything
-    /// that it has asked for.
+    /// Waits until every worker has had an answer about every name that all use, within the time allowed. A run whose
+    /// time is over does not wait for names that nobody asks for: only for an answer to each worker, and to everything
+    /// it has asked.
     fn wait_until_all_work(&mut self) -> io::Result<()> {
         let since = now();
         let started = Instant::now();
         let mut workers: Vec<Answers> = (0..self.crew.workers.len())
             .map(|place| {
-                // The last name is for those who outlive their leases, once in a while.
+                // The last name is for workers that outlive their leases, once in a while.
                 let names = self.crew.workers[place].task().names.len() as u16;
                 Answers { place, missing: (0..names - 1).collect(), ..Answers::default() }
             })
             .collect();
-        // A moment more, so that who is late is certainly late.
+        // A moment more, so that a late one is certainly late.
         while started.elapsed() < WORKS_WITHIN + LOOK_EVERY * 4 {
             std::thread::sleep(LOOK_EVERY);
             for worker in &mut workers {
@@ -126,9 +126,9 @@ struct Answers {
     place: usize,
     /// The names about which it has had no answer.
     missing: HashSet<u16>,
-    /// Those for which it has asked.
+    /// The names it has asked for.
     asked: HashSet<u16>,
-    /// Its acquires that have not returned, and for which name they are.
+    /// Its acquires that have not returned, and their names.
     open: HashMap<u64, u16>,
     /// Whether it has had any answer.
     any: bool,

@@ -1,4 +1,4 @@
-//! Makes the faults of a plan, each at its time, and undoes them when theirs is over.
+//! Injects the faults of a plan, each at its time, and undoes them when they are over.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::landed::Faults;
 /// How long a fault waits for a worker that holds a lock.
 const SEARCH: Duration = Duration::from_millis(150);
 
-/// The makers of faults.
+/// The state of the fault injection.
 pub(super) struct Making<'a> {
     pub(super) plan: &'a Plan,
     pub(super) ground: &'a mut Ground,
@@ -27,11 +27,11 @@ pub(super) struct Making<'a> {
     pub(super) clocks: Option<&'a Clocks>,
     pub(super) landed: Faults,
     pub(super) started: Instant,
-    /// Those whose time has come and who still look for somebody.
+    /// Faults that are due and still look for a worker.
     searching: Vec<(Instant, Planned)>,
-    /// Those that will have to be undone.
+    /// Faults that must be undone.
     active: Vec<Active>,
-    /// When every server was last seen to run.
+    /// When every server was last seen running.
     all_ran: u64,
 }
 
@@ -86,13 +86,13 @@ impl<'a> Making<'a> {
 
     pub(super) fn note(&self, kind: Kind, fault: Fault, value: u64, held: bool) -> io::Result<()> {
         let deadline = u64::from(held);
-        // Of the network's, those who go by another way feel nothing.
+        // Workers on another route do not feel a network fault.
         let side = if is_of_network(fault) { self.ground.side_of(value as usize) } else { None };
         let fence = side.map_or(0, |side| side as u64 + 1);
         self.log.write(Record { fault, value, fence, deadline, ..Record::new(kind, 0, now()) })
     }
 
-    /// Its time has come.
+    /// Starts a fault that is due.
     pub(super) fn begin(&mut self, planned: Planned) -> io::Result<()> {
         self.landed.of(planned.fault).planned += 1;
         match planned.fault {
@@ -112,7 +112,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Goes on with what is under way.
+    /// Continues the faults in progress.
     pub(super) fn go_on(&mut self) -> io::Result<()> {
         self.raise()?;
         let now = Instant::now();
@@ -129,7 +129,7 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
-    /// Starts what has ended by itself once more, as a machine's own supervisor would: one restart more.
+    /// Restarts a server that has ended by itself, as a machine's own supervisor would: one more restart.
     fn raise(&mut self) -> io::Result<()> {
         let looked = now();
         if let Some(server) = self.ground.fallen() {
@@ -154,12 +154,13 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
-    /// Stops a worker that holds a lock, for a while or for ever; whether one was found. At last one without a lock
-    /// will do, but for most kills none that waits: its place in the queue would hold up the others for long.
+    /// Stops a worker that holds a lock, for a while or for ever; returns whether one was found. In the end one
+    /// without a lock will do, but for most kills none that waits: its place in the queue would delay the others for
+    /// long.
     fn hit_worker(&mut self, planned: Planned, last: bool) -> io::Result<bool> {
         let places = self.crew.workers.len();
         let kill = planned.fault == Fault::Kill;
-        let whoever = kill && planned.much == 1;
+        let any_worker = kill && planned.much == 1;
         // Some must be left to take over.
         let stopped = self.crew.workers.iter().filter(|worker| worker.stopped).count();
         if !kill && stopped * 2 >= places {
@@ -168,13 +169,13 @@ impl<'a> Making<'a> {
         for step in 0..places {
             let place = (planned.target as usize + step) % places;
             let worker = &self.crew.workers[place];
-            let suits = |at: At| whoever || (at.holds || last) && !(kill && at.waits);
-            if worker.stopped || kill && !whoever && worker.task().tasks > 1 || !suits(worker.at()?) {
+            let suits = |at: At| any_worker || (at.holds || last) && !(kill && at.waits);
+            if worker.stopped || kill && !any_worker && worker.task().tasks > 1 || !suits(worker.at()?) {
                 continue;
             }
             let value = u64::from(worker.number());
             let begin = now();
-            // It stands still first, so that what it holds is what its history says.
+            // Stop it first, so that it holds what its history says.
             let worker = &mut self.crew.workers[place];
             worker.stop()?;
             let at = worker.at()?;
@@ -245,7 +246,7 @@ impl<'a> Making<'a> {
 
     fn restart(&mut self, planned: Planned) -> io::Result<()> {
         let Some(server) = self.ground.server(planned.target as usize) else { return Ok(()) };
-        // One that stands still is not the one to kill: its end is counted for. Nor is one that would wait for it to begin.
+        // Do not kill a stopped server, whose end is already planned, nor one that could not start without it.
         let in_the_way = |frozen: usize| frozen == server || self.ground.needs(server, frozen);
         if self.active.iter().any(|one| matches!(one.undo, Undo::Thaw(frozen) if in_the_way(frozen))) {
             return Ok(());
@@ -262,7 +263,7 @@ impl<'a> Making<'a> {
             return Ok(());
         }
         self.ground.freeze(server, true)?;
-        // Recorded only now: from here on no process of the store runs, so any answer it seems to give is a lie.
+        // Recorded only now: from here on no process of the store runs, so an answer from it would be false.
         self.note(Kind::FaultBegin, planned.fault, planned.target, false)?;
         self.landed.of(planned.fault).landed += 1;
         self.later(planned, planned.target, false, Undo::Thaw(server));
@@ -279,7 +280,7 @@ impl<'a> Making<'a> {
 
     fn fill(&mut self, planned: Planned) -> io::Result<()> {
         let Some(room) = self.ground.room() else {
-            // It is said in the configuration.
+            // The configuration says so.
             self.landed.of(planned.fault).planned = 0;
             return Ok(());
         };
@@ -290,7 +291,7 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
-    /// Lets a worker open no more files.
+    /// Keeps a worker from opening more files.
     fn descriptors(&mut self, planned: Planned) -> io::Result<()> {
         let places = self.crew.workers.len();
         let place = planned.target as usize % places;
@@ -334,7 +335,7 @@ impl<'a> Making<'a> {
             }
             Undo::Trap(number, before) => {
                 if let Some(proxy) = self.ground.proxy(number) {
-                    // One that nobody met must not strike when no fault is written down.
+                    // A fault that hit nobody must not strike when no fault is recorded.
                     proxy.disarm();
                     let counts = proxy.counts();
                     landed = before < if one.fault == Fault::Cut { counts.cut } else { counts.swallowed };
@@ -364,7 +365,7 @@ impl<'a> Making<'a> {
             Undo::Clock(before) => {
                 if let Some(clocks) = self.clocks {
                     clocks.step(one.fault, 0)?;
-                    // Somebody whose clock it is read it meanwhile.
+                    // A process with that clock read it meanwhile.
                     landed = clocks.readings(one.fault)? > before;
                 }
             }

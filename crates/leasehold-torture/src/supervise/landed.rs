@@ -1,4 +1,4 @@
-//! Which faults happened, and which of them hit somebody: only those count.
+//! Which faults happened, and which of them hit a worker: only those count.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use serde::Serialize;
 
 use crate::history::record::Fault;
 
-/// What became of the faults of one kind.
+/// The results of the faults of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Landed {
     /// How many were planned until the end.
     pub planned: u64,
-    /// How many hit: who was meant was there, and felt it.
+    /// How many hit: the target was there, and felt it.
     pub landed: u64,
-    /// How many of these hit somebody who held a lock.
+    /// How many of these hit a holder of a lock.
     pub holders: u64,
     /// How many of these lasted for longer than the ttl.
     pub past_ttl: u64,
 }
 
-/// By the name of the fault.
+/// Results by the name of the fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Faults(pub BTreeMap<String, Landed>);

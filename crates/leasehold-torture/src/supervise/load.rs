@@ -1,12 +1,12 @@
-//! How much of the machine others use: where they use much, times say little about the store.
+//! How much of the machine other processes use: if it is much, times say little about the store.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How often it is measured. Who lives for less is not seen.
+/// How often it is measured. Processes with a shorter life are not seen.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Processor time, in ticks: of all, and by process with its parent.
+/// Processor time, in ticks: the total, and by process with its parent.
 #[derive(Debug, Default)]
 struct Sample {
     busy: u64,
@@ -61,7 +61,7 @@ impl Load {
         Load { last: Sample::take(), next: Instant::now() + EVERY, busy: 0, ours: 0 }
     }
 
-    /// Measures, if it is time to.
+    /// Measures, if it is due.
     pub(super) fn go_on(&mut self) {
         if Instant::now() < self.next {
             return;
@@ -76,7 +76,7 @@ impl Load {
         self.last = sample;
     }
 
-    /// The part of the processor time in use that was others', in percent.
+    /// The share of the used processor time that went to other processes, in percent.
     pub(super) fn others(&self) -> u64 {
         100 - (self.ours * 100).checked_div(self.busy).unwrap_or(100).min(100)
     }

@@ -1,5 +1,5 @@
-//! The profile `many`: a store that is full of names at rest and of what others keep there, and a process that sweeps it
-//! and lists its names all the time.
+//! The profile `many`: a store full of idle names and other programs' data, and a process that sweeps it and lists its
+//! names all the time.
 
 use std::io::{self, BufRead as _};
 use std::path::{Path, PathBuf};
@@ -8,38 +8,38 @@ use std::time::{Duration, Instant};
 use leasehold::Locks;
 use serde::{Deserialize, Serialize};
 
-/// How late every packet is.
+/// The delay of every packet.
 pub(super) const LATE: Duration = Duration::from_millis(3);
 
-/// How long a sweep or a page of a list may take, as `docs/redis.md` says: less than a request has by default.
+/// How long a sweep or a page of a list may take, as `docs/redis.md` says: less than the default request timeout.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// Between two rounds.
+/// The pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Until a list was answered in time it is tried in one round of so many.
+/// Until a list was answered in time, it is tried once in this many rounds.
 const TRY_LIST: u64 = 8;
 
 /// How many names a page has.
 const PAGE: usize = 100;
 
-/// What came of the looks.
+/// The results of the looks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looks {
     /// Sweeps that were answered in time.
     pub sweeps: u64,
     /// Pages that were answered in time.
     pub lists: u64,
-    /// What was not, with why or how long it took.
+    /// What was not answered in time, with why or how long it took.
     pub failed: Vec<String>,
-    /// The slowest of each, in milliseconds.
+    /// The slowest sweep, in milliseconds.
     pub slowest_sweep_ms: u64,
-    /// The slowest page.
+    /// The slowest page, in milliseconds.
     pub slowest_list_ms: u64,
 }
 
 impl Looks {
-    /// What the process has written down last; nothing if its first look is not over.
+    /// What the process has written last; empty if its first look is not over.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         match std::fs::read(path) {
             Ok(written) => Ok(serde_json::from_slice(&written)?),
@@ -49,7 +49,7 @@ impl Looks {
     }
 }
 
-/// What the process is told: which store it looks at, and where it writes down what came of it.
+/// The task of the process: which store it looks at, and where it writes the results.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Looker {
     pub(crate) url: String,
@@ -85,7 +85,7 @@ impl Looker {
                 Ok(_) => looks.failed.push(format!("a sweep took {took:?}")),
                 Err(error) => looks.failed.push(format!("a sweep failed: {error}")),
             }
-            // Before the first walk through all names is over a list has to walk by itself, however long that takes.
+            // Until the first walk through all names is over, a list has to do its own walk, however long that takes.
             if looks.lists == 0 && looks.sweeps % TRY_LIST != 1 {
                 self.write(&looks)?;
                 tokio::time::sleep(PAUSE).await;
@@ -109,7 +109,7 @@ impl Looker {
         }
     }
 
-    /// As a whole: it may be read at any time.
+    /// Replaces the whole file: it may be read at any time.
     fn write(&self, looks: &Looks) -> io::Result<()> {
         let next = self.out.with_extension("next");
         std::fs::write(&next, serde_json::to_vec(looks)?)?;

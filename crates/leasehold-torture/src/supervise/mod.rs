@@ -1,4 +1,4 @@
-//! Runs a plan: starts everything, makes the faults, ends everything in peace, and has it judged.
+//! Runs a plan: starts everything, injects the faults, ends everything in order, and has it judged.
 
 mod crew;
 mod failover;
@@ -46,50 +46,49 @@ use stalls::Stalls;
 /// The name of the supervisor's history in the directory of a run.
 const HISTORY: &str = "supervisor";
 
-/// Where leases are laid down for another process, in the directory of a run.
+/// Where leases are left for another process, in the directory of a run.
 const HANDED: &str = "handed";
 
 /// How long workers may take to give back what they hold.
 pub(crate) const FINISH: Duration = Duration::from_secs(20);
 
-/// How long a dead waiter's place can hold up the others, where there are queues.
+/// How long a dead waiter's place can delay the others, where there are queues.
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
 /// How long after the end something may be left where nothing has to expire.
 const AT_REST: Duration = Duration::from_secs(1);
 
-/// How many names are at rest in the profile `many`, unless it is said.
+/// The default number of idle names in the profile `many`.
 pub const NAMES: u32 = 50_000;
 
-/// What is asked for.
+/// The request for a run.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The store.
     pub store: Store,
-    /// What is before it.
+    /// What is in front of it.
     pub front: Front,
-    /// Where it is, if it is not to be a throw-away one.
+    /// The URL of the user's own store, instead of a temporary one.
     pub url: Option<String>,
     /// The profile of faults.
     pub profile: Profile,
-    /// How long it works.
+    /// How long the workers work.
     pub time: Duration,
-    /// The plan follows from this.
+    /// The seed of the plan.
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
-    /// In the profile `many`: how many names are at rest, and how many keys of others are there.
+    /// In the profile `many`: the number of idle names, and of other programs' keys.
     pub names: u32,
-    /// How many replicas have to confirm a grant, where there are any.
+    /// How many replicas must confirm a grant, where there are any.
     pub wait_replicas: u32,
-    /// Where everything is written: a directory that is empty or not there yet.
+    /// The directory for all files: empty, or not existing yet.
     pub out: PathBuf,
-    /// Whether to say on stderr how it goes on, if that is a terminal.
+    /// Whether to print the progress on stderr, if that is a terminal.
     pub progress: bool,
-    /// What the names of the locks begin with. Without it they have nothing before them in a throw-away store, and
-    /// something random in any other.
+    /// The prefix of the locks' names. The default is none in a temporary store, and a random one in any other.
     pub prefix: Option<String>,
-    /// The run ends early, and is judged as far as it came, when this becomes true.
+    /// When this becomes true the run ends early, and is judged as far as it came.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -116,11 +115,11 @@ impl Order {
 
     /// Runs it, has it judged, and writes the report.
     ///
-    /// Call it on a thread that lives as long as this takes: what it starts ends with that thread. The binary must
-    /// begin with [`roles::play_if_asked`].
+    /// Call it on a thread that lives as long as this takes: the processes it starts end with that thread. The binary
+    /// must begin with [`roles::play_if_asked`].
     ///
     /// # Errors
-    /// If something that it needs is missing or fails; the message says what to do. What it finds is no error.
+    /// If something it needs is missing or fails; the message says what to do. Violations are not errors.
     pub fn run(&self) -> io::Result<Report> {
         if let Some(why) = self.front.refuses(self.store, self.url.is_none()) {
             let message = format!("the front {} does not suit {}: {why}", self.front, self.store);
@@ -234,14 +233,14 @@ impl Run<'_> {
         drop(crew);
         drop(resource);
         let _ = std::fs::remove_file(&socket);
-        // What nobody took expires.
+        // Leases that nobody took expire.
         let _ = std::fs::remove_dir_all(self.out.join(HANDED));
         self.say("looking at the store at rest");
         if let Some(server) = ground.fallen() {
             ground.restart(server)?;
         }
         let patience = match profile {
-            // Everybody gave back what it had, and nobody died: there is nothing to wait for.
+            // Every worker gave back its locks, and none died: there is nothing to wait for.
             Profile::Leak => AT_REST,
             _ => TICKET + Duration::from_millis(self.plan.ttl_ms) + Duration::from_secs(5),
         };
@@ -262,7 +261,7 @@ impl Run<'_> {
         Ok(Observed { configuration, promises, faults, looks, processes, stuck, worked, others })
     }
 
-    /// What the store is. Asked before any fault, and so that everything it sets up is there when the workers come.
+    /// The store's abilities. Asked before any fault, so that the store is set up when the workers come.
     fn info(&self, ground: &Ground) -> io::Result<Info> {
         let url = ground.own_url();
         if ground.room().is_some() && !self.order.store.has_server() {
@@ -276,7 +275,7 @@ impl Run<'_> {
         Ok(locks.info())
     }
 
-    /// Fills the store, makes every packet late, and begins to sweep and list.
+    /// Fills the store, delays every packet, and starts to sweep and list.
     fn fill(&self, ground: &Ground, looks: &Path) -> io::Result<Killed> {
         self.say("filling the store");
         let name = "rest-0";
@@ -293,7 +292,7 @@ impl Run<'_> {
         Ok(Killed(roles::start(role, Stdio::inherit(), &Around::default())?))
     }
 
-    /// Lets them work, and makes the faults.
+    /// Lets the workers work, and injects the faults.
     fn work(
         &self,
         ground: &mut Ground,
@@ -317,7 +316,7 @@ impl Run<'_> {
             while let Some(fault) = planned.next_if(|fault| fault.at_ms <= elapsed) {
                 let begun = Instant::now();
                 let is_failover = fault.fault.is_failover();
-                // A run that has as many as it needs begins none that would go on after its end.
+                // Once a run has enough fail-overs, it starts none that would outlast it.
                 let enough = is_failover && making.landed.failovers() >= least;
                 let too_late = enough && started.elapsed() + longest > self.order.time;
                 if !does_nothing() && !too_late {
@@ -347,7 +346,7 @@ impl Run<'_> {
         Ok((making.landed, started.elapsed(), load.others()))
     }
 
-    /// The locks that the workers are after, and what for.
+    /// The locks that the workers use, and the purpose of each.
     fn locks(&self, info: &Info, prefix: &str) -> Vec<(worker::Part, Name)> {
         if self.order.profile != Profile::Crowd {
             return worker::locks_of(info, prefix);
@@ -358,7 +357,7 @@ impl Run<'_> {
 
     fn setting(&self, ground: &Ground, info: &Info) -> Setting {
         let Order { store, front, profile, url, seed, prefix, .. } = self.order;
-        // Somebody's own store may have anything in it.
+        // The user's own store may contain anything.
         let random = || url.as_ref().map(|_| format!("torture-{}/", LeaseId::random().hash()));
         let prefix = prefix.clone().or_else(random).unwrap_or_default();
         let mut names: Vec<_> = self.locks(info, &prefix).into_iter().map(|(_, name)| name).collect();
@@ -374,7 +373,7 @@ impl Run<'_> {
         };
         let promises = Promises {
             session,
-            // As the store's page says: a session that was ended is noticed within a second.
+            // As the store's page says: the end of a session is noticed within a second.
             notices_within: if session { nanos(Duration::from_secs(1)) } else { 0 },
             fenced: info.fenced,
             fifo: info.fifo,
@@ -408,7 +407,7 @@ impl Run<'_> {
         let Order { store, profile, seed, .. } = self.order;
         let before: u16 = self.plan.workers[..place].iter().map(|worker| worker.tasks).sum();
         let part = match place < self.plan.workers.len().div_ceil(2) {
-            // The first of all keeps the hot name for a quarter of the run: less than J5 lets anybody wait.
+            // The very first keeps the hot name for a quarter of the run: less than J5 lets anybody wait.
             true => CrowdPart::Crowd { stuck_ms: if place == 0 { self.plan.lasts_ms / 4 } else { 0 } },
             false => CrowdPart::Quiet { from: 1 + before },
         };
@@ -445,9 +444,9 @@ impl Run<'_> {
             },
             lingers: *profile != Profile::Leak,
             stays: setting.promises.session && lossy || matches!(profile, Profile::Logs | Profile::Failover),
-            // Where answers are lost, who waits for long sees little.
+            // Where answers are lost, a long wait shows little.
             patience_ms: match profile {
-                // What is given back when the replica has taken over does not have to lapse.
+                // A lease given back after the replica has taken over need not expire.
                 Profile::Failover => 2_500,
                 _ if lossy => 400,
                 _ => 1_000,
@@ -457,7 +456,7 @@ impl Run<'_> {
         }
     }
 
-    /// One line that is written over by the next.
+    /// Prints a line that the next one overwrites.
     fn say(&self, line: &str) {
         let mut stderr = io::stderr().lock();
         if self.order.progress && stderr.is_terminal() {
@@ -468,7 +467,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether no fault is made: a planted defect.
+/// Whether no fault is injected: a planted defect.
 fn does_nothing() -> bool {
     #[cfg(feature = "__bugs")]
     return leasehold::bugs::on(leasehold::bugs::Bug::NoFaultIsMade);
@@ -476,7 +475,7 @@ fn does_nothing() -> bool {
     false
 }
 
-/// A process that ends with its keeper.
+/// A process that is killed on drop.
 pub(crate) struct Killed(pub(crate) std::process::Child);
 
 impl Drop for Killed {

@@ -1,4 +1,4 @@
-//! The store at rest: when everybody has finished, nothing may be left in it but fence counters.
+//! The store at rest: when all workers have finished, only fence counters may be left in it.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::worker::now;
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What is to be looked at, by a process that can see the store.
+/// What to check, by a process that can see the store.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Rest {
     pub(crate) url: String,
@@ -24,7 +24,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Waits until nothing is left, for as long as it is patient, and writes down what is.
+    /// Waits until nothing is left, at most for the time allowed, and records what still is.
     pub(crate) fn look(&self) -> io::Result<()> {
         let log = Log::append(&self.history)?;
         tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! Watches whether the machine itself stands still: then nobody can be blamed for being late.
+//! Watches whether the machine itself stalls: then nobody can be blamed for being late.
 
 use std::io;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::worker::now;
 /// How long it sleeps.
 const SLEEP: Duration = Duration::from_millis(10);
 
-/// How much longer than it wanted is a stall: less happens on every machine that has something to do.
+/// Sleeping this much longer than planned is a stall: less happens on every machine with some load.
 const STALL: u64 = 50_000_000;
 
-/// A thread that sleeps, and writes down when it overslept.
+/// A thread that sleeps, and records when it overslept.
 #[derive(Debug)]
 pub(super) struct Stalls {
     ended: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Turns by the blocking faces, on a thread of their own.
+//! Turns with the blocking API, on a separate thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    /// With the client of the worker's other tasks.
+    /// Uses the client of the worker's other tasks.
     pub(super) fn new(
         locks: &leasehold::Locks,
         task: &Arc<Task>,
@@ -152,7 +152,7 @@ impl Blocking {
                 let kind = if renewed { Kind::Renewed } else { Kind::RenewFailed };
                 self.pen.note(kind, at, if renewed { guard.deadline(at) } else { 0 }, 0);
             }
-            // As a thread waits that has nothing to do until it is lost.
+            // As a thread does that waits until the lock is lost.
             let _ = guard.wait_lost_for(Duration::from_micros(200 + self.dice.below(1_000)));
         }
         self.pen.look(guard);

@@ -1,4 +1,4 @@
-//! The profile `crowd`: many clients after one name, beside others each of which has a name of its own.
+//! The profile `crowd`: many clients for one name, beside others that each have their own name.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::history::setting::Name;
 
 use super::{Part, Player};
 
-/// What a worker does in a crowd. Each of its tasks is a client with connections of its own.
+/// What a worker does in a crowd. Each of its tasks is a client with its own connections.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum CrowdPart {
-    /// All its clients want the hot name. The first one keeps it at first for so many milliseconds: it is stuck.
+    /// All its clients want the hot name. The first one keeps it for this many milliseconds at the start: it is stuck.
     Crowd { stuck_ms: u64 },
-    /// Each of its clients has a name of its own, from this one on, and keeps it for longer than a ttl.
+    /// Each of its clients has its own name, from this one on, and keeps it for longer than a ttl.
     Quiet { from: u16 },
 }
 
-/// The hot name, and one for each of the others.
+/// The hot name, and one name for each of the other clients.
 pub(crate) fn locks(tasks: u16, prefix: &str) -> Vec<(Part, Name)> {
     let lock = |part: Part, name: String| (part, Name { name: format!("{prefix}{name}"), limit: 0, part: 0 });
     let quiet = (1..=tasks).map(|number| lock(Part::Quiet, format!("quiet-{number}")));
@@ -27,7 +27,7 @@ pub(crate) fn locks(tasks: u16, prefix: &str) -> Vec<(Part, Name)> {
 }
 
 impl Player {
-    /// Begins a turn: which name.
+    /// Begins a turn: chooses the name.
     pub(super) fn begin_in_crowd(&mut self, part: CrowdPart) {
         self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
         self.ttl = self.task.ttl();
@@ -38,7 +38,7 @@ impl Player {
         };
     }
 
-    /// For how long.
+    /// How long to hold the lock.
     pub(super) fn hold_in_crowd(&mut self, part: CrowdPart) -> Duration {
         match part {
             CrowdPart::Crowd { stuck_ms } if self.pen.task == 0 && self.pen.claim == 1 => {

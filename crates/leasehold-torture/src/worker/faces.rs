@@ -1,4 +1,5 @@
-//! Turns by other parts of the API: `with_lock` and its like, `Guard::run`, and a client that is closed in the middle.
+//! Turns with other parts of the API: `with_lock` and similar, `Guard::run`, and a client that is closed in the
+//! middle.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::guards::Wait;
 use super::pen::{Pen, now};
 use super::{Part, Player, connect};
 
-/// Writes down, when the work is over or dropped, that the library is about to release.
+/// Records, when the work is over or dropped, that the library is about to release.
 struct Ending(Pen);
 
 impl Drop for Ending {
@@ -20,7 +21,7 @@ impl Drop for Ending {
 }
 
 impl Player {
-    /// One turn inside of `with_lock`, `with_read`, `with_write` or `with_permit`.
+    /// One turn inside `with_lock`, `with_read`, `with_write` or `with_permit`.
     pub(super) async fn take_with(&mut self) {
         let limit = Duration::from_millis(20 + self.dice.below(500));
         let give_up = self.give_up();
@@ -83,7 +84,7 @@ impl Player {
         }
     }
 
-    /// Keeps a guard by work that is dropped when the lease is lost.
+    /// Keeps a guard while work runs that is dropped when the lease is lost.
     pub(super) async fn run(&mut self, guard: &Guard) {
         self.pen.note(Kind::RunCall, now(), 0, 0);
         let lost = guard.run(self.keep(guard, false)).await.is_err();
@@ -91,7 +92,7 @@ impl Player {
         self.pen.look(guard);
     }
 
-    /// One turn by a client of its own, which is closed while it waits or holds.
+    /// One turn with a separate client, which is closed while it waits or holds.
     pub(super) async fn close_in_the_middle(&mut self) {
         let Some(own) = connect(&self.task, &self.finished).await else { return };
         let shared = std::mem::replace(&mut self.locks, own);
@@ -111,7 +112,7 @@ impl Player {
         match taken {
             Ok(Some(guard)) => {
                 self.pen.granted(&guard);
-                // It is renewed until it is released, by a client that is closed.
+                // A closed client still renews the lease until it is released.
                 self.keep(&guard, false).await;
                 if self.dice.once_in(2) {
                     self.pen.note(Kind::ReleaseCall, now(), 0, 1);

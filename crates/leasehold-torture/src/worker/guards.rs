@@ -1,4 +1,4 @@
-//! Turns with guards: mutexes, reader-writer locks and semaphores, waited for, tried, given up, released and dropped.
+//! Turns with guards: mutexes, reader-writer locks and semaphores, waited for, tried, cancelled, released and dropped.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::{Part, Player};
 pub(super) enum Wait {
     /// Not at all.
     Try,
-    /// So long.
+    /// At most this long.
     For(Duration),
     /// Until it is its turn.
     Unbounded,
 }
 
 impl Wait {
-    /// As a history has it.
+    /// As recorded in a history.
     pub(super) fn nanos(self) -> u64 {
         match self {
             Wait::Try => 0,
@@ -33,7 +33,8 @@ impl Wait {
 
 impl Player {
     pub(super) fn wait(&mut self) -> Wait {
-        // Who is alone in its process is to be met with a lock: it does not stand behind a dead place until that lapses.
+        // A worker with a single task is meant to be hit while it holds a lock: it does not wait behind a dead place
+        // until that lapses.
         let alone = self.task.tasks == 1;
         match self.dice.below(6) {
             0 => Wait::Try,
@@ -44,7 +45,7 @@ impl Player {
         }
     }
 
-    /// After how long a call is given up, if it is.
+    /// After how long a call is cancelled, if it is.
     pub(super) fn give_up(&mut self) -> Option<Duration> {
         (self.task.cancels && self.dice.once_in(3)).then(|| self.dice.micros(5_000))
     }
@@ -61,7 +62,7 @@ impl Player {
         self.finish(guard).await;
     }
 
-    /// A guard, if it gets one; what it gets is written down.
+    /// Tries to get a guard, and records the result.
     pub(super) async fn acquire_guard(&mut self, face: Face) -> Option<Guard> {
         let wait = self.wait();
         let give_up = self.give_up();
@@ -97,7 +98,7 @@ impl Player {
         None
     }
 
-    /// A store that fails at once should not be asked in a tight loop.
+    /// Pauses, so that a store that fails at once is not asked in a tight loop.
     pub(super) async fn rest(&mut self) {
         tokio::time::sleep(Duration::from_millis(2 + self.dice.below(20))).await;
     }
@@ -140,8 +141,8 @@ impl Player {
         }
     }
 
-    /// Keeps it for a while, and looks again and again; if it protects something, that is written to. Whoever drops this in the
-    /// middle must not protect anything.
+    /// Keeps the lock for a while, and looks repeatedly; if it protects something, writes to that. If this future may
+    /// be dropped in the middle, it must not protect anything.
     pub(super) async fn keep(&mut self, guard: &Guard, protects: bool) {
         let time = self.hold_for();
         if time.is_zero() {
@@ -153,7 +154,7 @@ impl Player {
         }
         let step = u64::try_from(time.as_micros() / 6).unwrap_or(u64::MAX).clamp(300, 20_000);
         let mut may = true;
-        // Some go on looking at what is lost: it does not come back.
+        // Some keep looking at a lost lease: it does not come back.
         let stubborn = self.dice.once_in(3);
         if self.task.lists && self.dice.once_in(25) {
             let _ = self.list().await;

@@ -1,4 +1,4 @@
-//! Turns with plain leases: ids of the caller's choice, repeats, renewals, releases, and leases that are left to expire.
+//! Turns with plain leases: ids chosen by the caller, repeats, renewals, releases, and leases that are left to expire.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::guards::Wait;
 use super::pen::{now, recorded};
 use super::{Part, Player};
 
-/// What a task knows of a lease that nobody keeps for it.
+/// What a task knows about a plain lease.
 struct Kept {
     claim: Claim,
-    /// The terms with which it can be repeated; without an id of one's own choice it cannot.
+    /// Whether the caller chose the id; only then can the claim be repeated.
     chosen: bool,
     deadline: u64,
 }
 
-/// Whether an attempt is for a lease that its holder has already.
+/// Whether an attempt is for a lease that its holder already has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Repeat {
     No,
@@ -51,44 +51,44 @@ impl Player {
         self.keep_lease(&mut kept).await;
         self.release_lease(&kept).await;
         if self.dice.once_in(3) {
-            // When somebody else may have it.
+            // When another client may have it.
             tokio::time::sleep(self.dice.micros(20_000)).await;
             self.release_lease(&kept).await;
         }
     }
 
-    /// Takes the quiet lock, which nobody waits for, and asks to renew it when its time is over: that is refused, even if
-    /// nobody else has come.
+    /// Takes the quiet lock, which nobody waits for, and tries to renew it after its time is over: that is refused,
+    /// even if nobody else has come.
     pub(super) async fn outlive(&mut self) {
         let quiet = self.task.names.len() - 1;
         (self.pen.name, self.pen.mode) = (quiet as u16, Mode::Exclusive);
         self.ttl = self.task.ttl();
         let Ok(name) = self.locks.name(&self.name().name) else { return };
         let Some(mut kept) = self.take_chosen(name).await else { return };
-        // Beyond what clocks may differ by.
+        // Beyond any difference between clocks.
         tokio::time::sleep(self.task.ttl().mul_f64(1.02)).await;
         if self.renew_lease(&mut kept).await {
             self.release_lease(&kept).await;
         }
     }
 
-    /// One attempt with an id of one's own.
+    /// One attempt with an id chosen here.
     async fn take_chosen(&mut self, name: Name) -> Option<Kept> {
         let mut claim = Claim::new(name, self.mode(), self.ttl, self.owner());
-        // It may be repeated, and a repeat that comes after its end must not begin it again.
+        // It may be repeated, and a repeat that comes after its end must not start it again.
         claim.repeat = true;
         self.pen.know(Some(claim.id), 0);
         let (grant, sent) = self.attempt(&claim, Repeat::No).await?;
         self.pen.know(Some(claim.id), grant.fence.get());
-        // What was answered, not what was asked for.
+        // The mode that was granted, not the one requested.
         self.pen.mode = recorded(grant.mode);
         let until = deadline(sent, &grant, claim.ttl);
         self.pen.note(Kind::Granted, now(), until, 0);
         Some(Kept { claim, chosen: true, deadline: until })
     }
 
-    /// An attempt, and when it was sent. What may have been granted without an answer is asked for once more, by the same
-    /// claim, or given back; but not by a repeat: whose lease that is will release it.
+    /// One attempt, and when it was sent. If it may have been granted without an answer, it is repeated with the same
+    /// claim, or given back. A repeat is not given back: the holder of that lease releases it.
     async fn attempt(&mut self, claim: &Claim, repeat: Repeat) -> Option<(Grant, u64)> {
         let patience = Duration::from_millis(self.task.patience_ms);
         let tries = if repeat == Repeat::No && self.task.repeats { self.dice.below(4) } else { 0 };
@@ -98,7 +98,7 @@ impl Player {
             self.pen.call(sent, self.asked(), 0, face);
             match within(patience, self.locks.backend().try_acquire(claim)).await {
                 Ok(Attempt::Granted(grant)) => return Some((grant, sent)),
-                // One before it that was not answered may still come.
+                // An earlier unanswered attempt may still arrive.
                 Ok(answer) => {
                     let busy = matches!(answer, Attempt::Busy(_));
                     let (kind, value) = match (busy, repeat) {
@@ -129,7 +129,7 @@ impl Player {
         None
     }
 
-    /// In the queue; the library chooses the id.
+    /// Waits in the queue; the library chooses the id.
     async fn take_waiting(&mut self, name: Name) -> Option<Kept> {
         let wait = match self.wait() {
             Wait::Unbounded => Wait::For(self.task.ttl() * 4),
@@ -151,7 +151,7 @@ impl Player {
             Some(Ok(Some(lease))) => {
                 self.pen.know(Some(lease.id), lease.fence.get());
                 self.pen.mode = recorded(lease.mode);
-                // When it was sent is not known, only that it was not before the call: a renewal will tell more.
+                // It is only known that it was not sent before the call: a renewal will tell more.
                 let until = at.max(margin(called, self.ttl));
                 self.pen.note(Kind::Granted, at, until, 0);
                 let mut claim = Claim::new(name, lease.mode, lease.ttl, lease.owner);
@@ -198,18 +198,18 @@ impl Player {
         }
     }
 
-    /// The same claim again; whether it still has the lease.
+    /// Repeats the claim; returns whether it still has the lease.
     async fn repeat(&mut self, kept: &mut Kept) -> bool {
         let Some((grant, sent)) = self.attempt(&kept.claim, Repeat::Yes).await else { return false };
         self.pen.know(Some(kept.claim.id), grant.fence.get());
         self.pen.mode = recorded(grant.mode);
-        // It does not begin the ttl anew, but what it says is left is as true as what was said before.
+        // A repeat does not restart the ttl, but the time it says is left is as true as what was said before.
         kept.deadline = kept.deadline.max(deadline(sent, &grant, kept.claim.ttl));
         self.pen.note(Kind::Granted, now(), kept.deadline, 1);
         true
     }
 
-    /// Renews it; whether it still may be there.
+    /// Renews it; returns whether it may still exist.
     async fn renew_lease(&mut self, kept: &mut Kept) -> bool {
         let Claim { name, id, ttl, .. } = &kept.claim;
         let renewal = Renewal::new(name.clone(), *id, *ttl);
@@ -251,13 +251,13 @@ impl Player {
     }
 }
 
-/// Until when a grant may be relied on, if it was asked for at `sent` (promise 7): no longer than was asked for, whatever
-/// a store says whose clock was set back.
+/// Until when a grant may be relied on, if it was requested at `sent` (promise 7): no longer than was requested,
+/// whatever a store says whose clock was set back.
 fn deadline(sent: u64, grant: &Grant, ttl: Duration) -> u64 {
     margin(sent, grant.waited + grant.left.unwrap_or_default().min(ttl))
 }
 
-/// So long after `sent`, less what clocks may differ by.
+/// This long after `sent`, less the allowance for clock differences.
 pub(super) fn margin(sent: u64, left: Duration) -> u64 {
     (sent + (left - left / 100).as_nanos() as u64).saturating_sub(2_000_000)
 }

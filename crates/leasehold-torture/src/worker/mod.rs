@@ -1,5 +1,5 @@
-//! A worker: a process that takes, keeps and gives back locks in every way there is, through the public API alone,
-//! and writes down what it does and sees.
+//! A worker: a process that takes, keeps and gives back locks in every possible way, through the public API alone, and
+//! records what it does and sees.
 
 mod blocking;
 mod crowd;
@@ -41,45 +41,46 @@ pub(crate) fn history(number: u32) -> String {
     format!("worker-{number}")
 }
 
-/// What a worker is told.
+/// The task of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
     /// The store.
     pub(crate) url: String,
-    /// The number of this process; none has it a second time.
+    /// The number of this process; no other process has it.
     pub(crate) worker: u32,
     /// Where it writes.
     pub(crate) history: PathBuf,
     /// Where the resource listens.
     pub(crate) resource: PathBuf,
-    /// What it does follows from this and its number.
+    /// What it does derives from this and its number.
     pub(crate) seed: u64,
-    /// How many take turns in it.
+    /// The number of its tasks.
     pub(crate) tasks: u16,
     /// Whether these run on several threads.
     pub(crate) threads: bool,
     /// The locks.
     pub(crate) names: Vec<Name>,
-    /// What each is for.
+    /// What each lock is for.
     pub(crate) parts: Vec<Part>,
-    /// Where leases are laid down for another process to adopt.
+    /// Where leases are left for another process to adopt.
     pub(crate) handed: PathBuf,
-    /// How long leases last.
+    /// The ttl of leases, in milliseconds.
     pub(crate) ttl_ms: u64,
     /// Leases end with their session: plain ones, which nobody watches, are not used.
     pub(crate) session: bool,
     /// Readers may share a name.
     pub(crate) shared: bool,
-    /// Holders list those who wait.
+    /// Holders list the waiters.
     pub(crate) lists: bool,
     /// Listing shows lease ids.
     pub(crate) shows_ids: bool,
-    /// Calls are given up half-way.
+    /// Calls are cancelled half-way.
     pub(crate) cancels: bool,
-    /// One turn in so many is with a plain lease, whose calls are made once: unlike the wait loop they show every failure.
+    /// One turn in this many uses a plain lease, whose calls are made once: unlike the wait loop they show every
+    /// failure.
     pub(crate) plain: u64,
-    /// Acquires with an id that has a lease already are made. Not in a quorum: while nodes fail, a repeat may be answered
-    /// with a higher fence, as its page says.
+    /// Acquires are repeated with an id that already has a lease. Not in a quorum: while nodes fail, a repeat may be
+    /// answered with a higher fence, as its page says.
     pub(crate) repeats: bool,
     /// Some leases are left to expire.
     pub(crate) abandons: bool,
@@ -87,7 +88,7 @@ pub(crate) struct Task {
     pub(crate) lingers: bool,
     /// Some locks are held for seconds.
     pub(crate) stays: bool,
-    /// How long a call to the store may take.
+    /// How long a call to the store may take, in milliseconds.
     pub(crate) patience_ms: u64,
     /// What it does in a crowd, if it is in one.
     pub(crate) crowd: Option<CrowdPart>,
@@ -101,7 +102,7 @@ impl Task {
     }
 }
 
-/// Works until told to finish by a line of input; ends with its parent.
+/// Works until a line of input asks it to finish; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
     let log = Arc::new(Log::append(&task.history)?);
     if let Some(sink) = task.sink {
@@ -114,7 +115,7 @@ pub(crate) fn run(task: Task) -> io::Result<()> {
             Ok(1..) => finish.send_replace(true),
             _ => std::process::exit(0),
         };
-        // Who does not manage to finish is killed; who has no parent left ends by itself.
+        // A worker that does not manage to finish is killed; one without a parent ends by itself.
         let _ = io::stdin().lock().read_line(&mut line);
         std::process::exit(0);
     });
@@ -146,7 +147,7 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
         });
         let mut clients = vec![locks.clone()];
         for (number, resource) in (0..).zip(resources) {
-            // In a crowd everybody is a client by itself.
+            // In a crowd every task has its own client.
             if task.crowd.is_some() && number > 0 {
                 clients.extend(connect(&task, &finished).await);
             }
@@ -174,7 +175,7 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
         } {
             std::panic::resume_unwind(error.into_panic());
         }
-        // What was dropped is released in the background.
+        // Dropped guards are released in the background.
         for locks in clients {
             locks.close().await;
         }
@@ -182,7 +183,7 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
     log.write(Record::new(Kind::End, task.worker, now()))
 }
 
-/// However long it takes: the store may be away just now. `None` if there is nothing left to do.
+/// Connects, however long it takes: the store may be down just now. `None` if there is nothing left to do.
 async fn connect(task: &Task, finished: &watch::Receiver<bool>) -> Option<Locks> {
     let mut finished = finished.clone();
     loop {
@@ -218,11 +219,11 @@ struct Player {
     pen: Pen,
     dice: Dice,
     task: Arc<Task>,
-    /// For how long the lease of this turn is asked for.
+    /// The ttl requested for the lease of this turn.
     ttl: Duration,
     claims: Arc<AtomicU64>,
     finished: watch::Receiver<bool>,
-    /// A fence that was seen on a lock that is revoked; by now it may be anybody's.
+    /// A fence that was seen on a lock that is revoked; by now it may be outdated.
     seen: u64,
 }
 
@@ -264,10 +265,10 @@ impl Player {
         }
     }
 
-    /// Begins a turn: which lock, and how.
+    /// Begins a turn: chooses the lock and the mode.
     fn begin(&mut self) {
         self.pen.claim = self.claims.fetch_add(1, Ordering::Relaxed);
-        // Shows that a step of its wall clock has reached this process; the library may have no use for that clock.
+        // Shows that a step of its wall clock has reached this process; the library may not use that clock.
         std::hint::black_box(std::time::SystemTime::now());
         let crowd = if self.dice.once_in(2) { Part::Pool } else { Part::Book };
         let part = match (self.devoted(), self.dice.below(100)) {
@@ -302,15 +303,15 @@ impl Player {
         };
     }
 
-    /// Any lock of those for something; `None` if there is none.
+    /// Any lock for this purpose; `None` if there is none.
     fn lock_for(&mut self, part: Part) -> Option<u16> {
         let places: Vec<u16> =
             (0..).zip(&self.task.parts).filter(|(_, of)| **of == part).map(|(place, _)| place).collect();
         places.get(self.dice.below(places.len() as u64) as usize).copied()
     }
 
-    /// What this task is mostly after, if anything. The first of each process that has several is after a hot lock, so
-    /// that there is hardly a moment without a queue for one; the second is one of a crowd of readers and permits; the third
+    /// What this task mostly uses, if anything. The first task of each process that has several uses a hot lock, so
+    /// that there is nearly always a queue for one; the second belongs to a crowd of readers and permits; the third
     /// revokes and downgrades.
     fn devoted(&self) -> Option<Part> {
         match (self.pen.task, self.task.tasks) {
@@ -326,12 +327,12 @@ impl Player {
         self.task.parts[usize::from(self.pen.name)]
     }
 
-    /// The ttl that a history says was asked for.
+    /// The requested ttl, as recorded in a history.
     fn asked(&self) -> u64 {
         if self.task.session { 0 } else { self.ttl.as_nanos() as u64 }
     }
 
-    /// As the store shows it: tells which claim of which process it is.
+    /// The owner label that the store shows: it identifies the claim and its process.
     fn owner(&self) -> String {
         queue::owner(self.pen.worker, self.pen.claim)
     }
@@ -340,7 +341,7 @@ impl Player {
         &self.task.names[usize::from(self.pen.name)]
     }
 
-    /// Who holds the lock, as the resource is told.
+    /// The holder, as sent to the resource.
     fn holder(&self) -> resource::Holder {
         let Pen { name, task, worker, claim, lease, fence, .. } = self.pen;
         resource::Holder { name, task, worker, claim, lease, fence }
@@ -350,13 +351,13 @@ impl Player {
     async fn write_fenced(&mut self) {
         let number = self.pen.next_write();
         self.pen.note(Kind::WriteCall, now(), 0, number);
-        // Without the resource there is nothing to show; the supervisor sees that it is gone.
+        // Without the resource there is nothing to show; the supervisor notices that it is gone.
         let Ok(taken) = self.resource.write(self.holder()).await else { std::process::exit(4) };
         let kind = if taken { Kind::WriteTaken } else { Kind::WriteRejected };
         self.pen.note(kind, now(), 0, number);
     }
 
-    /// Whether this turn is one that protects something.
+    /// Whether this turn protects something.
     fn protects(&mut self) -> bool {
         self.pen.mode == Mode::Exclusive && !self.dice.once_in(3)
     }
@@ -373,14 +374,14 @@ impl Player {
         }
     }
 
-    /// How long to keep it: mostly not at all or for moments, at times for longer than its ttl.
+    /// How long to keep it: mostly not at all or for moments, sometimes for longer than its ttl.
     fn hold_for(&mut self) -> Duration {
         let alone = self.task.tasks == 1;
         if let Some(part) = self.task.crowd {
             return self.hold_in_crowd(part);
         }
         let ttl = self.ttl;
-        // Two who have one of these at once are seen only if both look.
+        // Two simultaneous holders of one of these are seen only if both look.
         let crowded = matches!(self.part(), Part::Hot | Part::Book | Part::Pool);
         if !self.task.lingers {
             return self.dice.micros(5_000);

@@ -1,4 +1,4 @@
-//! Which lock is for what.
+//! The purpose of each lock.
 
 use leasehold::backend::Info;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub(crate) enum Part {
     Mixed,
     /// Any other.
     Cool,
-    /// Nobody waits for it: for those who outlive their leases.
+    /// Nobody waits for it: for workers that outlive their leases.
     Quiet,
 }
 
@@ -36,7 +36,7 @@ const HOT: u32 = 3;
 /// How many permits a pool has.
 const PERMITS: u32 = 3;
 
-/// The locks of a run on a store that can do this.
+/// The locks of a run on a store with these abilities.
 pub(crate) fn all(info: &Info, prefix: &str) -> Vec<(Part, Name)> {
     let mut all = Vec::new();
     let mut add = |part: Part, name: String, limit: u32| {

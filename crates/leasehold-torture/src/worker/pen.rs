@@ -1,4 +1,4 @@
-//! What a task writes its history with: one turn's name, mode and lease, filled in as they become known.
+//! Writes a task's history: name, mode and lease of one turn, filled in as they become known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use leasehold::{Error, ErrorKind, LeaseId, LostReason, blocking};
 
 use crate::history::record::{Face, Kind, Log, Loss, Mode, Record, SESSION, hash};
 
-/// Now, on the clock of all histories.
+/// The current time on the clock of all histories.
 pub(crate) fn now() -> u64 {
     SystemClock.now().as_nanos()
 }
 
-/// What both kinds of guards tell.
+/// What both kinds of guards offer.
 pub(super) trait AnyGuard {
     fn terms(&self) -> (LeaseId, u64, leasehold::Mode);
     fn lost_by_now(&self) -> Option<LostReason>;
@@ -46,7 +46,7 @@ macro_rules! tells {
 tells!(leasehold::Guard);
 tells!(blocking::Guard);
 
-/// As a history has it.
+/// As recorded in a history.
 pub(super) fn recorded(mode: leasehold::Mode) -> Mode {
     match mode {
         leasehold::Mode::Shared => Mode::Shared,
@@ -55,7 +55,7 @@ pub(super) fn recorded(mode: leasehold::Mode) -> Mode {
     }
 }
 
-/// A task's pen.
+/// A task's history writer.
 #[derive(Debug, Clone)]
 pub(super) struct Pen {
     log: Arc<Log>,
@@ -80,19 +80,19 @@ impl Pen {
         self.fence = fence;
     }
 
-    /// The number of the next write, which no other of this process has.
+    /// The number of the next write, unique in this process.
     pub(super) fn next_write(&mut self) -> u64 {
         self.writes += 1;
         u64::from(self.task) << 48 | self.writes
     }
 
-    /// Writes down that an acquire is about to be called, which may wait for so long.
+    /// Records that an acquire is about to be called, and how long it may wait.
     pub(super) fn call(&self, at: u64, ttl: u64, wait: u64, face: Face) {
         let call = Pen { fence: face as u64, ..self.clone() };
         call.note(Kind::AcquireCall, at, ttl, wait);
     }
 
-    /// Writes down a grant.
+    /// Records a grant.
     pub(super) fn granted(&mut self, guard: &impl AnyGuard) {
         let at = now();
         let (id, fence, mode) = guard.terms();
@@ -101,28 +101,29 @@ impl Pen {
         self.note(Kind::Granted, at, guard.deadline(at), 0);
     }
 
-    /// Writes down that an acquire came to nothing. Whether its store failed.
+    /// Records that an acquire was not granted. Returns whether its store failed.
     pub(super) fn refused(&self, error: Option<&Error>) -> bool {
         let busy = error.is_none_or(|error| error.kind() == ErrorKind::Timeout);
         self.note(if busy { Kind::Busy } else { Kind::AcquireFailed }, now(), 0, 0);
         !busy
     }
 
-    /// Looks, and writes down what is seen; whether the holder still may.
+    /// Looks, and records what is seen; returns whether the holder may still rely on its lease.
     pub(super) fn look(&self, guard: &impl AnyGuard) -> bool {
-        // Read before looking: what is seen is true of this moment and a little later.
+        // Read before looking: what is seen is true at this moment and a little later.
         let at = now();
         let deadline = guard.deadline(at);
         let lost = guard.lost_by_now();
         match lost {
-            // Also when the deadline has passed, which was looked at first: one that is not lost then is relied on for too long.
+            // Also if the deadline, which was read first, has passed: a guard that is not lost then is relied on for
+            // too long.
             None => self.note(Kind::Held, at, deadline, 0),
             Some(reason) => self.lost(reason),
         }
         lost.is_none()
     }
 
-    /// Writes down that the lost signal had come by now.
+    /// Records that the lost signal was set by now.
     pub(super) fn lost(&self, reason: LostReason) {
         let loss = match reason {
             LostReason::DeadlinePassed => Loss::Deadline,
@@ -132,7 +133,7 @@ impl Pen {
         self.note(Kind::Lost, now(), 0, loss as u64);
     }
 
-    /// Writes down one thing. A history with a hole shows nothing, so who cannot write ends.
+    /// Records one thing. A history with a hole proves nothing, so a process that cannot write ends.
     pub(super) fn note(&self, kind: Kind, at: u64, deadline: u64, value: u64) {
         let Pen { worker, task, name, mode, claim, lease, fence, .. } = *self;
         let record = Record {

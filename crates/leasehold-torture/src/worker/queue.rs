@@ -1,4 +1,4 @@
-//! The queue as a holder sees it, and names by which those who wait in it are known.
+//! The queue as a holder sees it, and the labels that identify its waiters.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::history::record::{Kind, hash};
 use super::Player;
 use super::pen::{now, recorded};
 
-/// The owner that a claim of a worker shows.
+/// The owner label of a worker's claim.
 pub(super) fn owner(worker: u32, claim: u64) -> String {
     format!("worker-{worker}-{claim}")
 }
 
-/// Which claim of which worker an owner tells of.
+/// The worker and claim that an owner label identifies.
 fn who(owner: &str) -> Option<(u32, u64)> {
     let (worker, claim) = owner.strip_prefix("worker-")?.split_once('-')?;
     Some((worker.parse().ok()?, claim.parse().ok()?))
 }
 
 impl Player {
-    /// Lists those who wait for the lock that it holds, by worker and claim.
+    /// Lists the waiters for the lock that it holds, by worker and claim.
     pub(super) async fn list(&self) -> Option<Vec<(u32, u64)>> {
         let patience = Duration::from_millis(self.task.patience_ms);
         self.pen.note(Kind::ListCall, now(), 0, 0);
@@ -28,7 +28,7 @@ impl Player {
         let at = now();
         let mut all = Vec::new();
         for waiter in &listed.waiters {
-            // One whose place nobody can tell makes no order.
+            // A waiter with an unknown place makes the order useless.
             let (worker, claim) = who(&waiter.owner).unwrap_or_default();
             all.push((worker, claim));
             let mut pen = self.pen.clone();
@@ -47,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_tells_whose_claim_it_is() {
+    fn an_owner_label_identifies_its_claim() {
         assert_eq!(who(&owner(7, 19)), Some((7, 19)));
         assert_eq!(who("worker-7"), None);
-        assert_eq!(who("somebody"), None);
+        assert_eq!(who("other"), None);
     }
 }

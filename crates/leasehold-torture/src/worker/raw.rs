@@ -1,5 +1,5 @@
-//! Turns by a bare HTTP client before a lock server: it waits behind a holder, and vanishes at one stage or another, with a
-//! close, a half-close or a reset, and with more bytes behind its request or without.
+//! Turns with a bare HTTP client of a lock server: it waits behind a holder, and vanishes at some stage, with a close,
+//! a half-close or a reset, and with or without more bytes after its request.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use super::turns::BESIDE;
 /// How long the bare client would wait.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// How long the holder looks whether one that has vanished leaves the queue, and how often. A judge accuses it before.
+/// How long, and how often, the holder checks whether a vanished client leaves the queue. The judge reports a
+/// violation sooner.
 const LOOKS_FOR: Duration = Duration::from_secs(4);
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// At which stage it vanishes.
+/// The stage at which it vanishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// In the middle of the head of its request.
@@ -33,13 +34,13 @@ enum Stage {
     Sent,
     /// In the queue, by a close.
     Queued,
-    /// In the queue, by a close of the way there alone.
+    /// In the queue, by closing only its sending side.
     HalfClosed,
     /// In the queue, by a reset.
     Reset,
-    /// In the queue, with a whole request behind its own.
+    /// In the queue, with a whole request after its own.
     Pipelined,
-    /// In the queue, with a part of a request behind its own.
+    /// In the queue, with a part of a request after its own.
     PartBehind,
     /// Not at all: it gets the lock.
     Never,
@@ -57,7 +58,7 @@ const STAGES: [Stage; 9] = [
     Stage::Never,
 ];
 
-/// The server's host and port, if it can be spoken to without a secret.
+/// The server's host and port, if no secret is needed to use it.
 fn address(url: &str) -> Option<&str> {
     let rest = url.strip_prefix("http://")?;
     let host = rest.split(['/', '?']).next()?;
@@ -73,7 +74,7 @@ fn post(host: &str, name: &str, verb: &str, body: &Value) -> (String, String) {
     (head, body)
 }
 
-/// One answer: its status and its body. `None` if the connection ends before.
+/// One answer: its status and its body. `None` if the connection closes first.
 async fn answer(stream: &mut TcpStream) -> Option<(u16, Value)> {
     let mut read = Vec::new();
     let (head, length) = loop {
@@ -98,7 +99,7 @@ async fn answer(stream: &mut TcpStream) -> Option<(u16, Value)> {
 }
 
 impl Player {
-    /// Holds the lock, has a bare client wait behind it, and looks whether that leaves the queue when it vanishes.
+    /// Holds the lock, lets a bare client wait behind it, and checks whether that leaves the queue when it vanishes.
     pub(super) async fn vanish(&mut self) {
         let task = std::sync::Arc::clone(&self.task);
         let Some(host) = address(&task.url) else { return };
@@ -141,7 +142,7 @@ impl Player {
                 // Until the server has closed it too, or does not.
                 let _ = tokio::time::timeout(patience, answer(&mut stream)).await;
             }
-            // What is dropped then is reset.
+            // Dropping the socket then resets the connection.
             Stage::Reset => drop(rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))),
             _ => {}
         }
@@ -151,7 +152,7 @@ impl Player {
         self.finish(guard).await;
     }
 
-    /// Lists those who wait until one is among them, or is not, for so long at most.
+    /// Lists the waiters until one is among them, or is gone, for at most this long.
     async fn until_listed(&self, who: &Pen, wanted: bool, patience: Duration) {
         let end = now() + patience.as_nanos() as u64;
         while now() < end && !*self.finished.borrow() {
@@ -163,7 +164,7 @@ impl Player {
         }
     }
 
-    /// Lets the bare client have the lock, which releases it.
+    /// Lets the bare client have the lock, which it releases.
     async fn hand_over(&mut self, guard: Guard, mut beside: Pen, mut stream: TcpStream, sent: (u64, &str)) {
         let (sent, host) = sent;
         self.finish(guard).await;

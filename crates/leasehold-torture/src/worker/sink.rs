@@ -1,4 +1,4 @@
-//! The profile `logs`: a subscriber of a worker's log that panics, or blocks the thread that logs.
+//! The profile `logs`: a worker's log subscriber that panics, or blocks the thread that logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tracing::{Event, Metadata, Subscriber};
 pub(crate) enum Sink {
     /// It panics at every line and every span.
     Panics,
-    /// It blocks for so many milliseconds: at every line of the client's background work, and at one in 40 of the worker's own.
+    /// It blocks for this many milliseconds: at every line of the client's background work, and at one in 40 of the
+    /// worker's own.
     Blocks { ms: u64 },
 }
 
@@ -45,7 +46,7 @@ impl Broken {
 
 impl Subscriber for Broken {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What drivers log while they do the client's I/O is theirs.
+        // Drivers' log lines during the client's I/O are their own.
         metadata.target().starts_with("leasehold")
     }
 
@@ -69,7 +70,7 @@ impl Subscriber for Broken {
     fn exit(&self, _: &Id) {}
 }
 
-/// Makes this process's log a broken one.
+/// Installs a broken log in this process.
 pub(super) fn install(sink: Sink) -> std::io::Result<()> {
     tracing::subscriber::set_global_default(Broken { sink, lines: AtomicU64::new(0) })
         .map_err(std::io::Error::other)

@@ -1,4 +1,4 @@
-//! Turns that change a lease, or somebody else's: downgrade, shorten, give away and adopt, revoke.
+//! Turns that change a lease, or another client's: downgrade, shorten, give away and adopt, revoke.
 
 use std::fs;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::Player;
 use super::guards::Wait;
 use super::pen::{AnyGuard as _, now, recorded};
 
-/// What a lease is shortened to where it is left to expire at once.
+/// The shortened ttl of a lease that is left to expire at once.
 const SOON: Duration = Duration::from_millis(300);
 
-/// Tasks that look for a moment, beside the one whose turn it is, have this much higher numbers.
+/// Helper tasks beside the one whose turn it is have numbers higher by this.
 pub(super) const BESIDE: u16 = 1_000;
 
 impl Player {
-    /// Writes, and then lets readers in: takes the lock alone, downgrades it, and looks whether a reader is let in.
+    /// Writes, and then lets readers in: takes the lock alone, downgrades it, and checks whether a reader is let in.
     pub(super) async fn write_and_read(&mut self) {
         let Some(guard) = self.acquire_guard(Face::Usual).await else { return };
         self.pen.look(&guard);
@@ -36,7 +36,7 @@ impl Player {
         self.finish(guard).await;
     }
 
-    /// Whether a reader is let in: by another task, so to speak, for this one holds the lock.
+    /// Checks whether a reader is let in: as another task, because this one holds the lock.
     async fn read_beside(&mut self) {
         let claim = self.claims.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let own = self.pen.clone();
@@ -55,7 +55,7 @@ impl Player {
         self.pen = own;
     }
 
-    /// Lets the lease end soon; whether it does.
+    /// Lets the lease end soon; returns whether it will.
     pub(super) async fn shorten(&self, guard: &Guard) -> bool {
         let short = if self.task.lingers { self.ttl / 2 } else { SOON };
         self.pen.note(Kind::ShortenCall, now(), 0, short.as_nanos() as u64);
@@ -66,16 +66,16 @@ impl Player {
         shortened && guard.valid_for().is_some_and(|valid| !valid.is_zero() && valid <= short)
     }
 
-    /// The guard becomes plain data, which nothing renews.
+    /// Turns the guard into plain data, which nothing renews.
     pub(super) fn give_away(&self, guard: Guard) -> Lease {
         let at = now();
         self.pen.note(Kind::GivenAway, at, guard.deadline(at), 0);
         guard.into_lease()
     }
 
-    /// Takes over what another process has laid down, or lays down a lease for another.
+    /// Adopts a lease that another process has left, or leaves one for another process.
     pub(super) async fn relay(&mut self) {
-        // A session is its process's own, and in `leak` nothing may be left to expire.
+        // A session belongs to its process, and in `leak` nothing may be left to expire.
         let own = self.task.session || !self.task.lingers || self.dice.once_in(4);
         if !own && let Some(lease) = self.pick_up() {
             // Some come too late.
@@ -99,17 +99,17 @@ impl Player {
         let unfinished = path.with_extension("new");
         let text = serde_json::to_string(&lease).unwrap_or_default();
         if fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, &path)).is_err() {
-            // Nobody will: it expires.
+            // Nobody will adopt it: it expires.
             eprintln!("worker {}: a lease cannot be laid down", self.pen.worker);
         }
     }
 
-    /// A lease that was laid down, for this process alone.
+    /// A lease that was left, for this process alone.
     fn pick_up(&self) -> Option<Lease> {
         for found in fs::read_dir(&self.task.handed).ok()?.flatten() {
             let path = found.path();
             let own = path.with_extension(format!("of-{}-{}", self.pen.worker, self.pen.claim));
-            // Only one of those who see it can take it.
+            // Only one of the processes that see it can take it.
             if path.extension().is_none() && fs::rename(&path, &own).is_ok() {
                 let text = fs::read_to_string(&own).ok()?;
                 let _ = fs::remove_file(&own);
@@ -119,7 +119,7 @@ impl Player {
         None
     }
 
-    /// Makes a guard of it again, and keeps that.
+    /// Turns it into a guard again, and keeps that.
     async fn adopt(&mut self, lease: Lease) {
         let Some(name) = self.task.names.iter().position(|name| name.name == lease.name.as_str()) else {
             return;
@@ -142,7 +142,7 @@ impl Player {
         }
     }
 
-    /// Revokes whoever holds the lock, or one that was seen to hold it, which may have changed meanwhile.
+    /// Revokes the current holders, or one that was seen to hold the lock, which may have changed meanwhile.
     pub(super) async fn revoke(&mut self) {
         let at_once = self.dice.once_in(2);
         let seen = self.seen;
@@ -157,7 +157,7 @@ impl Player {
             1 => Some(seen),
             _ => Some(self.seen),
         };
-        // Nobody was seen.
+        // No holder was seen.
         if only == Some(0) {
             return;
         }

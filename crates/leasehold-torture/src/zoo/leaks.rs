@@ -1,4 +1,4 @@
-//! Leaks: defects that break no promise, and that only figures of a long-lived process or store show.
+//! Leaks: defects that break no promise, and that show only in the figures of a long-lived process or store.
 
 use leasehold::bugs::Bug;
 
@@ -7,7 +7,7 @@ use crate::store::Store;
 /// A leak, where it is provoked, and what must be seen to grow.
 #[derive(Debug, Clone, Copy)]
 pub struct Leak {
-    /// What is planted.
+    /// The planted defect.
     pub bug: Bug,
     /// On which store.
     pub store: Store,

@@ -1,4 +1,4 @@
-//! Defects in the stores themselves, and in what a run shows them by: caught by torture, on a real server and by real
+//! Defects in the stores themselves, and in the tools of a run: caught by torture, on a real server with real
 //! processes.
 
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ use crate::supervise::Order;
 /// A defect in a store, the check that must see it, and the run that provokes it.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveExhibit {
-    /// What is planted.
+    /// The planted defect.
     pub bug: Bug,
-    /// What must be found broken; `None`: nothing, but the run shows too little.
+    /// The invariant that must be found broken; `None`: none, but the run proves too little.
     pub caught_by: Option<Invariant>,
     /// On which store.
     pub store: Store,
@@ -27,7 +27,7 @@ pub struct LiveExhibit {
     pub profile: Profile,
     /// How long the workers work, in seconds.
     pub secs: u64,
-    /// How many replicas have to confirm a grant.
+    /// How many replicas must confirm a grant.
     pub wait_replicas: u32,
 }
 
@@ -82,25 +82,25 @@ pub const LIVE: &[LiveExhibit] = &[
     },
 ];
 
-/// What a run is that shows too little.
+/// The word for a run that proves too little.
 const VACUOUS: &str = "vacuous";
 
 impl LiveExhibit {
-    /// The one with this defect.
+    /// The exhibit with this defect.
     pub fn of(name: &str) -> Option<Self> {
         LIVE.iter().find(|exhibit| exhibit.bug.as_str() == name).copied()
     }
 
-    /// What it is caught by, in a word.
+    /// The word for what catches it.
     pub fn check(&self) -> String {
         self.caught_by.map_or_else(|| VACUOUS.into(), |invariant| format!("{invariant:?}"))
     }
 
-    /// What a run of it says, in such words.
+    /// What a run of it shows, in such words.
     pub fn signs(report: &Report) -> BTreeSet<String> {
         let mut signs: BTreeSet<String> =
             report.violations.iter().map(|violation| format!("{:?}", violation.invariant)).collect();
-        // A slow machine has few hand-overs; that is no sign.
+        // A slow machine has few hand-overs; that is not a sign of the defect.
         let missing = |floor: &Floor| !floor.is_met() && floor.what != "hand-overs";
         if report.outcome == Outcome::Vacuous && report.floors.iter().any(missing) {
             signs.insert(VACUOUS.into());
@@ -108,8 +108,7 @@ impl LiveExhibit {
         signs
     }
 
-    /// One run of it in this directory. The defect is planted by the variable `LEASEHOLD_BUG`, which all of its
-    /// processes see.
+    /// Runs it once in this directory. The variable `LEASEHOLD_BUG` plants the defect in all processes.
     ///
     /// # Errors
     /// Those of [`Order::run`].

@@ -1,5 +1,5 @@
-//! Leases of stores that keep them in the process that holds them: what a claim, a renewal and a release mean to a
-//! lease that is there, and which ids are spent. No I/O.
+//! Leases of stores that keep them in the holder's process: what a claim, a renewal and a release do to an existing
+//! lease, and which ids are spent. No I/O.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// Spent ids below which nobody looks for those to forget.
+/// With fewer spent ids than this, do not look for old ones to forget.
 const PURGE_FROM: usize = 1024;
 
-/// A lease, but for what holds it in the store.
+/// A lease, without the part that holds it in the store.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) grant: Grant,
@@ -27,7 +27,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What a claim was granted at this time of the wall clock.
+    /// The lease of a claim that was granted at this wall-clock time.
     pub(crate) fn new(claim: &Claim, fence: Fence, wall_micros: u64) -> Self {
         if fence > Fence::WARN {
             reporter::log(
@@ -43,7 +43,7 @@ impl Held {
         }
     }
 
-    /// The answer to the same claim again.
+    /// The answer to a repeated claim.
     pub(crate) fn again(&mut self, claim: &Claim) -> Result<Attempt> {
         if !self.grant.mode.is_same_kind(claim.mode) {
             return Err(claim.mode.mismatch(self.grant.mode));
@@ -56,12 +56,12 @@ impl Held {
         Ok(Attempt::Granted(self.grant.clone()))
     }
 
-    /// Whether it is the one that is meant.
+    /// Whether fence and owner match this lease.
     pub(crate) fn matches(&self, fence: Option<Fence>, owner: Option<&str>) -> bool {
         fence.is_none_or(|fence| fence == self.grant.fence) && owner.is_none_or(|owner| owner == &*self.owner)
     }
 
-    /// Notes a renewal that was found right.
+    /// Records a renewal that was found valid.
     pub(crate) fn renewed(&mut self, renewal: &Renewal) -> Grant {
         if renewal.shorten.is_none_or(|count| count == self.grant.renewals) {
             self.grant.fence = self.grant.fence.max(renewal.raise_fence.unwrap_or(Fence::UNFENCED));
@@ -71,7 +71,7 @@ impl Held {
         self.grant.clone()
     }
 
-    /// Whether this release ends it, and with what ttl its id is then spent, if it is; or why it does not.
+    /// Whether this release ends the lease, and with which ttl its id is then spent, if at all; or why it does not.
     pub(crate) fn ended_by(&self, release: &Release) -> Result<Option<Duration>, Gone> {
         if release.nonce.is_some_and(|nonce| nonce != self.nonce) {
             return Err(Gone::Superseded);
@@ -82,13 +82,13 @@ impl Held {
         Ok(self.spends().max(release.unanswered.map(|ttl| ttl.max(self.ttl))))
     }
 
-    /// With what ttl its id is spent however it ends, if it is.
+    /// The ttl with which its id is spent however it ends, if at all.
     pub(crate) fn spends(&self) -> Option<Duration> {
         self.repeated.then_some(self.ttl)
     }
 }
 
-/// Ids that are refused for a while, because an attempt with them may still be on its way.
+/// Ids that are refused for a while, because an attempt with them may still be in transit.
 #[derive(Debug, Default)]
 pub(crate) struct Spent {
     until: HashMap<(Name, LeaseId), Moment>,
@@ -100,7 +100,7 @@ impl Spent {
         self.until.get(&(name.clone(), *id)).is_some_and(|until| *until > now)
     }
 
-    /// Spends an id, if it has to be.
+    /// Spends an id if `ttl` is set.
     pub(crate) fn add(&mut self, name: &Name, id: LeaseId, ttl: Option<Duration>, now: Moment) {
         let Some(ttl) = ttl else { return };
         if self.until.len() >= self.purge_at.max(PURGE_FROM) {
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
     use crate::backend::Mode;
 
-    /// Promise 9.
+    /// A test of promise 9.
     #[test]
-    fn only_the_latest_attempt_gives_a_lease_back_and_asks_for_it_again() {
+    fn only_the_latest_attempt_gives_back_and_repeats_a_lease() {
         let mut claim = Claim::new(Name::new("x").unwrap(), Mode::Exclusive, Duration::from_secs(1), "me");
         (claim.nonce, claim.first) = (1, true);
         let mut held = Held::new(&claim, Fence::new(7), 0);

@@ -1,4 +1,4 @@
-//! `memory:` — the state machine in a sharded map: for tests, and for one process.
+//! `memory:` — the state machine in a sharded map, for tests and for a single process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,18 +23,18 @@ use crate::name::Name;
 use crate::span;
 use crate::state::{Answer, Now, Op, State};
 
-/// More than cores, so that two tasks on different names rarely meet.
+/// More than there are cores, so that two tasks on different names rarely meet.
 const SHARDS: usize = 64;
 
-/// Names in a shard below which nobody looks for counters to forget.
+/// With fewer names than this, a shard does not look for counters to forget.
 const SWEEP_FROM: usize = 1024;
 
-/// No fence may be forgotten while a lease that was older than it could still be held.
+/// A store must not forget a fence while an older lease could still be held.
 const MIN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// The store in memory. Each one is a store of its own; clones are the same store.
+/// The store in memory. Each one is separate; clones are the same store.
 ///
-/// Fences rise within one process only. `Query::LeaseId` looks at every name.
+/// Fences increase within one process only. `Query::LeaseId` looks at every name.
 #[derive(Clone)]
 pub struct Memory {
     inner: Arc<Inner>,
@@ -45,22 +45,22 @@ struct Inner {
     hasher: RandomState,
     clock: Arc<dyn Clock>,
     retention: Duration,
-    /// Leases that expired and that no sweep has told of.
+    /// Expired leases that no sweep has reported yet.
     expired: AtomicU64,
 }
 
 #[derive(Default)]
 struct Shard {
     names: HashMap<Arc<str>, Entry>,
-    /// When it has this many names, counters are looked through: so often that it costs nothing, so
-    /// rarely that names nobody uses do not pile up.
+    /// With this many names, the shard looks for counters to forget: rarely enough to cost nothing, and often enough
+    /// that unused names do not pile up.
     sweep_at: usize,
 }
 
 #[derive(Default)]
 struct Entry {
     state: State,
-    /// Who waits in this process, which is everybody.
+    /// The waiters of this process; there are no others.
     waiting: Waiting,
 }
 
@@ -70,16 +70,16 @@ impl Memory {
         Memory::build(Arc::new(SystemClock), Fence::RETENTION)
     }
 
-    /// An empty store on another clock: for tests.
+    /// An empty store with another clock, for tests.
     #[cfg(feature = "test-util")]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Memory::build(clock, Fence::RETENTION)
     }
 
-    /// An empty store that forgets the fence counters of unused names after another time than 7 days.
+    /// An empty store that keeps the fence counters of unused names for this long instead of 7 days.
     ///
     /// # Errors
-    /// `InvalidArgument` below a day, the longest ttl: a fence that is still needed could be forgotten.
+    /// `InvalidArgument` below a day, the longest ttl: the store could forget a fence that is still needed.
     pub fn with_retention(retention: Duration) -> Result<Self> {
         if retention < MIN_RETENTION {
             return Err(Error::invalid(format!(
@@ -107,7 +107,7 @@ impl Memory {
         self.inner.shards[index].lock()
     }
 
-    /// One verb on one name, and the attempts of those it lets in.
+    /// Runs one verb on one name, and the attempts of the waiters that it lets in.
     fn apply(&self, name: &Name, op: Op<'_>) -> Result<Answer> {
         let mut shard = self.shard(name);
         // Read under the lock, so that time never goes back for a name.
@@ -118,7 +118,7 @@ impl Memory {
         }
         let mut entry = Entry::default();
         let answer = entry.apply(now, at, op);
-        // A stray renewal of a name nobody used leaves nothing.
+        // A stray renewal of an unused name leaves nothing behind.
         if !entry.state.is_at_rest() {
             self.note_expired(shard.make_room(now, at, self.inner.retention));
             shard.names.insert(Arc::clone(name.stored_arc()), entry);
@@ -127,7 +127,7 @@ impl Memory {
     }
 
     fn note_expired(&self, leases: u64) {
-        // Mostly none, and then nobody else has to hear of it.
+        // Usually none; then the shared counter is left alone.
         if leases > 0 {
             self.inner.expired.fetch_add(leases, Ordering::Relaxed);
         }
@@ -142,8 +142,8 @@ impl Memory {
         }
     }
 
-    /// What there is to see of a name, if it is still what was looked for: it was found a moment ago,
-    /// and may have changed hands since.
+    /// What an inspection shows of a name, if it still matches: it was found a moment ago, and may have changed hands
+    /// since.
     fn view(
         &self,
         name: &Name,
@@ -184,7 +184,7 @@ impl Backend for Memory {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let started = self.inner.clock.now();
-        // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
+        // It is no longer a waiter: granted, or its place has lapsed. A new attempt will tell.
         let Some(slot) = self.shard(&claim.name).slot(claim) else { return Ok(Wake::Retry) };
         match slot.wait().await {
             None => Ok(Wake::Retry),
@@ -266,7 +266,7 @@ fn names(stored: Vec<Arc<str>>) -> Result<Vec<Name>> {
     stored.iter().map(|stored| Name::from_stored(stored)).collect()
 }
 
-/// The state machine answers each verb in kind.
+/// The error for an answer of the wrong kind, which the state machine never gives.
 fn unexpected(answer: &Answer) -> Error {
     Error::new(ErrorKind::Internal, format!("the state machine answered out of turn: {answer:?}"))
 }
@@ -276,7 +276,7 @@ impl Shard {
         self.names.get(claim.name.stored())?.waiting.slot(&claim.id)
     }
 
-    /// Sweeps if it is time; how many leases had expired.
+    /// Sweeps if it is time. Returns how many leases had expired.
     fn make_room(&mut self, now: Now, at: Moment, retention: Duration) -> u64 {
         if self.names.len() < self.sweep_at.max(SWEEP_FROM) {
             return 0;
@@ -302,8 +302,8 @@ impl Shard {
 }
 
 impl Entry {
-    /// The verb, and then at once the attempts of those it lets in, and of those that these let in: as far as they wait
-    /// at this moment. A place that nobody waits at must not become a lease that nobody holds.
+    /// Runs the verb, and at once the attempts of the waiters that it lets in, and of those that these let in, as long
+    /// as they wait at this moment. A place with no waiter must not become a lease with no holder.
     fn apply(&mut self, now: Now, at: Moment, op: Op<'_>) -> Result<Answer> {
         let mut wake = Vec::new();
         let answer = self.state.apply(now, op, &mut wake);
@@ -320,7 +320,7 @@ impl Entry {
             }
             match self.state.apply(now, Op::Acquire(&waiter.claim), &mut wake) {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => waiter.slot.ring(Some((grant, at))),
-                // An error is the waiter's to hear, from its own attempt.
+                // The waiter learns of an error from its own attempt.
                 _ => waiter.slot.ring(None),
             }
         }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn counters_of_names_nobody_uses_are_forgotten_after_the_retention_and_not_before() {
+    async fn counters_of_unused_names_are_dropped_after_the_retention() {
         #[derive(Debug)]
         struct Hand(std::sync::atomic::AtomicU64);
         impl Clock for Hand {

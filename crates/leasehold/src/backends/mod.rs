@@ -1,4 +1,8 @@
-//! The stores, one file or folder each. `memory` is always there; the others have a feature each.
+//! The stores, one file or folder each. `memory` is always included; each of the others has a feature.
+//!
+//! Files beside the folders hold what several stores share.
+//! Before changing a store: its own tests, which run the conformance suite too, for example
+//! `cargo test -p leasehold --all-features --test redis`.
 
 #[cfg(all(feature = "file", unix))]
 pub mod file;
@@ -15,7 +19,7 @@ pub mod postgres;
 mod queries;
 #[cfg(feature = "redis")]
 pub mod redis;
-// Redis needs all of it, others a part.
+// Redis needs all of it, other stores a part.
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(crate) mod runtimes;
 #[cfg(all(feature = "sqlite", target_os = "linux"))]

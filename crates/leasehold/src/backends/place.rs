@@ -1,11 +1,11 @@
-//! What the place of a file says: its file system, and who can get at it.
+//! Findings about where a file is: its file system, and which users can access it.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use crate::doctor::{Finding, IN_MEMORY};
 
-/// The file system that holds a path, as the kernel names it.
+/// The type of the file system that holds a path, as the kernel names it.
 fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
@@ -22,7 +22,7 @@ fn file_system(path: &Path) -> Option<String> {
     best.map(|(_, kind)| kind)
 }
 
-/// Whether locks on this file system hold, and for how long what is written stays.
+/// Whether locks on this file system work, and for how long its data stays.
 pub(super) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
     match file_system(path).as_deref() {
         Some(kind @ ("tmpfs" | "ramfs")) => Finding::note(format!("it is on {kind}{IN_MEMORY}"))
@@ -36,7 +36,7 @@ pub(super) fn on_file_system(path: &Path, what_is_lost: &str) -> Finding {
     }
 }
 
-/// Whether others than the owner can get at a file or directory.
+/// Whether users other than the owner can access a file or directory.
 pub(super) fn permissions(path: &Path, what: &str, risk: &str) -> Finding {
     let Ok(meta) = std::fs::metadata(path) else {
         return Finding::note(format!("{what} cannot be looked at"));

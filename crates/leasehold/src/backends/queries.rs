@@ -1,6 +1,6 @@
-//! Named queries: a store keeps its statements in one commented file, and names each above it with `-- name: x`.
+//! Named queries: a store keeps its statements in one commented file, each under a line `-- name: x`.
 //!
-//! A query is looked up while the crate is built, so a name that is missing or used twice is a build error:
+//! The query is looked up at compile time, so a name that is missing or used twice is a build error:
 //!
 //! ```text
 //! const fn sql(name: &str) -> &'static str {
@@ -11,7 +11,7 @@
 //! ```
 
 /// The text between `-- name: <name>` and the next name or the end of `file`, without the comment lines above and
-/// below it (a comment below one query is about the next ones).
+/// below it (a comment below a query belongs to the next one).
 ///
 /// # Panics
 /// If no query of `file` has this name, or more than one.

@@ -1,9 +1,9 @@
-//! On which runtime a connection lives: one answer for all stores.
+//! Decides on which runtime a connection lives, for all stores.
 //!
-//! Home is the runtime on which the store was opened: the client's own thread, unless the caller opened the store itself.
-//! What must survive the callers lives there: renewals, give-backs, the opening of stores, sessions that hold locks. But a
-//! call from another runtime over a connection at home costs two switches of threads. So a runtime that calls more than
-//! a few times gets connections of its own, until it ends. docs/decisions/030 has the reasons.
+//! Home is the runtime on which the store was opened: the client's own thread, unless the caller opened the store
+//! itself. Work that must outlive the callers runs there: renewals, give-backs, the opening of stores, sessions that
+//! hold locks. But a call from another runtime over a connection at home costs two thread switches. So a runtime that
+//! calls more than a few times gets its own connections, until it ends. docs/decisions/030 has the reasons.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,22 +16,22 @@ use tokio::task::AbortHandle;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A runtime that calls less often than this uses what there is at home: one that was made for a call or two is not
-/// worth a connection.
+/// A runtime that has called less often than this uses the connections at home: one made for a call or two is not
+/// worth its own.
 const SETTLED_IN: u32 = 4;
 
-/// Runs `work` on a runtime, and to its end even if the caller stops waiting. Connections that it makes live there.
+/// Runs `work` on a runtime, to its end even if the caller stops waiting. Connections that it makes live there.
 pub(crate) async fn run_on<T: Send + 'static>(
     runtime: &Handle,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     runtime.spawn(work).await.unwrap_or_else(|error| {
-        let message = "the runtime on which the store keeps its connections is gone";
+        let message = "the async runtime that the store's connections belong to has ended; make a new client";
         Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
     })
 }
 
-/// One value for each runtime that calls a store, dropped when that runtime ends, or with this.
+/// One value for each runtime that calls a store. A value is dropped when its runtime ends, or with this map.
 pub(crate) struct PerRuntime<T = ()> {
     home: Id,
     entries: Arc<Entries<T>>,
@@ -42,7 +42,7 @@ type Entries<T> = Mutex<Vec<Entry<T>>>;
 struct Entry<T> {
     runtime: Id,
     calls: u32,
-    /// `None`: nobody has tried yet.
+    /// `None` if it has not been tried yet.
     can_connect: Option<bool>,
     value: Option<Arc<T>>,
     /// The task that ends with the runtime.
@@ -58,12 +58,12 @@ impl<T> Drop for Entry<T> {
 }
 
 impl<T: Send + Sync + 'static> PerRuntime<T> {
-    /// For all runtimes but this one.
+    /// A map for all runtimes except this one.
     pub(crate) fn beside(home: &Handle) -> Self {
         PerRuntime { home: home.id(), entries: Arc::default() }
     }
 
-    /// The value of the current runtime, made with its fourth call. `None`: the call is served at home, because it comes
+    /// The value of the current runtime, made at its fourth call. `None`: the call is served at home, because it comes
     /// from there, from no runtime, or from one that has made few calls or cannot have connections.
     pub(crate) fn current(&self, make: impl FnOnce(Handle) -> T) -> Option<Arc<T>> {
         let handle = Handle::try_current().ok().filter(|handle| handle.id() != self.home)?;
@@ -81,7 +81,7 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
         Some(value)
     }
 
-    /// The current runtime, be it home or another, if it can have connections.
+    /// The current runtime, home or another, if it can have connections.
     pub(crate) fn here(&self) -> Option<Handle> {
         let handle = Handle::try_current().ok()?;
         if handle.id() == self.home {
@@ -96,7 +96,7 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
         can_connect.then_some(handle)
     }
 
-    /// Does something with all values.
+    /// Calls `act` with every value.
     pub(crate) fn each(&self, mut act: impl FnMut(&T)) {
         self.entries.lock().iter().filter_map(|entry| entry.value.as_deref()).for_each(&mut act);
     }
@@ -124,8 +124,8 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
     }
 }
 
-/// Whether a runtime has what a connection needs: I/O and timers. Tokio cannot be asked. What needs them panics, and
-/// the panic may be printed although it is caught here, so each runtime is tried once.
+/// Whether a runtime has what a connection needs: I/O and timers. Tokio has no way to ask. Using a missing one panics,
+/// and the panic may be printed although it is caught here, so each runtime is tried only once.
 fn can_connect(runtime: &Handle) -> bool {
     let _entered = runtime.enter();
     let tried = catch_unwind(AssertUnwindSafe(|| {
@@ -136,7 +136,7 @@ fn can_connect(runtime: &Handle) -> bool {
     tried.is_ok()
 }
 
-/// Takes the entry of a runtime away when that drops its tasks.
+/// Removes the entry of a runtime when the runtime drops its tasks.
 struct Removal<T> {
     runtime: Id,
     entries: Weak<Entries<T>>,

@@ -1,5 +1,5 @@
-//! Who waits in this process for a name, for stores that run the state machine in it; and how they are woken,
-//! with the grant if the attempt was made for them.
+//! The waiters of this process by name, for stores that run the state machine in it; and how they are woken, with the
+//! grant if the store made the attempt for them.
 
 use std::collections::{HashMap, hash_map};
 use std::future::poll_fn;
@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Op, State};
 
-/// Those who wait in this process for one name.
+/// The waiters of this process for one name.
 #[derive(Default)]
 pub(crate) struct Waiting(HashMap<LeaseId, Waiter>);
 
-/// One who waits.
+/// One waiter.
 pub(crate) struct Waiter {
     pub(crate) claim: Claim,
     pub(crate) slot: Arc<Slot>,
@@ -30,12 +30,12 @@ impl Waiting {
         self.0.is_empty()
     }
 
-    /// The slot of one who waits.
+    /// The slot of a waiter.
     pub(crate) fn slot(&self, id: &LeaseId) -> Option<Arc<Slot>> {
         self.0.get(id).map(|waiter| Arc::clone(&waiter.slot))
     }
 
-    /// Takes one out.
+    /// Removes a waiter.
     pub(crate) fn take(&mut self, id: &LeaseId) -> Option<Waiter> {
         self.0.remove(id)
     }
@@ -46,20 +46,20 @@ impl Waiting {
         self.0.values()
     }
 
-    /// Tells all to try again.
+    /// Wakes all of them to try again.
     #[cfg(all(feature = "sqlite", target_os = "linux"))]
     pub(crate) fn ring_all(&self) {
         self.0.values().for_each(|waiter| waiter.slot.ring(None));
     }
 
-    /// Whether this answer makes somebody wait.
+    /// Whether this answer makes the claim wait.
     pub(crate) fn begins(op: &Op<'_>, answer: &Result<Answer>) -> bool {
         matches!(op, Op::Acquire(claim) if claim.queue.is_some())
             && matches!(answer, Ok(Answer::Acquired(Attempt::Busy(_))))
     }
 
-    /// Keeps them in step with the queue after a verb. Those who wait in vain are added to `vain`: told to
-    /// try again, they learn what became of their claim.
+    /// Updates the waiters to match the queue after a verb. Waiters that wait in vain are added to `vain`: when woken
+    /// to try again, they learn what became of their claim.
     pub(crate) fn keep_in_step(
         &mut self,
         state: &State,
@@ -86,21 +86,21 @@ impl Waiting {
             }
             _ => {}
         }
-        // Settling drops the places of those who did not come back.
+        // Settling drops the places of waiters that did not come back.
         if self.0.len() as u64 > state.queue_length() {
             vain.extend(self.0.extract_if(|id, _| !state.is_queued(id)).map(|(_, waiter)| waiter.slot));
         }
     }
 }
 
-/// Where one who waits in this process finds what its wake-up brought.
+/// Where a waiter of this process finds the result of its wake-up.
 pub(crate) struct Slot(Mutex<Bell>);
 
 struct Bell {
-    /// Woken; with a grant, and when it was measured, if the attempt was made for it.
+    /// Woken; with a grant, and when it was measured, if the store made the attempt for it.
     rung: Option<Option<(Grant, Moment)>>,
     waker: Option<Waker>,
-    /// How many are inside [`Slot::wait`]: one at most, but for a caller that calls it twice at once.
+    /// How many calls are inside [`Slot::wait`]: one at most, unless a caller makes two at once.
     pending: u32,
 }
 
@@ -121,12 +121,12 @@ impl Slot {
         }
     }
 
-    /// Whether somebody is waiting to be rung at this moment.
+    /// Whether a caller waits for the wake-up at this moment.
     pub(crate) fn is_waited_on(&self) -> bool {
         self.0.lock().pending > 0
     }
 
-    /// Waits to be rung.
+    /// Waits for the wake-up.
     pub(crate) async fn wait(&self) -> Option<(Grant, Moment)> {
         let _pending = Pending::new(self);
         poll_fn(|cx| self.poll(cx)).await
@@ -144,7 +144,7 @@ impl Slot {
     }
 }
 
-/// One who waits to be rung, until it is dropped.
+/// A caller that waits for the wake-up, until this is dropped.
 struct Pending<'a>(&'a Slot);
 
 impl<'a> Pending<'a> {

@@ -1,9 +1,9 @@
-//! Who waits in this client for a store that calls them by number, and the one connection on which it does.
+//! Tracks this client's waiters. The store wakes each one by number, over a single shared connection.
 //!
 //! A claim that queues is entered here before its attempt is sent, under a number that its ticket carries. The store
-//! sends the numbers of those it lets in to a channel of this client's own. The connection is made when somebody has
-//! to wait for the first time, and given up when nobody has for a while. Whenever it breaks or comes back, everybody
-//! is told to try again, so that nothing can be missed in between.
+//! sends the numbers of the waiters it lets in to this client's own channel. The connection is made when a claim has
+//! to wait for the first time, and closed after it has been idle for a while. Whenever it breaks or comes back, every
+//! waiter tries again, so that no wake-up can be missed in between.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -25,36 +25,36 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// While somebody waits, the connection is asked this often whether it is there.
+/// How often the connection is checked while a claim waits.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// One that does not answer for so long is given up: together with the above less than a second.
+/// Close a connection that does not answer for this long: together with the above less than a second.
 const CHECK_LIMIT: Duration = Duration::from_millis(400);
 
-/// One that nobody needs for so long is given up.
+/// Close the connection after it has been idle this long.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Between two tries to get one: a server that is out of connections is asked no more often than this by each client.
+/// The pause between two tries to connect: no client asks a server that is out of connections more often than this.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A place counts as lapsed after so long, whatever its ttl: no clock can count for ever.
+/// A place counts as lapsed after this long, whatever its ttl: no clock can count for ever.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 3600);
 
-/// How a store calls those who wait.
+/// How a store wakes the waiters of a client.
 #[async_trait]
 pub(crate) trait Subscribe: Send + Sync + 'static {
-    /// A connection on which it does, as something that can be asked.
+    /// The connection that carries the wake-ups, for checks.
     type Connection: Send;
 
-    /// A new connection that listens on this channel, and what comes there: wake numbers, with spaces between them.
-    /// Nothing need happen on the connection unless that is read.
+    /// Opens a connection that listens on this channel, and returns the stream of messages: wake numbers, separated by
+    /// spaces. The connection need not make progress unless the stream is read.
     async fn subscribe(&self, channel: &str) -> Result<(Self::Connection, BoxStream<'static, String>)>;
 
-    /// Asks whether it is still there, while what comes is being read.
+    /// Checks that the connection still works, while the stream is being read.
     async fn check(connection: &mut Self::Connection) -> bool;
 }
 
-/// Those who wait, and the task that listens for them until this is dropped.
+/// The waiters, and the task that listens for them until this is dropped.
 pub(crate) struct Wakes<S> {
     table: Arc<Table>,
     store: Arc<S>,
@@ -65,7 +65,7 @@ pub(crate) struct Wakes<S> {
 struct Table {
     channel: String,
     expected: Mutex<Expected>,
-    /// Rings when somebody has to wait.
+    /// Notified when a claim has to wait.
     bell: Notify,
 }
 
@@ -74,33 +74,33 @@ struct Expected {
     waiting: HashMap<u64, Waiter>,
     numbers: HashMap<(Name, LeaseId), u64>,
     last: u64,
-    /// The last try to listen has failed, or takes long: nobody waits for what cannot come.
+    /// The last try to connect failed, or takes long: no call may wait for wake-ups that cannot come.
     down: bool,
 }
 
 struct Waiter {
     key: (Name, LeaseId),
     slot: Arc<Slot>,
-    /// Its place lapses if it does not come back before this.
+    /// The place lapses if the waiter does not come back before this.
     until: Instant,
 }
 
 impl<S: Subscribe> Wakes<S> {
-    /// On a channel whose name begins so, over a connection that will live on this runtime.
+    /// Makes the table, with a channel name that begins with `prefix` and a connection that will live on this runtime.
     pub(crate) fn new(prefix: &str, store: Arc<S>, runtime: Handle) -> Self {
-        // As unguessable as an id: nobody else needs to know it.
+        // As unguessable as an id: no other client needs to know it.
         let channel = format!("{prefix}{}", LeaseId::random().expose());
         let table = Arc::new(Table { channel, expected: Mutex::default(), bell: Notify::new() });
         Wakes { table, store, runtime, listener: OnceLock::new() }
     }
 
-    /// Where the numbers are to be sent.
+    /// The channel for the numbers.
     pub(crate) fn channel(&self) -> &str {
         &self.table.channel
     }
 
-    /// Enters a claim whose attempt is about to be sent; the number it waits under, never 0. What comes from here on is
-    /// for it.
+    /// Enters a claim whose attempt is about to be sent. Returns its wake number, never 0. From now on wake-ups reach
+    /// it.
     pub(crate) fn enter(&self, claim: &Claim, ticket_ttl: Duration) -> u64 {
         let key = (claim.name.clone(), claim.id);
         let until = Instant::now() + ticket_ttl.min(LONGEST_PLACE);
@@ -112,12 +112,12 @@ impl<S: Subscribe> Wakes<S> {
         });
         let older = waiting.insert(number, Waiter { key, slot: Slot::new(), until });
         drop(expected);
-        // A newer attempt with the same id takes over from the older one, which learns so by trying again.
+        // A newer attempt with the same id takes over from the older one, which learns of it by trying again.
         ring(older);
         number
     }
 
-    /// Takes out a claim that no longer waits. Whoever still waits on it learns so by trying again.
+    /// Removes a claim that no longer waits. A caller that still waits on it finds out by trying again.
     pub(crate) fn leave(&self, name: &Name, id: &LeaseId) {
         let mut expected = self.table.expected.lock();
         let number = expected.numbers.remove(&(name.clone(), *id));
@@ -126,7 +126,7 @@ impl<S: Subscribe> Wakes<S> {
         ring(gone);
     }
 
-    /// Sees to it that somebody listens: after an attempt was told to wait.
+    /// Makes sure that the task listens, after an attempt found the name busy.
     pub(crate) fn listen(&self) {
         self.listener.get_or_init(|| {
             let (table, store) = (Arc::clone(&self.table), Arc::clone(&self.store));
@@ -135,12 +135,12 @@ impl<S: Subscribe> Wakes<S> {
         self.table.bell.notify_one();
     }
 
-    /// Waits until the claim is called, or nothing is sure any more.
+    /// Waits until the store wakes the claim, or wake-ups may have been missed.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let slot = {
             let expected = self.table.expected.lock();
             let number = expected.numbers.get(&(claim.name.clone(), claim.id));
-            // Not there: it has come to an end. Trying again tells.
+            // Not there: its wait has ended. A new attempt will tell.
             let Some(waiter) = number.and_then(|number| expected.waiting.get(number)) else {
                 return Ok(Wake::Retry);
             };
@@ -166,7 +166,7 @@ impl<S> Drop for Wakes<S> {
 }
 
 impl Table {
-    /// Keeps a connection while somebody waits. Runs until it is aborted.
+    /// Keeps a connection while a claim waits. Runs until it is aborted.
     async fn listen<S: Subscribe>(&self, store: &S) {
         let mut told = false;
         loop {
@@ -181,7 +181,7 @@ impl Table {
                 Err(error) => {
                     if !std::mem::replace(&mut told, true) {
                         reporter::log(move || {
-                            tracing::warn!(%error, "no wake-ups from the store for now; those who wait poll");
+                            tracing::warn!(%error, "no wake-ups from the store for now; waiters poll");
                         });
                     }
                     self.change(true);
@@ -199,12 +199,12 @@ impl Table {
         if let Ok(made) = timeout(CHECK_LIMIT, connecting.as_mut()).await {
             return made;
         }
-        // It may take longer, but meanwhile those who wait look for themselves.
+        // Connecting may take longer, but the waiters poll meanwhile.
         self.change(true);
         connecting.await
     }
 
-    /// Until the connection breaks, or nobody has needed it for long.
+    /// Serves until the connection breaks, or has been idle for long.
     async fn serve<S: Subscribe>(
         &self,
         mut connection: S::Connection,
@@ -231,7 +231,7 @@ impl Table {
         }
     }
 
-    /// Tells those with these numbers.
+    /// Wakes the waiters with these numbers.
     fn call(&self, numbers: &str) {
         let expected = self.expected.lock();
         let called = numbers.split(' ').filter_map(|number| expected.waiting.get(&number.parse().ok()?));
@@ -240,7 +240,7 @@ impl Table {
         slots.iter().for_each(|slot| slot.ring(None));
     }
 
-    /// The connection has come or gone: everybody tries again.
+    /// Wakes every waiter, because the connection has come or gone.
     fn change(&self, down: bool) {
         let mut expected = self.expected.lock();
         expected.down = down;
@@ -249,7 +249,7 @@ impl Table {
         slots.iter().for_each(|slot| slot.ring(None));
     }
 
-    /// Whether anybody waits whose place has not lapsed; the others are taken out.
+    /// Whether any waiter has a place that has not lapsed; removes the others.
     fn is_awaited(&self) -> bool {
         let now = Instant::now();
         let mut expected = self.expected.lock();
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use crate::backend::Mode;
 
-    /// A store that can fall silent: its connections stay open and answer nothing, and new ones are never made.
+    /// A store that can fall silent: its connections stay open and answer nothing, and new ones never open.
     struct Silent(Arc<AtomicBool>);
 
     #[async_trait]

@@ -1,4 +1,4 @@
-//! What a blocking caller holds while it holds a lease.
+//! The guard for blocking callers, held for as long as they hold a lease.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// Proof that a lease was granted, as [`leasehold::Guard`](crate::Guard); renewed in the background
-/// until it is released or dropped.
+/// Proof that a lease was granted, as [`leasehold::Guard`](crate::Guard). The client renews the lease in the
+/// background until the guard is released or dropped.
 ///
 /// **Before each step that matters, look at [`check`](Guard::check), and pass [`fence`](Guard::fence)
 /// to what the lock protects.** Dropping a guard releases it without blocking.
@@ -72,15 +72,15 @@ impl Guard {
         self.0.check()
     }
 
-    /// The signal of the loss, which any thread can [look at](LostSignal::now) and any task await. It
-    /// does not keep the lease.
+    /// A signal of the loss, which any thread can [read](LostSignal::now) and any task can await. It does not keep the
+    /// lease alive.
     pub fn lost(&self) -> LostSignal {
         self.0.lost()
     }
 
-    /// Waits until the lease is lost, for at most `timeout`: the reason, or `None` if it is not.
+    /// Waits until the lease is lost, for at most `timeout`. Returns the reason, or `None` if the lease is not lost.
     ///
-    /// For a thread that stands guard over the work of others.
+    /// For a thread that watches over work done by other threads.
     pub fn wait_lost_for(&self, timeout: Duration) -> Option<LostReason> {
         let lost = async { Ok(tokio::time::timeout(timeout, self.lost()).await.ok()) };
         self.0.client().block_on(lost).unwrap_or_else(|_| self.lost().now())
@@ -122,7 +122,7 @@ impl Guard {
 
     pub(super) fn release_after_work(self) {
         let client = self.0.client().clone();
-        // Never on the library's own thread: there, acquiring was refused.
+        // Never runs on the library's own thread: acquiring is refused there.
         block_on(client.start().ok(), self.0.release_after_work());
     }
 }

@@ -1,4 +1,4 @@
-//! Leases as plain data, blocking.
+//! Leases as plain data, for blocking callers.
 
 use std::time::Duration;
 

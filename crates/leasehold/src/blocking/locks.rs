@@ -1,4 +1,4 @@
-//! The client, blocking.
+//! The client for blocking callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::options::Options;
 
 /// A client of one store, as [`leasehold::Locks`](crate::Locks), for synchronous callers.
 ///
-/// Cheap to clone; clones are the same client, and so is what [`as_async`](Locks::as_async) gives:
-/// both kinds of callers can share one. To set it up further, build the async one and convert it:
+/// Cheap to clone; clones are the same client. [`as_async`](Locks::as_async) gives the same client too, so blocking
+/// and async callers can share one. To set it up further, build the async client and convert it:
 ///
 /// ```
 /// use leasehold::backends::memory::Memory;
@@ -42,7 +42,8 @@ impl Locks {
         Ok(Locks::connect_builder(url)?.build().into())
     }
 
-    /// As [`connect`](Locks::connect), to be set up further; `Locks::from` what it builds.
+    /// As [`connect`](Locks::connect), but returns a builder for further settings; convert what it builds with
+    /// `Locks::from`.
     ///
     /// # Errors
     /// As [`connect`](Locks::connect).
@@ -152,17 +153,19 @@ impl Locks {
         self.block_on(self.0.sweep())
     }
 
-    /// Ends the client: waiting and new acquires are `Aborted`, and when this returns every release
-    /// of a dropped guard, and of what an aborted acquire may have got, has been sent or has failed. Held guards
-    /// stay renewed until they are released.
+    /// Closes the client: acquires that wait, and new ones, fail with `Aborted`.
     ///
-    /// Where a blocking call is a `Deadlock` it does not wait, because the releases would wait for it.
+    /// When this returns, every release of a dropped guard, and of anything that an aborted acquire may have got, has
+    /// been sent or has failed. Held guards stay renewed until they are released.
+    ///
+    /// Where a blocking call would fail with `Deadlock`, this does not wait, because the releases would wait for this
+    /// thread.
     pub fn close(&self) {
         let client = &self.0.client;
         client.closed.cancel();
-        // A client that was never used need not start its thread for this.
+        // A client that was never used need not start its thread just to close.
         if client.started().is_some() {
-            // Refused where this thread would wait for itself.
+            // Refused on a thread that would wait for itself.
             let _ = client.block_on(async {
                 self.0.close().await;
                 Ok(())

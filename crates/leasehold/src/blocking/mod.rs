@@ -1,14 +1,15 @@
-//! The same faces for synchronous callers.
+//! The same locks for synchronous callers.
 //!
-//! Everything here has the name, the options and the meaning of its namesake at the crate's root, and
-//! blocks where that one is awaited. It needs no runtime, and it may be called on a thread that
-//! belongs to one: it then blocks that thread, as any blocking call would, but neither panics nor
-//! needs that runtime to go on. Only on the library's own threads, where
-//! [`on_release_error`](crate::Options::on_release_error) is called, it is refused as `Deadlock`: they
-//! would wait for themselves. So is a call that has to wait on the one thread of a runtime given to
-//! [`LocksBuilder::runtime`](crate::LocksBuilder::runtime), after a second in which that runtime does nothing.
+//! Everything here has the name, the options and the meaning of its namesake at the crate's root, and blocks where
+//! that one is awaited. It needs no runtime. A thread that belongs to a runtime may call it too: the call blocks that
+//! thread, as any blocking call would, but it does not panic and does not need that runtime to make progress.
 //!
-//! A blocked call is cancelled from another thread with a [`Cancel`](crate::Cancel).
+//! Two callers get `Deadlock`, because they would wait for themselves: the library's own threads, on which
+//! [`on_release_error`](crate::Options::on_release_error) is called; and, where
+//! [`LocksBuilder::runtime`](crate::LocksBuilder::runtime) gave the client a runtime with one thread, a call that has
+//! to wait on that thread, after a second in which that runtime makes no progress.
+//!
+//! Cancel a blocked call from another thread with a [`Cancel`](crate::Cancel).
 //!
 //! ```
 //! use leasehold::blocking::Locks;
@@ -49,17 +50,17 @@ pub use mutex::Mutex;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 
-/// How long a wake-up may be held back by the runtime this thread belongs to. See [`block_on`].
+/// How long the runtime that this thread belongs to may hold back a wake-up. See [`block_on`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How long a runtime may take to do nothing before it counts as blocked by the thread that waits for it.
+/// How long a runtime may make no progress before it counts as blocked by the thread that waits for it.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Runs a future to its end on this thread; `runtime` is where its timers and connections live.
+/// Runs a future to its end on this thread; its timers and connections live on `runtime`.
 ///
-/// Unlike `Handle::block_on` it does not mind that the thread belongs to another runtime, and takes
-/// nothing from that: `unconstrained`, because a task of that runtime has a budget of steps, which
-/// nobody refills while its thread is blocked.
+/// Unlike `Handle::block_on` it also works on a thread that belongs to another runtime, and takes nothing from that
+/// runtime. It polls `unconstrained`, because a task of that runtime has a budget of steps, which is not refilled
+/// while its thread is blocked.
 fn block_on<F: Future>(runtime: Option<&Handle>, future: F) -> F::Output {
     let inside_another = Handle::try_current().is_ok();
     let _entered = runtime.map(Handle::enter);
@@ -71,7 +72,8 @@ fn block_on<F: Future>(runtime: Option<&Handle>, future: F) -> F::Output {
             return output;
         }
         if inside_another {
-            // `yield_now` leaves its wake-up with the runtime of the thread, until the thread is free.
+            // `yield_now` leaves its wake-up with the thread's runtime, which delivers it only when the thread is
+            // free.
             parked.park(|| thread::park_timeout(LOOK_AGAIN));
         } else {
             while !parked.park(thread::park) {}
@@ -82,12 +84,12 @@ fn block_on<F: Future>(runtime: Option<&Handle>, future: F) -> F::Output {
 /// A thread that waits to be woken.
 struct Parked {
     thread: Thread,
-    /// The thread's own token does not tell whose wake-up it was, where one call is inside another.
+    /// The thread's own park token does not say whose wake-up it was, when one call runs inside another.
     woken: AtomicBool,
 }
 
 impl Parked {
-    /// Parks unless it was woken before; whether it was, by now.
+    /// Parks unless a wake-up came before. Returns whether one has come by now.
     fn park(&self, park: impl FnOnce()) -> bool {
         let before = self.woken.swap(false, Ordering::Acquire);
         if !before {
@@ -136,18 +138,18 @@ impl Client {
     }
 }
 
-/// Whether a runtime goes on while this thread is blocked. Tokio does not tell whether a thread turns a runtime or only
-/// belongs to it, as those of `spawn_blocking` do, so it is tried.
+/// Whether a runtime makes progress while this thread is blocked. Tokio does not say whether a thread drives a runtime
+/// or only belongs to it, as the threads of `spawn_blocking` do, so this tries it out.
 fn is_turned(runtime: &Handle) -> bool {
     let (turned, heard) = mpsc::channel();
     runtime.spawn(async move {
         let _ = turned.send(());
     });
-    // One that was shut down is not waited for either: its calls end by themselves.
+    // A runtime that was shut down counts as fine: calls on it end by themselves.
     heard.recv_timeout(TURN) != Err(mpsc::RecvTimeoutError::Timeout)
 }
 
-/// What every blocking face is made of.
+/// What every blocking lock is made of.
 #[derive(Debug, Clone)]
 struct Lock(crate::client::lock::Lock);
 
@@ -168,7 +170,7 @@ impl Lock {
         Ok(self.block_on(self.0.within(mode, timeout))?.map(Guard))
     }
 
-    /// Runs `work` under a guard and releases it whatever happens; the work's own error is kept.
+    /// Runs `work` under a guard and releases the guard whatever happens. The work's own error is returned.
     fn with<T, E>(&self, mode: Mode, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,

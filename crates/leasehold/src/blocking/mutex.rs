@@ -1,4 +1,4 @@
-//! The mutex, blocking.
+//! The mutex for blocking callers.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::options::{Options, option_setters};
 /// # let locks = leasehold::blocking::Locks::connect("memory:")?;
 /// let mutex = locks.mutex("billing");
 /// let guard = mutex.lock()?;
-/// assert!(mutex.try_lock()?.is_none(), "somebody holds it: me");
+/// assert!(mutex.try_lock()?.is_none(), "it is already held");
 /// guard.release()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -44,11 +44,10 @@ impl Mutex {
         self.lock.within(Mode::Exclusive, timeout)
     }
 
-    /// Runs the work under the lock: acquires, and always releases, also if the work panics.
+    /// Runs the work under the lock: acquires, runs, and always releases, even if the work panics.
     ///
-    /// Work that blocks cannot be stopped: let it look at [`Guard::check`] before each step that
-    /// matters. The work's own error is kept. A release that fails goes to
-    /// [`Options::on_release_error`] or the log.
+    /// Work that blocks cannot be stopped: call [`Guard::check`] in it before each step that matters. The work's own
+    /// error is returned. A release that fails is reported to [`Options::on_release_error`] or the log.
     ///
     /// ```
     /// # let locks = leasehold::blocking::Locks::connect("memory:")?;
@@ -61,9 +60,9 @@ impl Mutex {
     /// ```
     ///
     /// # Errors
-    /// The work's, or this crate's error turned into it: as [`lock`](Mutex::lock), and `Lost` if the
-    /// lease was lost before the work ended, also if that succeeded. On stores that cannot push, and
-    /// where neither `max_wait`, `max_attempts` nor `poll` is set, it gives up after 10 retries or 5 s.
+    /// The work's own error, or this crate's error converted to it: those of [`lock`](Mutex::lock), and `Lost` if the
+    /// lease was lost before the work ended, even if the work succeeded. On a store that cannot push, and with none of
+    /// `max_wait`, `max_attempts` and `poll` set, it gives up after 10 retries or 5 s.
     pub fn with_lock<T, E>(&self, work: impl FnOnce(&Guard) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,

@@ -1,4 +1,4 @@
-//! The reader-writer lock, blocking.
+//! The reader-writer lock for blocking callers.
 
 use std::time::Duration;
 

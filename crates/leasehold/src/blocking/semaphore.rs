@@ -1,4 +1,4 @@
-//! The semaphore, blocking.
+//! The semaphore for blocking callers.
 
 use std::time::Duration;
 

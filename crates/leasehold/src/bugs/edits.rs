@@ -1,13 +1,13 @@
-//! Defects in scripts and SQL: what is run instead of what is written.
+//! Defects in scripts and SQL: each replaces a piece of the text.
 //!
-//! Applied when a script is loaded. A text that is to be replaced and is not there is a defect that nobody plants any
-//! more: whoever loads the script panics, and what was to be caught is not.
+//! An edit is applied when a script is loaded. If the text to replace is missing, the defect can no longer be planted,
+//! so loading the script panics.
 
 use std::borrow::Cow;
 
 use super::{Bug, on};
 
-/// In which script what is replaced by what.
+/// One replacement, and the scripts it applies to.
 struct Edit {
     bug: Bug,
     scripts: &'static [&'static str],
@@ -22,7 +22,7 @@ const fn edit(bug: Bug, scripts: &'static [&'static str], says: &'static str, in
 const ACQUIRE: &[&str] = &["redis acquire"];
 const RENEW: &[&str] = &["redis renew"];
 const RELEASE: &[&str] = &["redis release"];
-/// All that settle a name and wake those who wait for it.
+/// All scripts that settle a name and wake its waiters.
 const VERBS: &[&str] = &["redis acquire", "redis renew", "redis release", "redis revoke", "redis sweep"];
 const POSTGRES: &[&str] = &["postgres"];
 
@@ -102,7 +102,7 @@ const EDITS: &[Edit] = &[
     ),
 ];
 
-/// A script or SQL as it is to be run: `text`, unless a defect in `which` is planted.
+/// The script or SQL to run: `text`, unless a defect in `which` is planted.
 pub(crate) fn edited(which: &str, text: impl Into<Cow<'static, str>>) -> Cow<'static, str> {
     let text = text.into();
     match Bug::ALL.iter().find(|bug| on(**bug)) {
@@ -111,7 +111,7 @@ pub(crate) fn edited(which: &str, text: impl Into<Cow<'static, str>>) -> Cow<'st
     }
 }
 
-/// `text` with a defect, if that is one of `which`.
+/// `text` with the defect, if it belongs to the script `which`.
 fn with(bug: Bug, which: &str, mut text: Cow<'static, str>) -> Cow<'static, str> {
     for edit in EDITS.iter().filter(|edit| edit.bug == bug && edit.scripts.contains(&which)) {
         assert!(text.contains(edit.says), "{which} does not say {:?} any more", edit.says);
@@ -120,7 +120,7 @@ fn with(bug: Bug, which: &str, mut text: Cow<'static, str>) -> Cow<'static, str>
     text
 }
 
-/// Whether every defect of these scripts, of all whose names begin with `store`, can be planted.
+/// Checks that every defect of these scripts can be planted. `store` is how their names begin.
 #[cfg(test)]
 pub(crate) fn can_be_planted(store: &str, scripts: &[(&str, String)]) {
     for edit in EDITS.iter().filter(|edit| edit.scripts[0].starts_with(store)) {

@@ -1,5 +1,5 @@
-//! An acquire of the client: drives the wait loop, judges grants by the client's clock, and gives back what it does
-//! not keep, also when it is dropped.
+//! One acquire of the client: drives the wait loop, judges grants by the client's clock, and gives back what it does
+//! not keep, even when it is dropped.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::options::{Options, ReleaseSource};
 
-/// What is asked for.
+/// What the caller asks for.
 pub(crate) struct Request<'a> {
     pub(crate) client: &'a Arc<Client>,
     pub(crate) name: Name,
     pub(crate) mode: Mode,
     pub(crate) options: &'a Arc<Options>,
     pub(crate) limit: Limit,
-    /// For a guard, which needs a margin before the lease ends; a plain lease only has to be there.
+    /// The lease is for a guard, which needs a margin before the lease ends; a plain lease only has to exist.
     pub(crate) guarded: bool,
 }
 
-/// A lease, and what its guard has to know.
+/// A lease, and what its guard needs to know.
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) claim: Claim,
@@ -42,17 +42,18 @@ pub(crate) struct Acquired {
     pub(crate) attempts: u32,
 }
 
-/// How an acquire ended, if not by a fault.
+/// How an acquire ended, unless with an error.
 #[derive(Debug)]
 pub(crate) enum Outcome<T = Box<Acquired>> {
     Acquired(T),
-    /// Not within the limit.
+    /// Another client kept the name until the limit.
     Busy {
         waited: Duration,
     },
 }
 
-/// Waits for a lease. Options and name have been checked. `accept` makes of a grant what the caller gets.
+/// Waits for a lease. The caller has checked the options and the name. `accept` turns a grant into what the caller
+/// gets.
 ///
 /// # Cancel safety
 /// Dropped at any point, it leaves no lease, no place in a queue and no task.
@@ -60,15 +61,15 @@ pub(crate) async fn acquire<T>(
     request: Request<'_>,
     accept: impl FnOnce(Acquired) -> T,
 ) -> Result<Outcome<T>> {
-    // Dropped last, after everything was given back: `close` waits for that.
+    // Dropped last, after everything was given back, because `close` waits for it.
     let _acquiring = request.client.renewer.acquiring();
-    // A store that always answers at once must not let one task keep its runtime to itself.
+    // Yields now and then, so that a store which always answers at once does not let one task monopolise its runtime.
     tokio::task::coop::consume_budget().await;
     let name = request.name.clone();
     let acquiring = Acquiring::new(&request, &name, request.client.clock.now());
     let run = async {
         Ok(match Acquire::new(request).run().await? {
-            // The guard comes before any line of a log: from then on the lease is renewed, however long that takes.
+            // Make the guard before any log line: from then on the lease is renewed, however long the log takes.
             Outcome::Acquired(acquired) => {
                 let granted = (acquired.grant.fence, acquired.attempts);
                 (Some(granted), Outcome::Acquired(accept(*acquired)))
@@ -82,7 +83,7 @@ pub(crate) async fn acquire<T>(
     ended.map(|(_, outcome)| outcome)
 }
 
-/// The client stops a wait by dropping it.
+/// Drives the wait loop for the client, which stops a wait by dropping it.
 #[derive(Debug)]
 struct ByDropping;
 
@@ -94,14 +95,15 @@ impl Driver for ByDropping {
     }
 }
 
-/// One acquire. It exists before the first byte is sent; dropped at any await, it gives back what its claim may have got.
+/// One acquire. It exists before the first byte is sent. Dropped at any await, it gives back what its claim may have
+/// got.
 struct Acquire<'a> {
     client: &'a Arc<Client>,
     options: &'a Options,
     wait: Wait<'a, ByDropping>,
     min_validity: Duration,
     guarded: bool,
-    /// A grant that came too late was already measured again.
+    /// A grant that came too late has already been measured again.
     measured_again: bool,
 }
 
@@ -142,7 +144,7 @@ impl<'a> Acquire<'a> {
         if cancel.as_ref().is_some_and(Cancel::is_cancelled) {
             return Err(Error::new(ErrorKind::Aborted, "the acquire was cancelled before anything was sent"));
         }
-        // One place for both ways to be told to stop: whatever is dropped here cleans up after itself.
+        // The one place for both ways to stop: whatever is dropped here cleans up after itself.
         tokio::select! {
             biased;
             outcome = self.go() => outcome,
@@ -160,10 +162,13 @@ impl<'a> Acquire<'a> {
                     }
                 }
                 Ended::Gone(_, sent) => {
-                    // A repeat came after the lease that its first call had got was over.
+                    // This repeat arrived after the lease that the first call had got was over.
                     self.wait.pending = false;
                     self.begin_anew();
-                    let spent = Error::new(ErrorKind::Overloaded, "the id of this claim is spent; try again");
+                    let spent = Error::new(
+                        ErrorKind::Overloaded,
+                        "the store no longer accepts this claim's lease id; try again with a new one",
+                    );
                     self.wait.fault(sent, spent)?;
                 }
                 Ended::Busy(_) => return Ok(Outcome::Busy { waited: self.waited() }),
@@ -173,7 +178,7 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// Accepts a grant, lets it be measured again, or gives it back.
+    /// Accepts a grant, asks for it to be measured again, or gives it back.
     fn granted(&mut self, sent: Moment, grant: Grant) -> Result<Option<Acquired>> {
         let now = self.client.clock.now();
         let end = match grant.left {
@@ -207,7 +212,7 @@ impl<'a> Acquire<'a> {
         self.client.clock.now().since(self.wait.started)
     }
 
-    /// Gives back now, and starts over with a new id.
+    /// Gives back what the id may have got, and starts over with a new id.
     fn begin_anew(&mut self) {
         self.give_back();
         let claim = &mut self.wait.claim;
@@ -219,7 +224,7 @@ impl<'a> Acquire<'a> {
         let Wait { claim, pending, unanswered, .. } = &mut self.wait;
         if std::mem::take(pending) {
             let mut release = Release::new(claim.name.clone(), claim.id);
-            // A repeat may have its answer while what it repeated is still on its way.
+            // A repeat may be answered while the call that it repeats is still in transit.
             let open = *unanswered || claim.repeat;
             release.unanswered = open.then_some(claim.ttl);
             self.client.renewer.send_release(ReleaseJob::new(release, self.options, ReleaseSource::GiveBack));

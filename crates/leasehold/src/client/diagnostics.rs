@@ -1,5 +1,5 @@
-//! Looking at locks without touching them: for people, dashboards and debugging, never for deciding
-//! whether one may write.
+//! Reads the state of locks without changing it: for people, dashboards and debugging, never to decide whether one may
+//! write.
 
 use crate::backend::{HolderInfo, NameInfo, Page, Query};
 use crate::client::locks::Locks;
@@ -8,7 +8,7 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// A lease with nothing secret in it.
+/// A lease, without its secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -21,7 +21,7 @@ pub struct LeaseInfo {
     pub fence: Option<Fence>,
     /// When it was granted, milliseconds since 1970 by the store's wall clock.
     pub acquired_at_ms: u64,
-    /// When it expires, likewise; `None` for session locks.
+    /// When it expires, by the same clock; `None` for session locks.
     pub expires_at_ms: Option<u64>,
 }
 
@@ -39,8 +39,8 @@ impl LeaseInfo {
 }
 
 impl Locks {
-    /// Whether anybody holds the name at this moment. Read only; by the time you look at the answer it
-    /// may have changed.
+    /// Whether any client holds the name at this moment. Read only; by the time you look at the answer it may have
+    /// changed.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.
@@ -51,8 +51,8 @@ impl Locks {
         Ok(!self.inspect(name).await?.holders.is_empty())
     }
 
-    /// The lease that holds the name, with nothing secret in it; the oldest if there are several.
-    /// `None` for an expired lease and for none alike.
+    /// The lease that holds the name, without its secrets; the oldest if there are several. `None` if there is no
+    /// lease or it has expired.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.
@@ -64,7 +64,7 @@ impl Locks {
         Ok(info.holders.first().map(|holder| LeaseInfo::new(&info.name, holder)))
     }
 
-    /// The lease of an id, with nothing secret in it. `None` for an expired lease and for none alike.
+    /// The lease of an id, without its secrets. `None` if there is no lease or it has expired.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.
@@ -120,9 +120,11 @@ impl Locks {
         Ok(self.query(Query::LeaseId(id)).await?.items.into_iter().next())
     }
 
-    /// The names in use, in this client's namespace, that begin with `prefix`: a page of at most
-    /// `limit`, from where `cursor`, the [`Page::next`] of the page before, says. A page may have fewer names, or none,
-    /// and a next one all the same: the store has looked through many that are not in use.
+    /// Lists the names in use, in this client's namespace, that begin with `prefix`.
+    ///
+    /// Returns a page of at most `limit` names, starting at `cursor`, the [`Page::next`] of the previous page. A page
+    /// may have fewer names, or none, and still a next page: the store has looked through many names that are not in
+    /// use.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.
@@ -131,7 +133,7 @@ impl Locks {
     /// `InvalidArgument` for a limit of zero; faults of the store.
     pub async fn list(&self, prefix: &str, limit: usize, cursor: Option<String>) -> Result<Page> {
         if limit == 0 {
-            return Err(Error::invalid("a page must have room for at least one name"));
+            return Err(Error::invalid("the size of a page must be at least 1"));
         }
         let stored = Name::stored_prefix(&self.namespace, prefix)?;
         self.query(Query::Prefix { stored, limit, cursor }).await

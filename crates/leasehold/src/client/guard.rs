@@ -1,4 +1,4 @@
-//! What a caller holds while it holds a lease.
+//! The guard: what a caller holds while it holds a lease.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,24 +23,25 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
 
-/// How often a shortening is asked for that renewals keep overtaking: each try is one request, and more
-/// than a few mean that a request takes longer than the time between renewals.
+/// How often a shortening is retried when a renewal overtakes it. Each try is one request; more than a few mean that a
+/// request takes longer than the time between renewals.
 const SHORTEN_TRIES: u32 = 4;
 
-/// Stores round up, some to whole seconds: no more than this above what was asked for is a success.
+/// Stores round up, some to whole seconds, so a shortening succeeds if the result is at most this much longer than
+/// asked.
 const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 
-/// Proof that a lease was granted; renewed in the background until it is released or dropped.
+/// Proof that a lease was granted. The client renews the lease in the background until the guard is released or
+/// dropped.
 ///
-/// A guard holds no data. **Before each step that matters, look at [`check`](Guard::check), or do the
-/// work inside [`run`](Guard::run), and pass [`fence`](Guard::fence) to what the lock protects**: a
-/// process can be paused at any point, for longer than the ttl, and a network can be cut for longer
-/// than that. The guard then says `Lost` before the store gives the name to another, and the fence
-/// stops what was already on its way.
+/// A guard holds no data. **Before each step that matters, call [`check`](Guard::check), or do the work inside
+/// [`run`](Guard::run), and pass [`fence`](Guard::fence) to what the lock protects**: a process can be paused at any
+/// point, for longer than the ttl, and a network can be cut for longer than that. The guard then says `Lost` before
+/// the store gives the name to another client, and the fence stops what was already in transit.
 ///
-/// Dropping a guard releases it without blocking, from any thread, with or without a runtime.
+/// Dropping a guard releases the lease without blocking, from any thread, with or without a runtime.
 ///
-/// A guard belongs to the process that acquired it. In a fork of that process its copy is `Lost`, and releasing or
+/// A guard belongs to the process that acquired it. In a fork of that process the copy is `Lost`, and releasing or
 /// dropping the copy does nothing.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
@@ -49,7 +50,7 @@ pub struct Guard {
     options: Arc<Options>,
     waited: Duration,
     attempts: u32,
-    /// The release was sent and answered, or is somebody else's business.
+    /// The release was sent and answered, or another part of the program now sends it.
     done: bool,
     source: ReleaseSource,
 }
@@ -75,7 +76,7 @@ impl Guard {
         &*self.client.clock
     }
 
-    /// Whether this is the copy in a fork of the holder.
+    /// Whether this guard is the copy in a fork of the holder.
     pub(crate) fn is_copy(&self) -> bool {
         self.cell.is_copy()
     }
@@ -84,12 +85,12 @@ impl Guard {
         &self.client
     }
 
-    /// What is locked.
+    /// The name that is locked.
     pub fn name(&self) -> &Name {
         &self.cell.name
     }
 
-    /// How it is held.
+    /// The mode in which the lease is held.
     pub fn mode(&self) -> Mode {
         self.cell.mode()
     }
@@ -114,7 +115,7 @@ impl Guard {
         self.waited
     }
 
-    /// In how many attempts it was granted.
+    /// How many attempts the acquire took.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
@@ -124,13 +125,13 @@ impl Guard {
         self.cell.state(self.clock())
     }
 
-    /// How long the lease may be relied on unless it is renewed, without asking the store. Zero when
-    /// it is not held; `None` for session locks, which have no ttl.
+    /// How long the lease can be relied on unless it is renewed, without asking the store. Zero when it is not held;
+    /// `None` for session locks, which have no ttl.
     pub fn valid_for(&self) -> Option<Duration> {
         self.cell.valid_for(self.clock())
     }
 
-    /// Whether the lock may be relied on at this moment, without asking the store.
+    /// Checks that the lease can be relied on at this moment, without asking the store.
     ///
     /// # Errors
     /// `Lost` if not.
@@ -147,8 +148,8 @@ impl Guard {
             .with_lease_id(self.cell.id)
     }
 
-    /// A future that resolves when the lease is lost, with the reason; at once if it is lost
-    /// already. A release never resolves it. It does not keep the lease.
+    /// A future that resolves with the reason when the lease is lost; at once if it is lost already. A release never
+    /// resolves it. It does not keep the lease alive.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing; it can be cloned and awaited any number of times.
@@ -156,18 +157,18 @@ impl Guard {
         LostSignal { cell: Arc::clone(&self.cell), clock: Arc::clone(&self.client.clock), bell: None }
     }
 
-    /// Runs a future for as long as the lease is held: when it is lost the work is dropped.
+    /// Runs a future while the lease is held, and drops it when the lease is lost.
     ///
-    /// The deadline is looked at before every poll, so after a pause no step runs that should not. It is not
-    /// looked at after the last one: work that has ended gives its output, also if the lease was lost during
-    /// its last step. Call [`check`](Guard::check) afterwards if that matters, as
-    /// [`with_lock`](crate::Mutex::with_lock) does. The guard is still held afterwards.
+    /// The deadline is checked before every poll, so that after a pause no step runs that should not. It is not
+    /// checked after the last poll: work that has ended returns its output, even if the lease was lost during its last
+    /// step. Call [`check`](Guard::check) afterwards if that matters, as [`with_lock`](crate::Mutex::with_lock) does.
+    /// The guard is still held afterwards.
     ///
     /// # Cancel safety
     /// Dropping it drops the work.
     ///
     /// # Errors
-    /// `Lost`, with the work dropped wherever it was.
+    /// `Lost`; the work was dropped wherever it was.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         let mut lost = pin!(self.lost());
         let mut work = pin!(work);
@@ -178,11 +179,10 @@ impl Guard {
         .await
     }
 
-    /// Renews now, to last at least this long from now. Never shortens. Automatic renewal goes on.
+    /// Renews the lease now, to last at least this long from now. It never gets shorter. Automatic renewal goes on.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have renewed; the local deadline moves only when the store has
-    /// confirmed.
+    /// If dropped, it may or may not have renewed. The local deadline moves only when the store has confirmed.
     ///
     /// # Errors
     /// `Lost` if the lease is gone; `InvalidArgument` for a bad ttl; faults of the store, which leave the
@@ -194,14 +194,13 @@ impl Guard {
         self.ask(renewal, sent).await.map(drop)
     }
 
-    /// Lets the lease end this soon unless renewed, and renews it for no longer from here on.
+    /// Makes the lease end this soon unless it is renewed, and renews it for no longer than this from now on.
     ///
-    /// The local deadline drops before the store is asked. The store does nothing if a renewal came in
-    /// between; then it is asked again, a few times, and [`valid_for`](Guard::valid_for) says what came
-    /// of it.
+    /// The local deadline drops before the request is sent. The store does nothing if a renewal came in between; the
+    /// client then asks again, a few times. [`valid_for`](Guard::valid_for) shows the result.
     ///
     /// # Cancel safety
-    /// Dropped, the local deadline has dropped; the store may or may not have followed.
+    /// If dropped, the local deadline stays dropped; the store may or may not have followed.
     ///
     /// # Errors
     /// As [`renew_for`](Guard::renew_for).
@@ -222,17 +221,17 @@ impl Guard {
         Ok(())
     }
 
-    /// Turns an exclusive lease into a shared one, with nobody in between. Readers that wait enter.
+    /// Turns an exclusive lease into a shared one; no other writer gets in between. Waiting readers enter.
     ///
-    /// From the call on the guard is only shared, whatever the store answers; where it does not, the next
+    /// From the call on the guard is only shared, whatever the store answers. If the store does not confirm, the next
     /// renewals ask again. Downgrading a shared guard does nothing.
     ///
     /// # Cancel safety
-    /// Dropped, the guard is shared; the store may or may not have followed.
+    /// If dropped, the guard is shared; the store may or may not have followed.
     ///
     /// # Errors
-    /// `Lost` if the lease is gone; `Mismatch` for a permit; `Unsupported` where the store cannot;
-    /// faults of the store.
+    /// `Lost` if the lease is gone; `Mismatch` for a permit; `Unsupported` where the store cannot downgrade; faults of
+    /// the store.
     pub async fn downgrade(&self) -> Result<()> {
         match self.mode() {
             Mode::Shared => {}
@@ -256,7 +255,7 @@ impl Guard {
         self.ask(renewal, sent).await.map(drop)
     }
 
-    /// Sends one renewal and believes what its answer says: how much time the store says is left.
+    /// Sends one renewal and applies its answer. Returns the time that the store says is left.
     async fn ask(&self, renewal: Renewal, sent: Sent) -> Result<Option<Duration>> {
         self.check()?;
         let backend = &*self.client.backend;
@@ -280,8 +279,8 @@ impl Guard {
         }
     }
 
-    /// Gives up the guard but not the lease: as plain data it can go to another process, or become a
-    /// guard again with [`Locks::adopt`](crate::Locks::adopt). Nothing renews it from here on.
+    /// Gives up the guard but keeps the lease, as plain data. The lease can go to another process, or become a guard
+    /// again with [`Locks::adopt`](crate::Locks::adopt). Nothing renews it from now on.
     pub fn into_lease(mut self) -> Lease {
         self.done = true;
         let valid = self.valid_for();
@@ -298,14 +297,14 @@ impl Guard {
         }
     }
 
-    /// Releases and waits for the answer: `Released`, or `Lost` if the store no longer had the lease.
+    /// Releases the lease and waits for the answer: `Released`, or `Lost` if the store no longer had the lease.
     ///
-    /// Also sent for a guard that is `Lost`: it acts only on this very lease. If the store does not
-    /// answer it is tried again for [`Options::release_timeout`]; a lease that is gone after an
-    /// unanswered try counts as released.
+    /// A guard that is `Lost` sends the release too: it acts only on this very lease. If the store does not answer,
+    /// the client tries again for [`Options::release_timeout`]; a lease that is gone after an unanswered try counts as
+    /// released.
     ///
     /// # Cancel safety
-    /// Dropped, the release is sent in the background.
+    /// If dropped, the release is sent in the background.
     ///
     /// # Errors
     /// Faults of the store. The lease then ends when its ttl passes.
@@ -324,7 +323,7 @@ impl Guard {
         }
     }
 
-    /// Releases at the end of a `with_…` helper: a failure is reported, not returned.
+    /// Releases the lease at the end of a `with_…` helper. A failure is reported, not returned.
     pub(crate) async fn release_after_work(mut self) {
         self.source = ReleaseSource::With;
         let job = self.release_job();
@@ -333,7 +332,7 @@ impl Guard {
         }
     }
 
-    /// Neither held nor renewed from here on. Whether it was held until now, and how long.
+    /// Ends holding and renewing. Returns whether the lease was held until now, and for how long.
     fn end(&self) -> (bool, Duration) {
         let held = self.cell.release(self.clock());
         self.client.renewer.forget(&self.cell);
@@ -349,10 +348,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // What a fork drops is still its parent's.
+        // A lease dropped in a fork still belongs to the parent.
         if !self.done && !self.is_copy() {
             let (held, held_for) = self.end();
-            // Counted when it is answered.
+            // Telemetry counts it when the store answers.
             let job = ReleaseJob { held, held_for: Some(held_for), ..self.release_job() };
             self.client.renewer.send_release(job);
         }
@@ -371,14 +370,14 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Runs `work` under `guard` and releases it whatever happens; the work's own error is kept.
+/// Runs `work` under `guard` and releases the guard whatever happens. The work's own error is returned.
 pub(crate) async fn with<T, E, W>(guard: Guard, work: W) -> std::result::Result<T, E>
 where
     E: From<Error>,
     W: AsyncFnOnce(&Guard) -> std::result::Result<T, E>,
 {
     let result = guard.run(work(&guard)).await;
-    // `run` looks before each step: the last one may have outlasted the lease.
+    // `run` checks before each step, so the last step may have outlasted the lease.
     let held = guard.check();
     guard.release_after_work().await;
     let output = result??;
@@ -395,7 +394,7 @@ pub struct LostSignal {
 }
 
 impl LostSignal {
-    /// The reason, if it is lost by now.
+    /// The reason, if the lease is lost by now.
     pub fn now(&self) -> Option<LostReason> {
         self.cell.lost_reason(&*self.clock)
     }
@@ -406,7 +405,7 @@ impl Future for LostSignal {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
         loop {
-            // Look first: the deadline counts, not whether a timer has noticed it.
+            // Look first: the deadline counts, even if no timer has noticed it yet.
             if let Some(reason) = self.now() {
                 return Poll::Ready(reason);
             }
@@ -415,7 +414,7 @@ impl Future for LostSignal {
                     ready!(bell.as_mut().poll(cx));
                     self.bell = None;
                 }
-                // Subscribed first, looked at second, on the next turn: nothing rings in between unheard.
+                // Subscribe first and look on the next turn, so that no signal in between is missed.
                 None => {
                     let mut bell = Box::pin(self.cell.lost_bell().notified_owned());
                     bell.as_mut().enable();

@@ -1,4 +1,4 @@
-//! What all locks and guards of a client share, and the thread on which its background work runs.
+//! What all locks and guards of a client share, and the thread that runs the client's background work.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
@@ -19,22 +19,23 @@ pub(crate) struct Client {
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) renewer: Arc<Renewer>,
-    /// No more acquires.
+    /// Cancelled when the client is closed: no more acquires.
     pub(crate) closed: Cancel,
     pub(super) home: Home,
-    /// The process it was made in. A fork of that has none of its threads.
+    /// The process that made the client. A fork of it has none of its threads.
     pub(super) process: u32,
 }
 
 /// Where the background work runs.
 pub(super) enum Home {
-    /// The mutex is held while the thread is started. A start that failed is not kept: the next acquire tries again.
+    /// The library's own thread. The mutex is held while it starts. A failed start is not kept: the next acquire tries
+    /// again.
     Thread(OnceLock<(Handle, ThreadId)>, parking_lot::Mutex<()>),
-    /// Somebody else's; beside it the thread, if there is one, on which the store's connections live.
+    /// The caller's runtime; and the thread, if there is one, on which the store's connections live.
     Runtime(Handle, OnceLock<()>, #[allow(dead_code)] Option<Thread>),
 }
 
-/// The library's own thread with its runtime, before there is a client to work for. Dropped, it ends.
+/// The library's own thread with its runtime, before there is a client to work for. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Thread {
     pub(super) runtime: Handle,
@@ -76,8 +77,8 @@ impl Client {
         }
     }
 
-    /// Whether this is the thread of the background work, or the one that tells for it: neither must ever wait for
-    /// that work.
+    /// Whether this is the thread of the background work, or the thread that reports for it. Neither must ever wait
+    /// for that work.
     pub(crate) fn is_own_thread(&self) -> bool {
         match &self.home {
             Home::Runtime(..) => false,
@@ -98,7 +99,7 @@ impl Client {
         Error::new(ErrorKind::Aborted, why)
     }
 
-    /// Where the background work runs, if it was ever needed.
+    /// Where the background work runs, if it was ever started.
     pub(crate) fn started(&self) -> Option<&Handle> {
         if self.is_copy() {
             return None;
@@ -109,8 +110,8 @@ impl Client {
         }
     }
 
-    /// Whether this thread belongs to the runtime that was given for the background work and has one thread to turn
-    /// it, which may be this one.
+    /// Whether this thread belongs to the runtime that was given for the background work, and that runtime has only
+    /// one thread, which may be this one.
     pub(crate) fn may_block_its_runtime(&self) -> bool {
         let Home::Runtime(runtime, ..) = &self.home else { return false };
         runtime.metrics().num_workers() == 1
@@ -150,7 +151,7 @@ impl Thread {
         Ok(Thread { runtime: handle, id: thread.thread().id(), work })
     }
 
-    /// Lets it renew and release for a client, until that is gone.
+    /// Makes the thread renew and release for a client, until that client is gone.
     pub(super) fn work_for(self, renewer: &Arc<Renewer>) -> (Handle, ThreadId) {
         if let Err(renewer) = self.work.send(Arc::clone(renewer)) {
             renewer.die();

@@ -47,10 +47,10 @@ impl Leasing {
         self.lock.name()
     }
 
-    /// Waits its turn, at most [`Options::max_wait`].
+    /// Waits for its turn, at most [`Options::max_wait`].
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the queue and gives back what it may have got.
+    /// If dropped, it leaves the queue and gives back what it may have got.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -59,10 +59,10 @@ impl Leasing {
         self.lock.lease(self.mode, limit).await?.map_err(|waited| self.lock.timed_out(waited))
     }
 
-    /// One attempt: `None` if somebody else holds it.
+    /// Makes one attempt: `None` if another client holds the name.
     ///
     /// # Cancel safety
-    /// Dropped, it gives back what it may have got.
+    /// If dropped, it gives back what it may have got.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -70,7 +70,7 @@ impl Leasing {
         self.try_acquire_for(Duration::ZERO).await
     }
 
-    /// Waits its turn for at most `timeout`. Zero is one attempt.
+    /// Waits for its turn, for at most `timeout`. Zero means one attempt.
     ///
     /// # Cancel safety
     /// As [`acquire`](Leasing::acquire).

@@ -1,4 +1,4 @@
-//! What every face is made of: a client, a name, options.
+//! What every lock type is made of: a client, a name, options.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::name::Name;
 use crate::options::{Options, Poll};
 use crate::span;
 
-/// What every face is made of: a client, a name, options.
+/// What every lock type is made of: a client, a name, options.
 #[derive(Clone)]
 pub(crate) struct Lock {
     locks: Locks,
-    /// Faces are made without a result; a bad name shows at the first acquire.
+    /// Constructors are infallible; the first acquire reports a bad name.
     name: std::result::Result<Name, Arc<str>>,
-    /// As it was given, for `name()`.
+    /// The name as the caller gave it, for `name()`.
     given: Arc<str>,
 }
 
@@ -69,7 +69,7 @@ impl Lock {
         Guard::new(Arc::clone(&self.locks.client), Arc::clone(&self.locks.options), acquired)
     }
 
-    /// Waits up to `max_wait`, for ever if there is none.
+    /// Waits for up to `max_wait`, or for ever if it is not set.
     pub(crate) async fn wait(&self, mode: Mode) -> Result<Guard> {
         let limit = Limit::from_max_wait(self.options().max_wait);
         match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
@@ -78,12 +78,12 @@ impl Lock {
         }
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     pub(crate) async fn once(&self, mode: Mode) -> Result<Option<Guard>> {
         self.within(mode, Duration::ZERO).await
     }
 
-    /// Waits up to `timeout`.
+    /// Waits for up to `timeout`.
     pub(crate) async fn within(&self, mode: Mode, timeout: Duration) -> Result<Option<Guard>> {
         let limit = Limit::from_max_wait(Some(timeout));
         match self.acquire(mode, limit, true, |acquired| self.guard(acquired)).await? {
@@ -92,7 +92,7 @@ impl Lock {
         }
     }
 
-    /// A plain lease, or how long was waited in vain.
+    /// Acquires a plain lease; otherwise returns how long it waited in vain.
     pub(crate) async fn lease(&self, mode: Mode, limit: Limit) -> Result<Result<Lease, Duration>> {
         let accept = |acquired: Acquired| Lease::granted(acquired.claim, &acquired.grant);
         match self.acquire(mode, limit, false, accept).await? {
@@ -101,8 +101,7 @@ impl Lock {
         }
     }
 
-    /// The lock as the `with_…` helpers use it: where it has to poll, and nobody said how long,
-    /// with an end in sight.
+    /// The lock as the `with_…` helpers use it: if it has to poll and no limit is set, this sets one.
     pub(crate) fn bounded(&self) -> Lock {
         let mut lock = self.clone();
         let Options { max_wait, max_attempts, poll, .. } = *lock.options();
@@ -116,7 +115,7 @@ impl Lock {
     }
 
     pub(crate) fn timed_out(&self, waited: Duration) -> Error {
-        // Nobody wants to read nanoseconds; they are in the error.
+        // The message rounds to milliseconds; the error has the exact time.
         let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
         let message = format!("not acquired within {}", span::show(whole));
         let error = Error::new(ErrorKind::Timeout, message).with_waited(waited);

@@ -1,4 +1,4 @@
-//! The client: one store, the defaults of its locks, and the background work they share.
+//! The client: one store, the default options of its locks, and the background work they share.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -28,16 +28,16 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::options::{MIN_TTL, Options, ReleaseSource, check_ttl, option_setters};
 
-/// The namespace of names unless another is set.
+/// The namespace of names, unless the builder sets another.
 pub const DEFAULT_NAMESPACE: &str = "leasehold";
 
-/// A client of one store: makes mutexes, reader-writer locks and semaphores by name.
+/// A client of one store. It makes mutexes, reader-writer locks and semaphores by name.
 ///
-/// Cheap to clone; clones are the same client. It has one background thread, started with the store's
-/// connections or with the first acquire, that renews what is held and sends the releases of dropped guards. The
-/// thread ends when the last clone and the last guard are gone. Log lines and callbacks of that work are told by a
-/// second thread, started when there is something to tell, so that a log that blocks delays no renewal. Call
-/// [`close`](Locks::close) before the process ends, so that the releases of guards dropped just before are still sent.
+/// Cheap to clone; clones are the same client. It has one background thread, started with the store's connections or
+/// with the first acquire. That thread renews leases and sends the releases of dropped guards, and ends when the last
+/// clone and the last guard are gone. A second thread, started when there is something to report, writes the log lines
+/// and runs the callbacks of that work, so that a log that blocks delays no renewal. Call [`close`](Locks::close)
+/// before the process ends, so that the releases of guards dropped just before are still sent.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -62,7 +62,7 @@ pub struct LocksBuilder {
     backend: Arc<dyn Backend>,
     namespace: Option<Arc<str>>,
     options: Options,
-    /// The system's unless set.
+    /// The system's clock unless set.
     clock: Option<Arc<dyn Clock>>,
     runtime: Option<Handle>,
     /// Started before the client, because the store's connections live on it.
@@ -70,8 +70,8 @@ pub struct LocksBuilder {
 }
 
 impl LocksBuilder {
-    /// Sets the namespace of all names. `leasehold` unless set; for stores whose names are shared
-    /// with other systems, none.
+    /// Sets the namespace of all names. The default is `leasehold`; for stores whose names are shared with other
+    /// systems, none.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.namespace = Some(namespace.into());
@@ -86,8 +86,8 @@ impl LocksBuilder {
         self
     }
 
-    /// Sets the clock by which deadlines are judged: for tests. The background thread looks at it at least once a
-    /// second while there is something to renew; in paused time set [`runtime`](LocksBuilder::runtime) too.
+    /// Sets the clock that judges deadlines, for tests. The background thread reads it at least once a second while
+    /// there is something to renew. In paused time set [`runtime`](LocksBuilder::runtime) too.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -95,10 +95,9 @@ impl LocksBuilder {
         self
     }
 
-    /// Runs the background work on this runtime instead of a thread of its own: for tests in paused
-    /// time. A runtime that is blocked then loses what is held, and so does a log or a callback that blocks it.
-    /// When it is shut down, every guard is `Lost`, acquires are `Aborted`, and releases of guards dropped later
-    /// are not sent.
+    /// Runs the background work on this runtime instead of a thread of its own, for tests in paused time. If that
+    /// runtime is blocked, also by a log or a callback, held leases are lost. When it is shut down, every guard is
+    /// `Lost`, acquires are `Aborted`, and releases of guards dropped later are not sent.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
@@ -112,8 +111,8 @@ impl LocksBuilder {
         &mut self.options
     }
 
-    /// The client, and its background work for the caller to run: for simulations, which stop and kill it as a
-    /// process is stopped and killed.
+    /// Builds the client and returns its background work for the caller to run. For simulations, which stop and kill
+    /// that work as a process is stopped and killed.
     #[cfg(feature = "__simulation")]
     #[doc(hidden)]
     pub fn build_apart(mut self) -> (Locks, impl Future<Output = ()> + Send + use<>) {
@@ -126,7 +125,7 @@ impl LocksBuilder {
         (locks, work)
     }
 
-    /// The client. Nothing is sent; bad options show at the first acquire.
+    /// Builds the client. It sends nothing; the first acquire reports bad options.
     pub fn build(self) -> Locks {
         telemetry::describe();
         let by_system = self.clock.is_none();
@@ -151,12 +150,12 @@ impl LocksBuilder {
 }
 
 impl Locks {
-    /// A client of a backend, with the default options.
+    /// Makes a client of a backend, with the default options.
     pub fn new(backend: impl Backend) -> Self {
         Locks::builder(Arc::new(backend)).build()
     }
 
-    /// A client of a backend, to be set up.
+    /// Returns a builder for a client of a backend.
     pub fn builder(backend: Arc<dyn Backend>) -> LocksBuilder {
         LocksBuilder {
             backend,
@@ -168,9 +167,9 @@ impl Locks {
         }
     }
 
-    /// As [`builder`](Locks::builder), for a store that this future opens. It runs on the client's own
-    /// thread, and so do the tasks it spawns: connections made there serve renewals and releases also while
-    /// the caller's runtime is blocked or gone. [`connect`](Locks::connect) does this by itself.
+    /// As [`builder`](Locks::builder), for a store that this future opens. The future runs on the client's own thread,
+    /// and so do the tasks it spawns: connections made there serve renewals and releases even while the caller's
+    /// runtime is blocked or gone. [`connect`](Locks::connect) does this by itself.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -185,10 +184,10 @@ impl Locks {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped, the future is dropped too, and the thread ends.
+    /// If dropped, the future is dropped too, and the thread ends.
     ///
     /// # Errors
-    /// Those of the future; `Unavailable` if no thread can be had.
+    /// The future's errors; `Unavailable` if no thread can be started.
     pub async fn open(
         store: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
     ) -> Result<LocksBuilder> {
@@ -200,7 +199,7 @@ impl Locks {
         Ok(LocksBuilder { thread: Some(thread), ..Locks::builder(backend) })
     }
 
-    /// The same client with other defaults. Locks made before keep theirs.
+    /// The same client with other default options. Locks made before keep theirs.
     #[must_use]
     pub fn with_options(&self, change: impl FnOnce(&mut Options)) -> Self {
         let mut options = Options::clone(&self.options);
@@ -219,7 +218,7 @@ impl Locks {
         self.client.info
     }
 
-    /// The clock by which deadlines are judged.
+    /// The clock that judges deadlines.
     #[doc(hidden)]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.client.clock
@@ -230,7 +229,7 @@ impl Locks {
         &self.client.backend
     }
 
-    /// The defaults of this client's locks.
+    /// The default options of this client's locks.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -253,12 +252,13 @@ impl Locks {
         RwLock { lock: Lock::new(self, name.as_ref()) }
     }
 
-    /// A semaphore: at most `max_count` holders at a time. All users of the name must say the same number.
+    /// A semaphore: at most `max_count` holders at a time. All clients must use the same number for a name.
     pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
         Semaphore { lock: Lock::new(self, name.as_ref()), max_count }
     }
 
-    /// Leases as plain data, for callers that renew by themselves. Exclusive unless told otherwise.
+    /// Leases as plain data, for callers that renew by themselves. Exclusive unless [`Leasing::mode`] sets another
+    /// mode.
     pub fn leasing(&self, name: impl AsRef<str>) -> Leasing {
         Leasing { lock: Lock::new(self, name.as_ref()), mode: Mode::Exclusive }
     }
@@ -266,16 +266,16 @@ impl Locks {
     /// Renews a plain lease for its ttl.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have renewed; renewing again is harmless.
+    /// If dropped, it may or may not have renewed; renewing again is harmless.
     ///
     /// # Errors
-    /// Faults of the store. That the lease is gone is an answer.
+    /// Faults of the store. A lease that is gone is an answer, not an error.
     pub async fn renew(&self, lease: &Lease) -> Result<Renewed> {
         check_ttl(lease.ttl, MIN_TTL, self.client.info.max_ttl)?;
         self.renew_one(lease.renewal()).await
     }
 
-    /// Renews a lease of which only the id is known, on stores that can find it.
+    /// Renews a lease when only its id is known, on stores that can find it.
     ///
     /// # Cancel safety
     /// As [`renew`](Locks::renew).
@@ -285,7 +285,7 @@ impl Locks {
     pub async fn renew_by_id(&self, id: LeaseId, ttl: Duration) -> Result<Renewed> {
         check_ttl(ttl, MIN_TTL, self.client.info.max_ttl)?;
         match self.find(id).await? {
-            // Name and id are compared again in the same step as the renewal; ids are never reused.
+            // The store compares name and id again in the same step as the renewal; ids are never reused.
             Some(found) => self.renew_one(Renewal::new(found.name, id, ttl)).await,
             None => Ok(Renewed::Gone(crate::Gone::NotFound)),
         }
@@ -298,15 +298,15 @@ impl Locks {
     /// Releases a plain lease.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have released; releasing again is harmless.
+    /// If dropped, it may or may not have released; releasing again is harmless.
     ///
     /// # Errors
-    /// Faults of the store. That the lease is gone is an answer.
+    /// Faults of the store. A lease that is gone is an answer, not an error.
     pub async fn release(&self, lease: &Lease) -> Result<Released> {
         self.release_one(lease.release()).await
     }
 
-    /// Releases a lease of which only the id is known, on stores that can find it.
+    /// Releases a lease when only its id is known, on stores that can find it.
     ///
     /// # Cancel safety
     /// As [`release`](Locks::release).
@@ -328,12 +328,12 @@ impl Locks {
         answer
     }
 
-    /// Makes a guard of a plain lease: from another process, or from [`Guard::into_lease`].
+    /// Makes a guard from a plain lease: one from another process, or from [`Guard::into_lease`].
     ///
-    /// It is renewed first, and the guard's deadline comes from that answer only.
+    /// It renews the lease first, and sets the guard's deadline from that answer only.
     ///
     /// # Cancel safety
-    /// Dropped, the lease stays as it was or is renewed once; it is not released.
+    /// If dropped, the lease stays as it was or is renewed once; it is not released.
     ///
     /// # Errors
     /// `Lost` if the lease is gone; `Aborted` after [`close`](Locks::close); `InvalidArgument` for options
@@ -356,7 +356,7 @@ impl Locks {
                 if held::deadline(sent, &grant, lease.ttl)
                     .is_some_and(|end| self.client.clock.now() >= end) =>
             {
-                // No guard: dropping it would release a lease that may still be of use to somebody.
+                // Make no guard here: dropping it would release a lease that another process may still use.
                 Err(Error::new(
                     ErrorKind::NetworkTimeout,
                     "the store renewed the lease, but answered too late",
@@ -376,11 +376,11 @@ impl Locks {
         }
     }
 
-    /// Refuses all renewals of a name's leases, so that it passes on when they expire; with `now`
-    /// frees it at once and relies on fences to stop the old holders.
+    /// Refuses all renewals of a name's leases, so that the name becomes free when they expire. With `now` it frees
+    /// the name at once and relies on fences to stop the old holders.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have happened.
+    /// If dropped, it may or may not have happened.
     ///
     /// # Errors
     /// Faults of the store; `Unsupported` where leases cannot be revoked.
@@ -389,12 +389,11 @@ impl Locks {
         self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, None)).await?
     }
 
-    /// As [`revoke`](Locks::revoke), but of one lease only: the one that has this fence, as
-    /// [`inspect`](Locks::inspect) shows it. If it is gone by now, nothing is changed, whoever holds the name, and no
-    /// lease is counted.
+    /// As [`revoke`](Locks::revoke), but for one lease only: the one with this fence, as [`inspect`](Locks::inspect)
+    /// shows it. If that lease is gone, nothing changes, no matter which client holds the name, and the count is zero.
     ///
     /// # Cancel safety
-    /// Dropped, it may or may not have happened.
+    /// If dropped, it may or may not have happened.
     ///
     /// # Errors
     /// As [`revoke`](Locks::revoke).
@@ -403,11 +402,11 @@ impl Locks {
         self.within(self.options.request_timeout, self.client.backend.revoke(&name, now, Some(fence))).await?
     }
 
-    /// Drops what has expired. Never needed for correctness. Where there are very many names, one call drops a part, and
-    /// the next goes on from there.
+    /// Drops what has expired. Correctness never needs it. With very many names, one call drops a part, and the next
+    /// call goes on from there.
     ///
     /// # Cancel safety
-    /// Dropped, it may be half done, which harms nothing.
+    /// If dropped, it may be half done, which does no harm.
     ///
     /// # Errors
     /// Faults of the store.
@@ -415,15 +414,16 @@ impl Locks {
         self.client.backend.sweep().await
     }
 
-    /// Ends the client: waiting and new acquires are `Aborted`, and when this resolves every release
-    /// of a dropped guard, and of what an aborted acquire may have got, has been sent or has failed. Held guards
-    /// stay renewed until they are released.
+    /// Closes the client: acquires that wait, and new ones, fail with `Aborted`.
     ///
-    /// An aborted acquire ends when it is next polled. One that is not polled, because its future was put aside or its
-    /// runtime is blocked, is waited for up to 5 s.
+    /// When this resolves, every release of a dropped guard, and of anything that an aborted acquire may have got, has
+    /// been sent or has failed. Held guards stay renewed until they are released.
+    ///
+    /// An aborted acquire ends when it is next polled. If it is not polled, because its future was put aside or its
+    /// runtime is blocked, this waits up to 5 s for it.
     ///
     /// # Cancel safety
-    /// Dropped, the client is closed all the same.
+    /// If dropped, the client is closed all the same.
     pub async fn close(&self) {
         self.client.closed.cancel();
         if let Some(runtime) = self.client.started() {

@@ -1,5 +1,8 @@
-//! What a program holds: a client of one store, its locks, and guards. Everything here calls the store through
+//! What a program works with: a client of one store, its locks, and guards. Everything here calls the store through
 //! [`engine`](crate::engine).
+//!
+//! Loops and retries belong in the engine, not here.
+//! Before changing anything here: `cargo test -p leasehold --all-features --test guards --test faces --test dropped`.
 
 pub(crate) mod acquire;
 pub(crate) mod diagnostics;

@@ -10,8 +10,8 @@ use crate::options::{Options, option_setters};
 
 /// A mutex on a name. Cheap to clone; made by [`Locks::mutex`](crate::Locks::mutex).
 ///
-/// It holds no data, and it is not re-entrant: two guards from one object are two holders. It is the
-/// write side of the reader-writer lock of the same name.
+/// It holds no data, and it is not re-entrant: two guards from one object are two holders. It is the write side of the
+/// reader-writer lock with the same name.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -19,7 +19,7 @@ use crate::options::{Options, option_setters};
 /// # let locks = leasehold::Locks::connect("memory:").await?;
 /// let mutex = locks.mutex("billing");
 /// let guard = mutex.lock().await?;
-/// assert!(mutex.try_lock().await?.is_none(), "somebody holds it: me");
+/// assert!(mutex.try_lock().await?.is_none(), "it is already held");
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -35,23 +35,23 @@ impl Mutex {
         self.lock.name()
     }
 
-    /// Waits its turn, at most [`Options::max_wait`].
+    /// Waits for its turn, at most [`Options::max_wait`].
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the queue and gives back what it may have got.
+    /// If dropped, it leaves the queue and gives back what it may have got.
     ///
     /// # Errors
-    /// `Timeout` after `max_wait`, with [`Error::waited`](crate::Error::waited); `InvalidArgument`
-    /// before anything was sent; `Aborted` by a [`Cancel`](crate::Cancel) or a closed client; faults of the
-    /// store, which is given 10 s to recover.
+    /// `Timeout` after `max_wait`, with [`Error::waited`](crate::Error::waited); `InvalidArgument` before anything is
+    /// sent; `Aborted` by a [`Cancel`](crate::Cancel) or a closed client; faults of the store, once it has had 10 s to
+    /// recover.
     pub async fn lock(&self) -> Result<Guard> {
         self.lock.wait(Mode::Exclusive).await
     }
 
-    /// One attempt: `None` if somebody holds it or waits for it.
+    /// Makes one attempt: `None` if another client holds the lock or waits for it.
     ///
     /// # Cancel safety
-    /// Dropped, it gives back what it may have got.
+    /// If dropped, it gives back what it may have got.
     ///
     /// # Errors
     /// As [`lock`](Mutex::lock), but never `Timeout`.
@@ -59,7 +59,7 @@ impl Mutex {
         self.lock.once(Mode::Exclusive).await
     }
 
-    /// Waits its turn for at most `timeout`: `None` if it did not come. Zero is one attempt.
+    /// Waits for its turn, for at most `timeout`: `None` if the turn did not come. Zero means one attempt.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
@@ -70,10 +70,9 @@ impl Mutex {
         self.lock.within(Mode::Exclusive, timeout).await
     }
 
-    /// Runs the work under the lock: acquires, stops the work if the lease is lost, always releases.
+    /// Runs the work under the lock: acquires, stops the work if the lease is lost, and always releases.
     ///
-    /// The work's own error is kept. A release that fails goes to
-    /// [`Options::on_release_error`] or the log.
+    /// The work's own error is returned. A release that fails is reported to [`Options::on_release_error`] or the log.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -89,12 +88,12 @@ impl Mutex {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped, the work is dropped and the lock released in the background.
+    /// If dropped, the work is dropped and the lock is released in the background.
     ///
     /// # Errors
-    /// The work's, or this crate's error turned into it: as [`lock`](Mutex::lock), and `Lost` if the
-    /// lease was lost before the work ended, also if that succeeded. On stores that cannot push, and
-    /// where neither `max_wait`, `max_attempts` nor `poll` is set, it gives up after 10 retries or 5 s.
+    /// The work's own error, or this crate's error converted to it: those of [`lock`](Mutex::lock), and `Lost` if the
+    /// lease was lost before the work ended, even if the work succeeded. On a store that cannot push, and with none of
+    /// `max_wait`, `max_attempts` and `poll` set, it gives up after 10 retries or 5 s.
     pub async fn with_lock<T, E, W>(&self, work: W) -> Result<T, E>
     where
         E: From<Error>,

@@ -10,10 +10,10 @@ use crate::options::{Options, option_setters};
 
 /// A reader-writer lock on a name. Cheap to clone; made by [`Locks::rwlock`](crate::Locks::rwlock).
 ///
-/// Readers and writers stand in one queue, first come first served, so neither starves: readers that
-/// stand together enter together, and a reader that came after a waiting writer stays behind it.
-/// Every reader has a lease and a ttl of its own. A writer can become a reader with
-/// [`Guard::downgrade`]; there is no upgrade, because two of them would wait for each other.
+/// Readers and writers share one queue, first come first served, so neither starves: readers next to each other in the
+/// queue enter together, and a reader that came after a waiting writer stays behind it. Every reader has its own lease
+/// and ttl. A writer can become a reader with [`Guard::downgrade`]; there is no upgrade, because two readers that
+/// upgrade would wait for each other.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -37,10 +37,10 @@ impl RwLock {
         self.lock.name()
     }
 
-    /// Waits its turn to read, at most [`Options::max_wait`].
+    /// Waits for its turn to read, at most [`Options::max_wait`].
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the queue and gives back what it may have got.
+    /// If dropped, it leaves the queue and gives back what it may have got.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -48,7 +48,7 @@ impl RwLock {
         self.lock.wait(Mode::Shared).await
     }
 
-    /// Waits its turn to write, at most [`Options::max_wait`].
+    /// Waits for its turn to write, at most [`Options::max_wait`].
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -59,10 +59,10 @@ impl RwLock {
         self.lock.wait(Mode::Exclusive).await
     }
 
-    /// One attempt to read: `None` if a writer holds it, or anybody waits.
+    /// Makes one attempt to read: `None` if a writer holds the lock, or any client waits for it.
     ///
     /// # Cancel safety
-    /// Dropped, it gives back what it may have got.
+    /// If dropped, it gives back what it may have got.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -70,7 +70,7 @@ impl RwLock {
         self.lock.once(Mode::Shared).await
     }
 
-    /// One attempt to write: `None` if anybody holds it or waits.
+    /// Makes one attempt to write: `None` if any client holds the lock or waits for it.
     ///
     /// # Cancel safety
     /// As [`try_read`](RwLock::try_read).
@@ -81,7 +81,7 @@ impl RwLock {
         self.lock.once(Mode::Exclusive).await
     }
 
-    /// Waits its turn to read for at most `timeout`. Zero is one attempt.
+    /// Waits for its turn to read, for at most `timeout`. Zero means one attempt.
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -92,7 +92,7 @@ impl RwLock {
         self.lock.within(Mode::Shared, timeout).await
     }
 
-    /// Waits its turn to write for at most `timeout`. Zero is one attempt.
+    /// Waits for its turn to write, for at most `timeout`. Zero means one attempt.
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -106,7 +106,7 @@ impl RwLock {
     /// Runs the work as a reader. See [`Mutex::with_lock`](crate::Mutex::with_lock).
     ///
     /// # Cancel safety
-    /// Dropped, the work is dropped and the lock released in the background.
+    /// If dropped, the work is dropped and the lock is released in the background.
     ///
     /// # Errors
     /// As [`Mutex::with_lock`](crate::Mutex::with_lock).
@@ -121,7 +121,7 @@ impl RwLock {
     /// Runs the work as the writer. See [`Mutex::with_lock`](crate::Mutex::with_lock).
     ///
     /// # Cancel safety
-    /// Dropped, the work is dropped and the lock released in the background.
+    /// If dropped, the work is dropped and the lock is released in the background.
     ///
     /// # Errors
     /// As [`Mutex::with_lock`](crate::Mutex::with_lock).

@@ -1,4 +1,4 @@
-//! The semaphore: at most so many holders at a time.
+//! The semaphore: at most a fixed number of holders at a time.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::options::{Options, option_setters};
 
 /// A semaphore on a name. Cheap to clone; made by [`Locks::semaphore`](crate::Locks::semaphore).
 ///
-/// Each guard is one permit. The permit of a holder that died comes back when its ttl passes. While
-/// the name is in use, another limit, or use as a mutex, is a `Mismatch`. Fences of permits are
-/// unique and rise, but they do not order holders that are inside together.
+/// Each guard is one permit. The permit of a holder that died comes back when its ttl passes. While the name is in
+/// use, another limit, or using it as a mutex, is a `Mismatch`. Fences of permits are unique and increase, but they do
+/// not order holders that hold permits at the same time.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,7 +49,7 @@ impl Semaphore {
     /// Waits for a permit, at most [`Options::max_wait`].
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the queue and gives back what it may have got.
+    /// If dropped, it leaves the queue and gives back what it may have got.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock); `Mismatch` if the name is in use with another limit or
@@ -58,10 +58,10 @@ impl Semaphore {
         self.lock.wait(self.mode()).await
     }
 
-    /// One attempt: `None` if no permit is free, or anybody waits.
+    /// Makes one attempt: `None` if no permit is free, or any client waits for one.
     ///
     /// # Cancel safety
-    /// Dropped, it gives back what it may have got.
+    /// If dropped, it gives back what it may have got.
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire), but never `Timeout`.
@@ -69,7 +69,7 @@ impl Semaphore {
         self.lock.once(self.mode()).await
     }
 
-    /// Waits for a permit for at most `timeout`. Zero is one attempt.
+    /// Waits for a permit, for at most `timeout`. Zero means one attempt.
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
@@ -83,7 +83,7 @@ impl Semaphore {
     /// Runs the work with a permit. See [`Mutex::with_lock`](crate::Mutex::with_lock).
     ///
     /// # Cancel safety
-    /// Dropped, the work is dropped and the permit released in the background.
+    /// If dropped, the work is dropped and the permit is released in the background.
     ///
     /// # Errors
     /// As [`Mutex::with_lock`](crate::Mutex::with_lock), and `Mismatch`.

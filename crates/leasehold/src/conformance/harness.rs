@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::backend::{Backend, Info};
 use crate::error::Result;
 
-/// How long to wait for what must happen, unless told otherwise: far longer than any store takes, so
-/// that only what never happens is a failure.
+/// How long to wait for what must happen, by default: far longer than any store takes, so that only what never happens
+/// is a failure.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Checks that run at once: most of them sleep most of the time.
+/// How many checks run at once: most of them sleep most of the time.
 const AT_ONCE: usize = 16;
 
-/// One store to test, seen by two clients that know nothing of each other, and how to go about it.
+/// One store to test, seen by two clients that know nothing of each other, and the settings of the test.
 #[derive(Clone)]
 pub struct Harness {
     pub(super) first: Arc<dyn Backend>,
@@ -26,7 +26,7 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// One backend, which plays both clients: for stores without connections.
+    /// Makes a harness with one backend for both clients, for stores without connections.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         Harness {
             second: Arc::clone(&backend),
@@ -38,13 +38,13 @@ impl Harness {
         }
     }
 
-    /// Two backends of one store, from a function that connects to it.
+    /// Makes a harness with two backends of one store, from a function that connects to it.
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left but what the function leaves.
+    /// If dropped, nothing is left behind but what the function leaves.
     ///
     /// # Errors
-    /// Those of the function.
+    /// The function's errors.
     pub async fn connect<C, F>(connect: C) -> Result<Self>
     where
         C: Fn() -> F,
@@ -53,38 +53,37 @@ impl Harness {
         Ok(Harness::new(connect().await?).second(connect().await?))
     }
 
-    /// Another backend of the same store for the second client.
+    /// Sets another backend of the same store for the second client.
     #[must_use]
     pub fn second(mut self, backend: Arc<dyn Backend>) -> Self {
         self.second = backend;
         self
     }
 
-    /// Makes all times longer by this factor, for stores where a call takes longer than some 20 ms or
-    /// whose ttls are coarse.
+    /// Multiplies all times by this factor, for stores where a call takes longer than some 20 ms or whose ttls are
+    /// coarse.
     #[must_use]
     pub fn slower(mut self, factor: u32) -> Self {
         self.scale = factor.max(1);
         self
     }
 
-    /// Sets how long to wait for what must happen: 10 s unless set. [`slower`](Harness::slower) makes
-    /// it longer.
+    /// Sets how long to wait for what must happen. Default 10 s. [`slower`](Harness::slower) multiplies it.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Sets how many checks run at once: 16 unless set.
+    /// Sets how many checks run at once. Default 16.
     #[must_use]
     pub fn at_once(mut self, checks: usize) -> Self {
         self.at_once = checks.max(1);
         self
     }
 
-    /// Leaves out a check, and says why in the report: for what a store cannot do and
-    /// [`Info`] has no word for. A name that no check has fails the report.
+    /// Leaves out a check, and gives the reason in the report: for what a store cannot do and [`Info`] cannot express.
+    /// If no check has this name, the report fails.
     #[must_use]
     pub fn without(mut self, check: impl Into<String>, why: impl Into<String>) -> Self {
         self.left_out.push((check.into(), why.into()));

@@ -1,9 +1,8 @@
-//! The promises of the contract as a test suite that any backend can run, also one of your own.
+//! The promises of the contract as a test suite for any backend, including your own.
 //!
-//! The list is the same for every store. Each [`Check`] is named after the behaviour it shows, says
-//! which promise of [`Backend`] or which invariant that is, and applies if the store claims the
-//! abilities it needs in its [`Info`]. Some call the backend directly, others go through
-//! [`Locks`](crate::Locks) as a user would.
+//! The list is the same for every store. Each [`Check`] is named after the behaviour it shows, and says which promise
+//! of [`Backend`] or which invariant it tests. It applies if the store claims the needed abilities in its [`Info`].
+//! Some checks call the backend directly, others go through [`Locks`](crate::Locks) as a user would.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -22,16 +21,14 @@
 //! # }
 //! ```
 //!
-//! It takes a few seconds of real time, because leases have to expire; do not run it in paused time.
-//! All names are random, so it can run on a store that is in use, and several can run at once. Every
-//! check gives back what it claimed, also when it fails: what stays is the fence counters of its
-//! names, one of them at the highest fence there is, and for a minute or so the ids that promise 8
-//! says must be refused.
+//! The suite takes a few seconds of real time, because leases have to expire; do not run it in paused time. All names
+//! are random, so it can run on a store that is in use, and several can run at once. Every check gives back what it
+//! claimed, even when it fails. What stays are the fence counters of its names, one of them at the highest fence there
+//! is, and for a minute or so the ids that promise 8 says must be refused.
 //!
-//! No check fails because a machine is slow. What must happen is waited for, for as long as
-//! [`Harness::patience`] says; what must not happen too early is judged by clock readings from
-//! before a request and after its answer; what needs a lease to be alive is tried again with a longer
-//! ttl if the lease ran out first.
+//! No check fails because a machine is slow. A check waits for what must happen, for as long as [`Harness::patience`]
+//! says. It judges what must not happen too early by clock readings from before a request and after its answer. Where
+//! it needs a live lease and the lease ran out first, it tries again with a longer ttl.
 
 mod client;
 mod harness;
@@ -55,7 +52,7 @@ use trial::Trial;
 #[cfg(doc)]
 use crate::backend::Backend;
 
-/// At which level a check works.
+/// The level at which a check works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Level {
@@ -76,7 +73,7 @@ impl fmt::Display for Level {
 
 type Run = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-/// One promise, shown at work.
+/// A test of one promise.
 #[derive(Clone, Copy)]
 pub struct Check {
     name: &'static str,
@@ -86,7 +83,7 @@ pub struct Check {
     run: fn(Trial) -> Run,
 }
 
-/// Every check there is.
+/// Every check of the suite.
 pub fn checks() -> Vec<Check> {
     [raw::checks(), client::checks()].concat()
 }
@@ -97,8 +94,8 @@ impl Check {
         self.name
     }
 
-    /// What it shows: numbers are promises of [`Backend`], `I` and `J` with a number the invariants
-    /// of safety and liveness. `docs/adding-a-backend.md` lists them.
+    /// What it shows: numbers are promises of [`Backend`]; `I` and `J` with a number are the invariants of safety and
+    /// liveness. `docs/adding-a-backend.md` lists them.
     pub fn promise(&self) -> &'static str {
         self.promise
     }
@@ -108,28 +105,29 @@ impl Check {
         self.level
     }
 
-    /// Whether the store claims what this check needs.
+    /// Whether the store claims the abilities that this check needs.
     pub fn applies_to(&self, info: &Info) -> bool {
         self.why_not(info).is_none()
     }
 
-    /// Why it does not apply to a store, if it does not.
+    /// Why the check does not apply to a store; `None` if it does.
     pub fn why_not(&self, info: &Info) -> Option<String> {
         self.needs.iter().find_map(|need| need.unmet(info))
     }
 
-    /// Runs it, whether or not it applies, and gives back everything it claimed.
+    /// Runs the check, whether or not it applies, and gives back everything it claimed.
     ///
     /// # Cancel safety
-    /// Dropped, the check stops where it is, and what it claimed stays until its ttl passes.
+    /// If dropped, the check stops where it is, and what it claimed stays until its ttl passes.
     ///
     /// # Errors
-    /// What was seen and should not have been. A panic counts, and so does a check that does not end.
+    /// What the check saw and should not have seen. A panic counts as a failure, and so does a check that does not
+    /// end.
     pub async fn run(&self, harness: &Harness) -> Result<(), Failure> {
         self.run_and_tell(harness).await.0
     }
 
-    /// As `run`, and what it did not judge because the store lacks an ability.
+    /// As `run`; also returns the parts that it did not judge because the store lacks an ability.
     async fn run_and_tell(&self, harness: &Harness) -> (Result<(), Failure>, Vec<&'static str>) {
         let trial = Trial::new(harness);
         let limit = harness.check_limit();
@@ -179,14 +177,14 @@ enum Need {
 }
 
 impl Need {
-    /// What is missing, if it is.
+    /// The missing ability, if the store lacks it.
     fn unmet(self, info: &Info) -> Option<String> {
         let (met, otherwise) = match self {
             Need::Ttl => (info.liveness == Liveness::Ttl, "leases do not expire"),
             Need::Fenced => (info.fenced, "there are no fences"),
             Need::Fifo => (info.fifo, "there is no queue"),
             Need::Push => (info.push, "wait is not woken"),
-            Need::KeepsPlaces => (info.keeps_places, "those who wait keep their places themselves"),
+            Need::KeepsPlaces => (info.keeps_places, "waiters keep their places themselves"),
             Need::Shared => (info.shared, "there are no shared leases"),
             Need::Permits(least) => {
                 let found = info.max_permits;
@@ -263,7 +261,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// An error where none was to be expected.
+/// An error where none was expected.
 impl From<Error> for Failure {
     #[track_caller]
     fn from(error: Error) -> Self {
@@ -299,7 +297,7 @@ macro_rules! checks {
 }
 use checks as check_list;
 
-/// The page for those who write a backend: its code is compiled and run.
+/// The page for authors of a backend: its code is compiled and run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../../docs/adding-a-backend.md")]
+#[doc = include_str!("../../docs/adding-a-backend.md")]
 struct AddingABackend;

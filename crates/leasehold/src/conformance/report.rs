@@ -1,4 +1,4 @@
-//! Running the whole list, and telling what came of it.
+//! Runs all checks and reports the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,17 +8,17 @@ use futures_util::stream::{self, StreamExt as _};
 
 use super::{Check, Failure, Harness, checks};
 
-/// What came of one check.
+/// The result of one check.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It saw what was promised.
+    /// The check saw what was promised.
     Passed,
-    /// It saw something else.
+    /// The check saw something else.
     Failed(Failure),
-    /// The store does not claim what the check needs; this is what it lacks.
+    /// The store does not claim an ability that the check needs; the text names it.
     DoesNotApply(String),
-    /// It was left out on purpose, for this reason. See [`Harness::without`].
+    /// The check was left out on purpose, for this reason. See [`Harness::without`].
     LeftOut(String),
 }
 
@@ -52,7 +52,7 @@ pub async fn run_all(harness: &Harness) -> Report {
     Report { scheme: info.scheme, rows, unknown, took: started.elapsed() }
 }
 
-/// What came of all checks. `Display` is a table.
+/// The results of all checks. `Display` prints a table.
 #[derive(Debug, Clone)]
 #[must_use = "look at it, or let it assert_passed()"]
 pub struct Report {
@@ -66,19 +66,19 @@ pub struct Report {
 struct Row {
     check: Check,
     outcome: Outcome,
-    /// Parts of it, for want of an ability.
+    /// Parts that were not judged, because the store lacks an ability.
     not_judged: Vec<&'static str>,
     took: Duration,
 }
 
 impl Report {
-    /// Whether nothing failed and nothing was left out that does not exist.
+    /// Whether no check failed, and every check that was left out exists.
     pub fn is_passed(&self) -> bool {
         self.unknown.is_empty() && self.failures().next().is_none()
     }
 
-    /// Panics with the report unless it is passed. Otherwise prints how many checks passed, and how many were skipped and
-    /// why: a store that claims little is judged little.
+    /// Panics with the report unless it is passed. Otherwise prints how many checks passed, and how many were skipped
+    /// and why: a store that claims few abilities is tested little.
     ///
     /// # Panics
     /// If any check failed, or [`Harness::without`] named one that does not exist.
@@ -120,7 +120,7 @@ impl Report {
         )
     }
 
-    /// Each check and what came of it, in the order of the list.
+    /// Each check with its result, in the order of the list.
     pub fn outcomes(&self) -> impl Iterator<Item = (&Check, &Outcome)> {
         self.rows.iter().map(|row| (&row.check, &row.outcome))
     }

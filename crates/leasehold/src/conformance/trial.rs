@@ -1,5 +1,5 @@
-//! What the checks are written with: two clients that remember what they claimed, random names,
-//! times that fit the store, and answers turned into what a check expects.
+//! The tools of the checks: two clients that remember what they claimed, random names, times that suit the store, and
+//! functions that expect an answer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::options;
 
 pub(super) type Shown = std::result::Result<(), Failure>;
 
-/// How often a condition is looked at.
+/// How often to test a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// One run of one check.
@@ -56,7 +56,7 @@ impl Trial {
         }
     }
 
-    /// Whether the store has an ability that a part of the check needs. If not, the report says what was not judged.
+    /// Whether the store has an ability that a part of the check needs. If not, the report lists what was not judged.
     pub(super) fn judges(&self, what: &'static str, able: bool) -> bool {
         let mut not_judged = self.not_judged.lock();
         if !able && !not_judged.contains(&what) {
@@ -65,12 +65,12 @@ impl Trial {
         able
     }
 
-    /// What the check left unjudged, for want of an ability.
+    /// The parts that the check did not judge, because the store lacks an ability.
     pub(super) fn not_judged(&self) -> Vec<&'static str> {
         self.not_judged.lock().clone()
     }
 
-    /// A time that fits the store.
+    /// A time that suits the store.
     pub(super) fn ms(&self, millis: u64) -> Duration {
         Duration::from_millis(millis) * self.scale
     }
@@ -80,29 +80,29 @@ impl Trial {
         self.ms(60_000).min(self.info.max_ttl / 4)
     }
 
-    /// Longer and longer times to try with until the machine is quick enough for one of them.
+    /// Longer and longer times, to try until the machine is quick enough for one of them.
     pub(super) fn growing(&self, millis: u64) -> impl Iterator<Item = Duration> + use<> {
         let (first, last) = (self.ms(millis), self.patience);
         std::iter::successors(Some(first), move |time| Some(*time * 2).filter(|next| *next < last))
     }
 
-    /// So many rounds of a stress, or as many as a slow store has time for.
+    /// This many rounds of a stress test, or as many as a slow store has time for.
     pub(super) fn rounds(&self, many: usize) -> impl Iterator<Item = usize> + Send + use<> {
         let end = Instant::now() + self.patience / 5;
         (0..many).take_while(move |round| *round == 0 || Instant::now() < end)
     }
 
-    /// A name nobody uses.
+    /// A new, unused name.
     pub(super) fn name(&self) -> Name {
         self.named("")
     }
 
-    /// A name nobody uses, with this at its end.
+    /// A new, unused name with this ending.
     pub(super) fn named(&self, end: &str) -> Name {
         self.exactly(&format!("conformance-{}{end}", LeaseId::random().expose()))
     }
 
-    /// This very name, where the client level puts it too.
+    /// Exactly this name, in the namespace that the client uses too.
     pub(super) fn exactly(&self, name: &str) -> Name {
         #[allow(clippy::expect_used)] // all names in here are well formed; a panic fails the check
         Name::within(self.namespace(), name).expect("a well formed name")
@@ -112,8 +112,8 @@ impl Trial {
         if self.info.namespaced { DEFAULT_NAMESPACE } else { "" }
     }
 
-    /// Whether a change has reached the whole store when it is answered. Not in a quorum, which has no queue: some nodes
-    /// follow later, and so does the version that it shows.
+    /// Whether a change has reached the whole store when it is answered. Not in a quorum, which has no queue: some
+    /// nodes follow later, and so does the version that it shows.
     pub(super) fn is_exact(&self) -> bool {
         self.info.fifo
     }
@@ -138,7 +138,7 @@ impl Trial {
         Claim::new(name.clone(), mode, self.ms(200), "conformance")
     }
 
-    /// Both clients as a user has them.
+    /// Both clients, as a user has them.
     pub(super) fn clients(&self) -> (Locks, Locks) {
         (self.client(&self.a), self.client(&self.b))
     }
@@ -156,15 +156,15 @@ impl Trial {
         locks
     }
 
-    /// Sleeps until what lasted so long from a moment before `answered` is over by every clock.
+    /// Sleeps until `left`, counted from `answered`, is over by every clock.
     pub(super) async fn past(&self, answered: Instant, left: Duration) {
-        // A store that says nonsense shall not keep us for ever.
+        // A store with a nonsensical answer must not make us wait for ever.
         let left = left.min(self.patience);
         let end = answered + left + left / 50 + self.ms(20);
         tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
     }
 
-    /// What must happen before patience ends.
+    /// Waits for what must happen before the patience ends.
     #[track_caller]
     pub(super) fn soon<F: Future>(
         &self,
@@ -178,7 +178,7 @@ impl Trial {
         }
     }
 
-    /// A spent id is refused; by a store that is not exact perhaps only when its nodes have caught up, and busy until then.
+    /// Checks that a spent id is refused. A quorum may answer busy until its nodes have caught up.
     pub(super) async fn refuses(&self, claim: &Claim) -> Shown {
         let end = Instant::now() + self.patience;
         loop {
@@ -191,7 +191,7 @@ impl Trial {
         }
     }
 
-    /// Looks at a name until what is seen is so.
+    /// Inspects a name until the condition holds.
     #[track_caller]
     pub(super) fn until<'a>(
         &'a self,
@@ -217,8 +217,8 @@ impl Trial {
         }
     }
 
-    /// Waits until so many wait. Where there is no queue to be seen, their calls show it: after a refusal a wait is
-    /// pending, or, where nothing is pushed, they ask again.
+    /// Waits until this many claims wait. Where the queue is not visible, their calls show it: after a refusal a wait
+    /// is pending or, without push, they ask again.
     pub(super) async fn waiting(&self, name: &Name, many: u64) -> Shown {
         if self.info.fifo {
             self.until(name, "the queue forms", |info| info.queue_length == many).await?;
@@ -237,7 +237,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Tries until granted; the grant, and when its answer was there.
+    /// Tries until granted. Returns the grant, and when its answer came.
     #[track_caller]
     pub(super) fn take_over<'a>(
         &'a self,
@@ -262,7 +262,7 @@ impl Trial {
         }
     }
 
-    /// Runs something beside the check; it ends with the check.
+    /// Runs a task beside the check; it ends with the check.
     pub(super) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Task<T> {
         Task(tokio::spawn(work))
     }
@@ -278,7 +278,7 @@ impl Trial {
     }
 }
 
-/// A task that ends when nobody waits for it any more.
+/// A task that ends when its handle is dropped.
 pub(super) struct Task<T>(JoinHandle<T>);
 
 impl<T> Task<T> {
@@ -317,7 +317,7 @@ struct Blocked {
     waits: bool,
 }
 
-/// A pending wait. A holder's, which waits for its loss, does not count.
+/// A pending wait. The wait of a holder, for its loss, does not count.
 struct Pending<'a>(&'a Side, LeaseId);
 
 impl<'a> Pending<'a> {
@@ -374,7 +374,7 @@ impl Side {
         }
     }
 
-    /// Whether anybody holds the name.
+    /// Whether any client holds the name.
     pub(super) async fn is_held(&self, name: &Name) -> std::result::Result<bool, Failure> {
         Ok(!self.view(name).await?.holders.is_empty())
     }
@@ -399,7 +399,7 @@ impl Side {
         let claimed = std::mem::take(&mut *self.claimed.lock());
         stream::iter(claimed)
             .for_each_concurrent(16, |(id, name)| async move {
-                // A store that fails here has failed a check before.
+                // If the store fails here, a check has failed before.
                 let release = Release::new(name, id);
                 let _ = tokio::time::timeout(Duration::from_secs(5), self.backend.release(&release)).await;
             })
@@ -479,7 +479,7 @@ pub(super) fn believed_until(sent: Instant, grant: &Grant) -> std::result::Resul
     Ok(sent + span.saturating_sub(span / 100 + Duration::from_millis(2)))
 }
 
-/// The time left, which a store with ttls must say.
+/// The time left, which a store with ttls must report.
 #[track_caller]
 pub(super) fn left(grant: &Grant) -> std::result::Result<Duration, Failure> {
     grant
@@ -487,7 +487,7 @@ pub(super) fn left(grant: &Grant) -> std::result::Result<Duration, Failure> {
         .ok_or_else(|| Failure::new("a grant of a store with ttls must say how much time is left".into()))
 }
 
-/// The one who holds it.
+/// The holder.
 #[track_caller]
 pub(super) fn only_holder(info: &NameInfo) -> std::result::Result<&HolderInfo, Failure> {
     match info.holders.as_slice() {
@@ -512,7 +512,7 @@ pub(super) fn busy(attempt: Result<Attempt>) -> std::result::Result<Busy, Failur
     }
 }
 
-/// The attempt is superseded, or its id is spent.
+/// Expects that the attempt is superseded, or its id spent.
 #[track_caller]
 pub(super) fn refused(attempt: Result<Attempt>) -> Shown {
     match attempt? {
@@ -567,7 +567,7 @@ pub(super) fn fails<T: fmt::Debug>(answer: Result<T>, kind: ErrorKind) -> Shown 
     }
 }
 
-/// Nothing is known of it any more. A store need not remember whether it expired.
+/// The lease is gone. A store need not remember whether it expired.
 pub(super) const EXPIRED: &[Gone] = &[Gone::Expired, Gone::NotFound];
 /// There is no such lease.
 pub(super) const NOT_FOUND: &[Gone] = &[Gone::NotFound];

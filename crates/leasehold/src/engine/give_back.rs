@@ -1,4 +1,5 @@
-//! A release that is tried again until the store has answered: the end of a guard, and what a claim may have got.
+//! Sends a release and retries it until the store has answered: for guards that end, and for what a claim may have
+//! got.
 
 use std::time::Duration;
 
@@ -8,22 +9,22 @@ use crate::engine::limits::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Poll;
 
-/// How long a release may take.
+/// The time limits of a release.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// One call to the store.
+    /// For one call to the store.
     pub call: Duration,
-    /// All tries together.
+    /// For all tries together.
     pub total: Duration,
 }
 
 /// Sends a release with `call`, and again while the store does not answer.
 ///
-/// `held`: the lease was held until now. Gone after a try without an answer then counts as released, since that try
-/// may have been the one.
+/// `held` says that the lease was held until now. If the store then answers `Gone` after an unanswered try, this
+/// counts as released, since that try may have done it.
 ///
 /// # Errors
-/// What the store said last.
+/// The last error of the store.
 pub async fn release<F: Future<Output = Result<Released>>>(
     release: &Release,
     held: bool,
@@ -43,7 +44,7 @@ pub async fn release<F: Future<Output = Result<Released>>>(
             Ok(Err(error)) => error,
             Err(_) => Error::new(ErrorKind::NetworkTimeout, "the store did not answer the release in time"),
         };
-        // An overloaded store has answered: it did nothing.
+        // An overloaded store has answered, and did nothing.
         unanswered |= matches!(error.kind(), ErrorKind::NetworkTimeout | ErrorKind::Unavailable);
         let pause = pauses.delay(tries);
         tries += 1;

@@ -1,6 +1,6 @@
-//! What is believed about one held lease: state, deadline, and the one-way step to Lost.
+//! What the client believes about one held lease: its state, its deadline, and the one-way step to `Lost`.
 //!
-//! Shared by the guard, the renewal loop and the lost signals. No I/O; the clock is passed in.
+//! The guard, the renewal loop and the lost signals share it. It does no I/O; the clock is passed in.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum GuardState {
     AtRisk,
     /// Gone, for good.
     Lost,
-    /// Given up by its holder.
+    /// Released by its holder.
     Released,
 }
 
@@ -63,25 +63,25 @@ impl LostReason {
     }
 }
 
-/// Until when a grant may be believed (promise 7).
+/// The moment until which the client may rely on a grant (promise 7).
 ///
-/// `sent` is from before the request that succeeded was queued for a connection, so the store
-/// measured `left` no earlier than `sent + waited`. One percent and 2 ms are taken off for clocks
-/// that run at different rates and for rounding. A store whose clock was set back says that more is
-/// left than the `ttl` that was asked for: nobody relies on that, for it may be put right again.
+/// `sent` was taken before the request that succeeded was queued for a connection, so the store measured `left` no
+/// earlier than `sent + waited`. One percent and 2 ms are subtracted for clocks that run at different rates and for
+/// rounding. A store whose clock was set back may report more time left than the `ttl` that was asked for. The client
+/// never relies on the excess, because the clock may be corrected again.
 pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
     const ROUNDING: Duration = Duration::from_millis(2);
     let span = grant.waited.saturating_add(grant.left?.min(ttl));
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
 }
 
-/// One renewal may take no longer than this, so that several fit between the first and the
-/// deadline, and a hanging one is noticed early.
+/// The time limit of one renewal: short enough that several fit between the first one and the deadline, and that a
+/// hanging one is noticed early.
 fn renewal_timeout(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(5))
 }
 
-/// How soon a failed renewal is tried again.
+/// How long to wait before a failed renewal is retried.
 fn retry_after(ttl: Duration) -> Duration {
     (ttl / 12).min(Duration::from_secs(1))
 }
@@ -91,7 +91,7 @@ pub(crate) struct Cell {
     pub(crate) name: Name,
     pub(crate) id: LeaseId,
     pub(crate) owner: Arc<str>,
-    /// Tells cells apart that are due at the same moment.
+    /// Distinguishes cells that are due at the same moment.
     pub(crate) number: u64,
     /// The process that holds it.
     process: u32,
@@ -106,42 +106,42 @@ struct Belief {
     state: GuardState,
     reason: Option<LostReason>,
     mode: Mode,
-    /// The store has not confirmed yet that it is only shared.
+    /// The store has not yet confirmed the downgrade to shared.
     downgrading: bool,
     fence: Fence,
-    /// `None`: a session lock, which has none.
+    /// `None` for a session lock, which has no deadline.
     deadline: Option<Moment>,
     ttl: Duration,
-    /// The longest that was ever asked for.
+    /// The longest ttl that was ever asked for.
     longest: Duration,
     renew_every: Duration,
-    /// Renewals do not reach past this.
+    /// Renewals do not extend the lease past this moment.
     hold_until: Moment,
-    /// What was confirmed last was cut short by `hold_until`: there is nothing more to ask for.
+    /// `hold_until` cut the last confirmed renewal short, so there is nothing more to ask for.
     capped: bool,
     renewals: u64,
-    /// Counts shortenings: what was sent before one must not move the deadline after it.
+    /// Counts shortenings: the answer to a request sent before one must not move the deadline after it.
     epoch: u32,
-    /// When the renewal that is under way was sent.
+    /// When the renewal in flight was sent.
     in_flight: Option<Moment>,
-    /// When to renew, or to give up on the renewal under way.
+    /// When to renew, or to give up on the renewal in flight.
     next: Moment,
-    /// Where the renewal loop has it in its queue; `NEVER` if it has not.
+    /// The cell's position in the renewal loop's queue; `NEVER` if it is not in it.
     due: Moment,
     watch: Watch,
 }
 
-/// Whether the store was asked to tell of the end of the lease.
+/// Whether the client waits for the store to report the end of the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watch {
     No,
     Pending,
-    /// It told, and what it told of is being found out. Not asked again before the next check: a store that
-    /// always tells at once must not keep the loop busy.
+    /// The store reported it, and the loop checks what happened. The client does not wait again before the next check:
+    /// a store that always reports at once must not keep the loop busy.
     Told,
 }
 
-/// How a cell is set up.
+/// The settings of a cell.
 pub(crate) struct Terms {
     pub(crate) name: Name,
     pub(crate) id: LeaseId,
@@ -149,21 +149,21 @@ pub(crate) struct Terms {
     pub(crate) number: u64,
     pub(crate) ttl: Duration,
     pub(crate) renew_every: Duration,
-    /// From the first grant on; later ones of an adopted lease count from the adoption.
+    /// Counted from the first grant; for an adopted lease, from the adoption.
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// What the renewal loop has to do about a cell.
+/// What the renewal loop has to do for a cell.
 pub(crate) enum Task {
-    /// Nothing, until it is due again, if ever.
+    /// Nothing until it is due again, if ever.
     Nothing,
-    /// A session lock was held too long: release it.
+    /// Release a session lock that was held too long.
     Release,
-    /// Send this.
+    /// Send this renewal.
     Renew(Box<Renewal>, Sent),
 }
 
-/// When, and in which epoch, a renewal was sent, and whether `hold_until` cut it short.
+/// When and in which epoch a renewal was sent, and whether `hold_until` cut it short.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     at: Moment,
@@ -173,13 +173,13 @@ pub(crate) struct Sent {
 
 impl Cell {
     pub(crate) fn new(terms: Terms, sent: Moment, grant: &Grant, check_every: Option<Duration>) -> Self {
-        // Where the store itself waited, holding began after that.
+        // Where the store itself waited, the lease began after that wait.
         let since = sent + grant.waited;
         let hold_until = terms.max_hold.map_or(Moment::NEVER, |hold| since + hold);
         let deadline = deadline(sent, grant, terms.ttl).map(|deadline| deadline.min(hold_until));
-        // Without a ttl there is nothing to renew, only to ask.
+        // Without a ttl there is nothing to renew; the loop only checks.
         let renew_every = if deadline.is_some() { Some(terms.renew_every) } else { check_every };
-        // A repeated claim gets what is left of its lease: that has to be renewed sooner.
+        // A repeated claim gets what is left of its lease, which must be renewed sooner.
         let soon = grant.left.map_or(Duration::MAX, |left| left / 2);
         let next = renew_every.map_or(Moment::NEVER, |every| since + every.min(soon));
         let capped = deadline.is_some() && terms.max_hold.is_some_and(|hold| hold <= terms.ttl);
@@ -213,9 +213,8 @@ impl Cell {
         }
     }
 
-    /// The only way to change the belief. It looks at the deadline first: one that has passed is a
-    /// loss, whether or not anybody was there to notice. Then it changes what is to be changed, and
-    /// tells of it when the lock is free again.
+    /// The only way to change the belief. It checks the deadline first: one that has passed is a loss, even if nothing
+    /// has noticed it yet. Then it makes the change, and reports it after unlocking.
     fn update<T>(
         &self,
         clock: &dyn Clock,
@@ -251,7 +250,7 @@ impl Cell {
         self.update(clock, &"", at)
     }
 
-    /// Whether this is the copy in a fork of the holder, where nobody renews it. Asked before anything is locked: the
+    /// Whether this is the copy in a fork of the holder, which nothing renews. Checked before anything is locked: the
     /// thread that would unlock it may be missing in the fork.
     pub(crate) fn is_copy(&self) -> bool {
         std::process::id() != self.process
@@ -265,7 +264,7 @@ impl Cell {
         self.look(clock, |belief, _| belief.state)
     }
 
-    /// Why it was lost, if it was.
+    /// Why the lease was lost, if it was.
     pub(crate) fn lost_reason(&self, clock: &dyn Clock) -> Option<LostReason> {
         if self.is_copy() {
             return Some(LostReason::Forked);
@@ -273,7 +272,7 @@ impl Cell {
         self.look(clock, |belief, _| belief.reason)
     }
 
-    /// Rings when it is lost; look at the reason after subscribing.
+    /// Notifies when the lease is lost; look at the reason after subscribing.
     pub(crate) fn lost_bell(&self) -> Arc<Notify> {
         Arc::clone(&self.lost)
     }
@@ -303,7 +302,7 @@ impl Cell {
         })
     }
 
-    /// The holder gives it up. Whether it was held until now.
+    /// The holder releases the lease. Returns whether it was held until now.
     pub(crate) fn release(&self, clock: &dyn Clock) -> bool {
         self.look(clock, |belief, _| {
             let held = belief.is_alive();
@@ -314,8 +313,8 @@ impl Cell {
         })
     }
 
-    /// From here on it is only shared, whatever the store will answer; every renewal asks for that until
-    /// the store has confirmed it. False if it has already.
+    /// Treats the lease as shared from now on, whatever the store answers; every renewal asks for the downgrade until
+    /// the store has confirmed it. Returns false if the store already has.
     pub(crate) fn downgrade(&self) -> bool {
         let mut belief = self.belief.lock();
         if belief.mode != Mode::Shared {
@@ -325,25 +324,25 @@ impl Cell {
         belief.downgrading
     }
 
-    /// Lets the deadline drop to at most `ttl` from now, before that is asked of the store, and renews
-    /// for no longer than that from here on. How often it was renewed until now.
+    /// Lowers the deadline to at most `ttl` from now, before the store is asked, and renews for no longer than that
+    /// from now on. Returns how often the lease was renewed until now.
     pub(crate) fn shorten(&self, ttl: Duration, renew_every: Duration, clock: &dyn Clock) -> u64 {
         self.look(clock, |belief, now| {
-            // A session lock has no ttl to shorten, and is looked at as often as before.
+            // A session lock has no ttl to shorten; it is checked as often as before.
             if belief.deadline.is_some() {
                 let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
                 belief.deadline = belief.deadline.min(deadline(now, &grant, ttl));
                 belief.epoch += 1;
                 belief.ttl = ttl;
                 belief.renew_every = renew_every;
-                // What is sent now renews too. One more beside it would only overtake it, and void it.
+                // The shortening request renews too. A renewal beside it would only overtake it, and make it void.
                 belief.next = now + renew_every;
             }
             belief.renewals
         })
     }
 
-    /// A renewal to send now for `ttl`, and what its answer is to be judged by.
+    /// Makes a renewal for `ttl` to send now, and the data that judges its answer.
     pub(crate) fn renewal(&self, ttl: Duration, clock: &dyn Clock) -> (Renewal, Sent) {
         self.look(clock, |belief, now| self.ask(belief, ttl, now))
     }
@@ -351,7 +350,7 @@ impl Cell {
     fn ask(&self, belief: &mut Belief, ttl: Duration, now: Moment) -> (Renewal, Sent) {
         let left = belief.hold_until.since(now);
         let asked = ttl.min(left);
-        // From now on: the store may follow and its answer be lost.
+        // Count it from now on: the store may act although its answer is lost.
         belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
         renewal.fence = Some(belief.fence);
@@ -360,7 +359,7 @@ impl Cell {
         (renewal, Sent { at: now, epoch: belief.epoch, capped })
     }
 
-    /// The store confirmed a renewal. One that comes after the deadline is too late.
+    /// Applies a confirmed renewal. A confirmation after the deadline is too late.
     pub(crate) fn confirm(&self, sent: Sent, grant: &Grant, clock: &dyn Clock) {
         self.look(clock, |belief, _| {
             if bugs::on(Bug::LostNotFinal) {
@@ -368,29 +367,30 @@ impl Cell {
             } else if !belief.is_alive() {
                 return;
             }
-            // Answers may come in another order than they were given.
+            // Answers may arrive in another order than the store gave them.
             belief.renewals = belief.renewals.max(grant.renewals);
             belief.downgrading &= grant.mode != Mode::Shared;
             if sent.epoch == belief.epoch {
-                // Both are true bounds unless it was shortened in between; the later one is the better.
+                // Unless the lease was shortened in between, both deadlines are valid, so the later one is used.
                 let confirmed =
                     deadline(sent.at, grant, belief.longest).map(|deadline| deadline.min(belief.hold_until));
                 belief.deadline = belief.deadline.max(confirmed);
                 belief.capped = sent.capped;
                 belief.next = if belief.capped { Moment::NEVER } else { sent.at + belief.renew_every };
             }
-            // Also if a later one is under way: the store is there.
+            // Even if a later renewal is in flight: the store is reachable.
             belief.in_flight = None;
             belief.state = GuardState::Held;
         });
     }
 
-    /// The store refused a renewal: it is gone.
+    /// The store refused a renewal: the lease is gone.
     pub(crate) fn refuse(&self, gone: Gone, clock: &dyn Clock) {
         self.look(clock, |belief, _| belief.lose(LostReason::Refused(gone)));
     }
 
-    /// Nobody will renew it or ask for it any more. Does not look at the clock, which may be what has failed.
+    /// Marks the lease as lost because nothing renews or checks it any more. Does not read the clock, which may be
+    /// what has failed.
     pub(crate) fn abandon(&self) {
         let mut belief = self.belief.lock();
         let held = belief.is_alive();
@@ -406,7 +406,7 @@ impl Cell {
     /// A renewal failed.
     pub(crate) fn fail(&self, sent: Sent, why: &dyn Display, clock: &dyn Clock) {
         self.update(clock, why, |belief, now| {
-            // Unless a later one is under way already.
+            // Unless a later renewal is in flight already.
             if belief.in_flight.is_none_or(|at| at == sent.at) {
                 belief.in_flight = None;
                 belief.next = now + retry_after(belief.pace());
@@ -415,7 +415,7 @@ impl Cell {
         });
     }
 
-    /// What to do now that it is due.
+    /// What to do when the cell is due.
     pub(crate) fn task(&self, clock: &dyn Clock) -> Task {
         self.update(clock, &"the store does not answer", |belief, now| {
             if !belief.is_alive() {
@@ -438,7 +438,7 @@ impl Cell {
         })
     }
 
-    /// The claim to wait on for the end of the lease, if it is time to begin.
+    /// The claim to call `wait` with to learn of the end of the lease, if it is time to begin.
     pub(crate) fn begin_watch(&self) -> Option<Claim> {
         let mut belief = self.belief.lock();
         let begin = belief.is_alive() && belief.watch == Watch::No;
@@ -447,11 +447,11 @@ impl Cell {
         begin.then_some(Claim { id: self.id, first: false, ..claim })
     }
 
-    /// The store told that the lease may be over: ask at once.
+    /// The store reported that the lease may be over: check at once.
     pub(crate) fn told(&self, clock: &dyn Clock) {
         self.look(clock, |belief, now| {
             belief.watch = Watch::Told;
-            // The answer to what is under way comes soon enough.
+            // A renewal in flight is answered soon enough.
             if belief.in_flight.is_none() {
                 belief.next = belief.next.min(now);
             }
@@ -463,7 +463,7 @@ impl Cell {
         renewal_timeout(self.belief.lock().pace())
     }
 
-    /// When the loop has to look again, which is where it is put in its queue; and where it was before.
+    /// When the loop has to look again, which is the cell's new position in the queue; and its old position.
     pub(crate) fn schedule(&self) -> (Moment, Moment) {
         let mut belief = self.belief.lock();
         let had = belief.due;
@@ -472,7 +472,7 @@ impl Cell {
         (had, belief.due)
     }
 
-    /// It is no longer in the loop's queue. Where it was.
+    /// Removes the cell from the loop's queue. Returns its old position.
     pub(crate) fn unschedule(&self) -> Moment {
         std::mem::replace(&mut self.belief.lock().due, Moment::NEVER)
     }
@@ -483,8 +483,8 @@ impl Belief {
         matches!(self.state, GuardState::Held | GuardState::AtRisk)
     }
 
-    /// What its timeouts and pauses are a part of: its ttl, or what comes closest for a session lock,
-    /// whose ttl means nothing.
+    /// The base of its timeouts and pauses: the ttl, or the closest equivalent for a session lock, whose ttl means
+    /// nothing.
     fn pace(&self) -> Duration {
         if self.deadline.is_some() { self.ttl } else { self.renew_every.saturating_mul(3) }
     }
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_whose_clock_was_set_back_is_not_believed_for_longer_than_was_asked() {
+    fn a_store_clock_set_back_never_extends_belief_past_the_ttl() {
         let sent = Moment::from_nanos(1_000_000_000);
         let hour = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(3600)));
         let most = Some(sent + Duration::from_millis(29_698));

@@ -1,8 +1,8 @@
-//! The only renewal loop: one per client, which also sends the releases nobody awaits.
+//! The only renewal loop: one per client. It also sends the releases that no caller awaits.
 //!
-//! It runs on a thread of the library's own, so that a caller that blocks its runtime keeps its
-//! locks; logs and callbacks, which may block too, are told by another. What is due is taken from one
-//! ordered queue, in batches; batches run side by side, so one that hangs never delays another lease.
+//! It runs on the library's own thread, so that a caller that blocks its runtime keeps its locks. Logs and callbacks,
+//! which may block too, run on another thread. The loop takes due leases from one ordered queue, in batches. Batches
+//! run side by side, so one that hangs never delays another lease.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -29,8 +29,7 @@ use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{OnReleaseError, Options, ReleaseFailure, ReleaseSource};
 
-/// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the
-/// answer is not long in coming.
+/// Leases in one call to the store: enough to spread the cost of a round trip, few enough that the answer comes soon.
 const BATCH: usize = 512;
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -40,16 +39,16 @@ pub(crate) struct Renewer {
     backend: Arc<dyn Backend>,
     tells_loss: bool,
     clock: Arc<dyn Clock>,
-    /// The clock is the system's, which a timer of the system can go by.
+    /// The clock is the system's, so a timer of the system can follow it.
     by_system: bool,
     queue: Mutex<Queue>,
     bell: Notify,
     numbers: AtomicU64,
-    /// Releases that are to be sent or under way, or whose failure is being told.
+    /// Releases that wait to be sent, are in flight, or whose failure is being reported.
     releases: Arc<Outstanding>,
     /// Acquires that have begun and may still have something to give back.
     acquires: Arc<Outstanding>,
-    /// The client's: no more acquires.
+    /// The client's switch: no more acquires.
     closed: Cancel,
 }
 
@@ -57,7 +56,7 @@ pub(crate) struct Renewer {
 #[derive(Debug, Default)]
 struct Outstanding {
     count: AtomicU64,
-    /// Rings when there is none.
+    /// Notified when the count reaches zero.
     idle: Notify,
 }
 
@@ -66,7 +65,7 @@ impl Outstanding {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// Resolves when there is none.
+    /// Resolves when the count is zero.
     async fn over(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -79,7 +78,7 @@ impl Outstanding {
     }
 }
 
-/// One of them, until it is dropped.
+/// Counts as one outstanding item until it is dropped.
 pub(crate) struct Token(Arc<Outstanding>);
 
 impl Token {
@@ -100,14 +99,14 @@ impl Drop for Token {
 #[derive(Debug)]
 struct Queue {
     due: BTreeMap<(Moment, u64), Arc<Cell>>,
-    /// The loop sleeps until then; something due earlier has to ring.
+    /// The loop sleeps until then; anything due earlier must wake it.
     armed: Moment,
     releases: Vec<ReleaseJob>,
-    /// Leases of which the store is to tell when they are over.
+    /// Leases whose end the store is to report.
     watches: Vec<(Arc<Cell>, Claim)>,
-    /// The client is gone: finish what is left, then end.
+    /// The client is gone: finish the remaining work, then end.
     ended: bool,
-    /// The loop has ended, however that came about: nothing is taken from here any more.
+    /// The loop has ended, for whatever reason: nothing takes work from here any more.
     over: bool,
 }
 
@@ -120,8 +119,8 @@ impl Drop for Life {
     }
 }
 
-/// Cells that were taken out of the queue. What is left of them goes back if the clock panics, so that a client that
-/// dies knows all its leases.
+/// Cells taken out of the queue. If the clock panics, the remaining ones go back, so that a client that dies knows all
+/// its leases.
 struct Taken<'a> {
     renewer: &'a Renewer,
     cells: VecDeque<Arc<Cell>>,
@@ -133,16 +132,16 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A release that nobody awaits.
+/// A release that no caller awaits.
 pub(crate) struct ReleaseJob {
     pub(crate) release: Release,
     pub(crate) request_timeout: Duration,
     pub(crate) release_timeout: Duration,
     pub(crate) source: ReleaseSource,
     pub(crate) on_error: Option<OnReleaseError>,
-    /// Whether it was held until now, as far as is known.
+    /// Whether the lease was held until now, as far as the client knows.
     pub(crate) held: bool,
-    /// How long a guard had held it; `None` if there was none.
+    /// How long a guard had held it; `None` if there was no guard.
     pub(crate) held_for: Option<Duration>,
     /// What `close` waits for, if it is sent in the background.
     pub(crate) token: Option<Token>,
@@ -168,7 +167,7 @@ impl ReleaseJob {
         }
     }
 
-    /// Sends it, and again while the store does not answer.
+    /// Sends the release, and again while the store does not answer.
     pub(crate) async fn send(&self, backend: &dyn Backend, clock: &dyn Clock) -> Result<Released> {
         let times = Times { call: self.request_timeout, total: self.release_timeout };
         give_back::release(&self.release, self.held, times, clock, || backend.release(&self.release)).await
@@ -208,7 +207,7 @@ impl Renewer {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts a cell where it belongs in the queue: when it is new, and whenever its times changed.
+    /// Puts a cell into its position in the queue: when it is new, and whenever its times have changed.
     pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
         let mut queue = self.queue.lock();
         if queue.over {
@@ -249,13 +248,13 @@ impl Renewer {
         self.bell.notify_one();
     }
 
-    /// An acquire begins; it ends when the token is dropped, after what it gives back.
+    /// Marks the beginning of an acquire. It ends when the token is dropped, after its give-backs.
     pub(crate) fn acquiring(&self) -> Token {
         Token::new(&self.acquires)
     }
 
-    /// Resolves when no acquire is under way and then no release is outstanding. Acquires that do not end are waited for
-    /// only so long; `runtime` measures that.
+    /// Resolves when no acquire is under way and then no release is outstanding. Waits for acquires that do not end
+    /// only for a limited time, which `runtime` measures.
     pub(crate) async fn settled(&self, runtime: &Handle) {
         if !self.acquires.is_none() {
             let mut patience = JoinSet::new();
@@ -273,7 +272,8 @@ impl Renewer {
         self.queue.lock().over
     }
 
-    /// Nothing is renewed or released in the background from here on: nobody must believe that it is.
+    /// Marks the client as dead: nothing is renewed or released in the background any more, so no guard may believe
+    /// that it is.
     pub(crate) fn die(&self) {
         let mut queue = self.queue.lock();
         queue.over = true;
@@ -287,7 +287,7 @@ impl Renewer {
         for cell in due.into_values() {
             cell.abandon();
         }
-        // Whoever hears of it finds no guard that still believes.
+        // Cancel last, so that a listener finds no guard that still claims to hold.
         self.closed.cancel();
         releases.into_iter().for_each(unsent);
     }
@@ -303,7 +303,7 @@ impl Renewer {
         if self.by_system { Timer::system() } else { Timer::Naps }
     }
 
-    /// The loop. If it is dropped, also before it has begun, the client is dead.
+    /// Runs the loop. If it is dropped, even before it has begun, the client is dead.
     pub(crate) fn run(self: Arc<Self>, timer: Timer) -> impl Future<Output = ()> + Send + use<> {
         let life = Life(Arc::clone(&self));
         async move {
@@ -314,7 +314,7 @@ impl Renewer {
 
     async fn work(self: Arc<Self>, mut timer: Timer) {
         let mut work = FuturesUnordered::<Job>::new();
-        // Apart from the work: they end when their leases do, and nobody waits for that.
+        // Kept apart from the work: they end with their leases, and the loop does not wait for that.
         let mut watches = FuturesUnordered::<Job>::new();
         while let Some(next) = self.start_due(&mut work) {
             for (cell, claim) in std::mem::take(&mut self.queue.lock().watches) {
@@ -330,14 +330,14 @@ impl Renewer {
         }
     }
 
-    /// Starts everything that is due, and says when to look again; `None` when all is over.
+    /// Starts everything that is due. Returns when to look again; `None` when all is over.
     fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
         loop {
             let mut queue = self.queue.lock();
             let now = self.clock.now();
             let releases = std::mem::take(&mut queue.releases);
             let mut cells = VecDeque::new();
-            // Not too many at a time: those who acquire and release wait for this lock.
+            // Not too many at a time: acquires and releases wait for this lock.
             while cells.len() < BATCH {
                 let Some(entry) = queue.due.first_entry().filter(|entry| entry.key().0 <= now) else { break };
                 let cell = entry.remove();
@@ -375,7 +375,7 @@ impl Renewer {
         }
     }
 
-    /// Renews one batch and tells each cell its answer.
+    /// Renews one batch and gives each cell its answer.
     async fn renew(self: Arc<Self>, batch: Vec<(Arc<Cell>, Renewal, Sent)>) {
         let mut cells = Vec::with_capacity(batch.len());
         let mut renewals = Vec::with_capacity(batch.len());
@@ -383,14 +383,14 @@ impl Renewer {
             cells.push((cell, sent));
             renewals.push(renewal);
         }
-        // Each lease gives up on its own when its own time is over; the call is kept for the last.
+        // Each lease gives up when its own time is over; the call continues for the one with the most time.
         let timeout = cells.iter().map(|(cell, _)| cell.renewal_timeout()).max().unwrap_or_default();
-        // Also the making of the future may panic.
+        // Making the future may panic too.
         let call = AssertUnwindSafe(async { self.backend.renew(&renewals).await }).catch_unwind();
         let mut answers = match tokio::time::timeout(timeout, call).await {
             Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(_)) => Vec::new().into_iter(),
-            // The cells have noticed by themselves.
+            // The cells have noticed the timeout by themselves.
             Err(_) => return cells.iter().for_each(|_| telemetry::renewed(None)),
         };
         for (cell, sent) in cells {
@@ -399,7 +399,7 @@ impl Renewer {
             match answer {
                 Some(Ok(Renewed::Held(grant))) => {
                     cell.confirm(sent, &grant, &*self.clock);
-                    // Only now: most leases are over before they are asked about.
+                    // Only now, because most leases are over before their first renewal.
                     if self.tells_loss
                         && let Some(claim) = cell.begin_watch()
                     {
@@ -414,10 +414,10 @@ impl Renewer {
         }
     }
 
-    /// Waits until the store tells that a lease may be over, and lets the loop ask.
+    /// Waits until the store reports that a lease may be over, then makes the loop check it.
     async fn watch(self: Arc<Self>, cell: Arc<Cell>, claim: Claim) {
         let call = AssertUnwindSafe(async { self.backend.wait(&claim).await }).catch_unwind();
-        // Whatever it says: a store that cannot tell is asked as often as any other.
+        // Ignore the answer: if the store cannot report, the loop checks as often as for any other store.
         let _ = call.await;
         cell.told(&*self.clock);
         self.schedule(&cell);
@@ -434,24 +434,24 @@ impl Renewer {
             telemetry::released(&job.release.name, &answer, job.held_for);
         }
         if let Err(error) = answer {
-            // With its token: `close` returns when it was told.
+            // The job includes its token, so `close` returns only after the failure was reported.
             reporter::call_back(move || report(&error, &job));
         }
     }
 }
 
-/// Tells of a release that failed: the callback, or the log, which holds no names.
+/// Reports a failed release to the callback, or to the log, without names.
 pub(crate) fn report(error: &Error, job: &ReleaseJob) {
     telemetry::release_failed(&job.release.name, job.source, error);
     if let Some(callback) = &job.on_error {
         let failure =
             ReleaseFailure { name: &job.release.name, lease_id: job.release.id, source: job.source };
-        // A callback that panics must not end the renewals of everybody else.
+        // A callback that panics must not end the renewals of all other leases.
         contained(|| callback(error, &failure));
     }
 }
 
-/// Tells of a release that nobody is left to send.
+/// Reports a release that can no longer be sent.
 fn unsent(job: ReleaseJob) {
     let error = Error::new(ErrorKind::Aborted, "the client's background work has ended before it was sent");
     reporter::call_back(move || report(&error, &job));

@@ -1,7 +1,7 @@
-//! Keeps logs and callbacks off the thread that renews leases: they are a program's own code, and may block.
+//! Keeps logs and callbacks off the thread that renews leases, because they run the program's own code and may block.
 //!
-//! On a caller's thread everything is told at once. On a thread that renews, it is passed to a thread beside that,
-//! which is started for the first such call and ends with it. A panic is contained on both.
+//! On a caller's thread every report runs at once. A thread that renews passes its reports to a second thread, which
+//! starts with the first report and ends together with the first thread. A panic is contained on both.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, ThreadId};
 
-/// Log lines that wait while a log takes none. More are dropped and counted; callbacks never are.
+/// The most log lines that wait while the log is blocked. Further lines are dropped and counted; callbacks are never
+/// dropped.
 const MOST_LINES: u64 = 1024;
 
 thread_local! {
@@ -19,11 +20,11 @@ thread_local! {
     static REPORTS_FOR: Cell<Option<ThreadId>> = const { Cell::new(None) };
 }
 
-/// Where this thread's logs and callbacks go.
+/// Where this thread's logs and callbacks run.
 enum Outlet {
-    /// A caller's thread: it waits for its own log.
+    /// On this thread, a caller's: it waits for its own log.
     Here,
-    /// A thread that renews, with nothing to tell so far.
+    /// On a second thread, which is not started yet because there was nothing to report.
     Beside,
     Thread(Reporter),
 }
@@ -35,9 +36,9 @@ struct Reporter {
 
 #[derive(Default)]
 struct Counts {
-    /// Lines that wait or are being told.
+    /// Lines that wait or are being written.
     lines: AtomicU64,
-    /// Lines dropped since that was last told.
+    /// Lines dropped since the last report of that.
     dropped: AtomicU64,
 }
 
@@ -46,17 +47,17 @@ struct Report {
     is_line: bool,
 }
 
-/// From here on, what this thread tells is told by another one.
+/// From now on, another thread writes the reports of this one.
 pub(crate) fn keep_off_this_thread() {
     OUTLET.set(Outlet::Beside);
 }
 
-/// The thread whose logs and callbacks this one tells, if it is a reporter's.
+/// The thread whose logs and callbacks this thread runs, if it is a reporter's.
 pub(crate) fn reports_for() -> Option<ThreadId> {
     REPORTS_FOR.get()
 }
 
-/// Writes a log line. Dropped if the log takes none and too many wait.
+/// Writes a log line. Drops it if the log is blocked and too many lines wait.
 pub(crate) fn log(line: impl FnOnce() + Send + 'static) {
     tell(Report { call: Box::new(line), is_line: true });
 }
@@ -66,13 +67,13 @@ pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static) {
     tell(Report { call: Box::new(callback), is_line: false });
 }
 
-/// Runs a program's own code, whose panic is not ours; what it gives, unless it panics.
+/// Runs the program's own code and contains its panic. Returns the result unless it panicked.
 pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 fn tell(report: Report) {
-    // A thread that ends has no outlet any more.
+    // A thread that is ending has no outlet any more.
     let here = OUTLET.try_with(|outlet| outlet.borrow_mut().pass(report)).unwrap_or(None);
     if let Some(report) = here {
         contained(report.call);
@@ -80,7 +81,7 @@ fn tell(report: Report) {
 }
 
 impl Outlet {
-    /// Passes a report on; what is to be told here comes back.
+    /// Passes a report on; returns it if this thread is to run it.
     fn pass(&mut self, report: Report) -> Option<Report> {
         match self {
             Outlet::Here => Some(report),
@@ -91,7 +92,7 @@ impl Outlet {
                     *self = Outlet::Thread(reporter);
                     back
                 }
-                // No thread can be had now; the next report tries again.
+                // No thread could be started; the next report tries again.
                 Err(_) => Some(report),
             },
         }

@@ -1,11 +1,11 @@
-//! What the library tells about itself: `tracing` spans and events without names, and optional
-//! metrics. `docs/metrics.md` lists them.
+//! The library's telemetry: `tracing` spans and events without names, and optional metrics. `docs/metrics.md` lists
+//! them.
 //!
-//! Names appear only as their [`digest_name`](crate::digest_name), which is made only if somebody listens.
+//! Names appear only as their [`digest_name`](crate::digest_name), which is computed only if a subscriber listens.
 //! Lease ids never appear.
 //!
-//! Subscriber and recorder are the program's own code. A panic in them is contained here, and on the thread that
-//! renews leases logs are passed to [`reporter`](crate::reporter), so that one that blocks delays no renewal.
+//! The subscriber and the recorder are the program's own code. A panic in them is contained here. On the thread that
+//! renews leases, log lines go to the [`reporter`](crate::reporter), so that a log that blocks delays no renewal.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::options::ReleaseSource;
 
-/// The target of what is logged about a lease. A program that reports on its leases itself can leave it out.
+/// The log target of events about a lease. A program that reports on its leases itself can filter it out.
 const LEASES: &str = "leasehold::lease";
 
 const ACQUIRES: &str = "leasehold_acquire_total";
@@ -33,7 +33,7 @@ const STATES: &str = "leasehold_state_total";
 const WAITS: &str = "leasehold_wait_seconds";
 const HOLDS: &str = "leasehold_hold_seconds";
 
-/// Counters and histograms, through whatever recorder the program has installed.
+/// Counters and histograms, through the recorder that the program has installed.
 #[cfg(feature = "metrics")]
 mod measure {
     use std::time::Duration;
@@ -71,10 +71,10 @@ mod measure {
     pub(crate) fn describe() {}
 }
 
-/// Describes the metrics to the recorder of the program; for each client, since it may come late.
+/// Describes the metrics to the program's recorder. Done for each client, since the recorder may be installed late.
 pub(crate) use measure::describe;
 
-/// An acquire under way, which is told of once, however it ends. Dropped before, it was aborted.
+/// An acquire under way, which is reported once, however it ends. If it is dropped before, it was aborted.
 pub(crate) struct Acquiring<'a> {
     pub(crate) span: Span,
     name: &'a Name,
@@ -98,7 +98,8 @@ impl<'a> Acquiring<'a> {
         Acquiring { span, name, clock: &*client.clock, started, told: false }
     }
 
-    /// It ended: with this fence after so many attempts, with an error, or because somebody else holds the name.
+    /// Reports the end: with this fence after so many attempts, with an error, or because another client holds the
+    /// name.
     pub(crate) fn end(mut self, ended: std::result::Result<Option<(Fence, u32)>, &Error>) {
         match ended {
             Ok(Some((fence, attempts))) => {
@@ -106,7 +107,7 @@ impl<'a> Acquiring<'a> {
                 self.tell("granted", |waited| tracing::debug!(%fence, attempts, ?waited, "lease granted"));
             }
             Ok(None) => self.tell("busy", |waited| {
-                tracing::debug!(?waited, "lease not granted: somebody else holds it");
+                tracing::debug!(?waited, "lease not granted: another client holds it");
             }),
             Err(error) if error.kind() == ErrorKind::Aborted => self.abort(),
             Err(error) => self.tell("error", |waited| tracing::debug!(%error, ?waited, "acquire failed")),
@@ -135,7 +136,7 @@ impl Drop for Acquiring<'_> {
     }
 }
 
-/// A renewal was answered, or nobody waits for its answer any more.
+/// Counts a renewal that was answered, or that timed out.
 pub(crate) fn renewed(answer: Option<&Result<Renewed>>) {
     let result = match answer {
         Some(Ok(Renewed::Held(_))) => "ok",
@@ -145,7 +146,7 @@ pub(crate) fn renewed(answer: Option<&Result<Renewed>>) {
     measure::count(RENEWALS, "result", result);
 }
 
-/// A lease was released, or not: a guard's after this long.
+/// Counts a release, whether it succeeded or not; a guard's lease was held for this long.
 pub(crate) fn released(name: &Name, answer: &Result<Released>, held: Option<Duration>) {
     let result = match answer {
         Ok(Released::Done) => "released",
@@ -161,7 +162,7 @@ pub(crate) fn released(name: &Name, answer: &Result<Released>, held: Option<Dura
     if LevelFilter::current() >= LevelFilter::DEBUG {
         reporter::log(line);
     } else {
-        // Nobody listens: no reason to wake another thread for each release.
+        // No subscriber listens, so do not wake another thread for each release.
         contained(line);
     }
 }
@@ -190,7 +191,7 @@ pub(crate) fn lost(name: &Name, fence: Fence, reason: Option<LostReason>) {
     );
 }
 
-/// The background work of a client has ended before the client.
+/// Reports that the background work of a client has ended before the client.
 pub(crate) fn died() {
     reporter::log(|| {
         tracing::error!(
@@ -200,7 +201,7 @@ pub(crate) fn died() {
     });
 }
 
-/// Where the callback for it is called, because they belong together.
+/// Logged where the callback is called, because they belong together.
 pub(crate) fn release_failed(name: &Name, source: ReleaseSource, error: &Error) {
     contained(|| {
         tracing::warn!(

@@ -1,7 +1,8 @@
 //! The only wait loop: one claim, from its first attempt until it is granted, refused, stopped or out of time.
 //!
-//! Client and server drive it. Where they differ, the driver decides: what to do with a grant and with an id that is
-//! gone ([`Wait::run`] may be called again after both), when to stop, and how to be sure at the limit ([`AtLimit`]).
+//! The client and the server drive it. Where they differ, the driver decides: what to do with a grant and with an id
+//! that is gone ([`Wait::run`] may be called again after both), when to stop, and how to make sure at the limit
+//! ([`AtLimit`]).
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
@@ -15,16 +16,16 @@ use crate::options::Poll;
 /// How long an acquire may take.
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {
-    /// One attempt.
+    /// One attempt only.
     Once,
-    /// No attempt after this, but for the last one of [`AtLimit::Attempt`].
+    /// No attempt after this time, except the last one of [`AtLimit::Attempt`].
     Within(Duration),
     /// Until granted.
     Never,
 }
 
 impl Limit {
-    /// No limit is for ever, zero is one attempt.
+    /// `None` means no limit; zero means one attempt.
     pub fn from_max_wait(max_wait: Option<Duration>) -> Self {
         match max_wait {
             None => Limit::Never,
@@ -34,16 +35,16 @@ impl Limit {
     }
 }
 
-/// What is done at the limit before the answer is "busy".
+/// What the loop does at the limit before it answers "busy".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtLimit {
-    /// An attempt is cut off. If the last answer is old, the store is asked who holds the name, to show that it works.
+    /// Cut an attempt off. If the last answer is old, ask the store for the holder, to show that the store works.
     Look,
-    /// One more attempt, which also keeps the place in the queue. Attempts are never cut off at the limit.
+    /// Make one more attempt, which also keeps the place in the queue. Attempts are never cut off at the limit.
     Attempt,
 }
 
-/// How to wait.
+/// The terms of a wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// How long to wait.
@@ -52,9 +53,9 @@ pub struct Terms {
     pub max_attempts: Option<u32>,
     /// How long one call to the store may take.
     pub call: Duration,
-    /// The pauses of a store that does not push.
+    /// The pauses between polls, for a store that does not push.
     pub poll: Poll,
-    /// What is done at the limit.
+    /// What to do at the limit.
     pub at_limit: AtLimit,
 }
 
@@ -63,7 +64,7 @@ pub trait Driver: Send + Sync {
     /// Why it stops.
     type Stop: Send;
 
-    /// One attempt.
+    /// Makes one attempt.
     fn attempt<'a>(
         &'a self,
         backend: &'a dyn Backend,
@@ -72,26 +73,26 @@ pub trait Driver: Send + Sync {
         backend.try_acquire(claim)
     }
 
-    /// Resolves when there is no reason to wait any more. Asked only between calls to the store, never during one.
+    /// Resolves when there is no reason to wait any more. Polled only between calls to the store, never during one.
     fn stopped(&self) -> impl Future<Output = Self::Stop> + Send;
 
-    /// Somebody else holds the name.
+    /// Called when another client holds the name.
     fn busy(&mut self, _busy: &Busy) {}
 
-    /// An attempt failed and will be repeated.
+    /// Called when an attempt failed and will be repeated.
     fn retried(&mut self, _error: &Error) {}
 }
 
 /// How a wait ends.
 #[derive(Debug)]
 pub enum Ended<S> {
-    /// By a call that was sent at this moment.
+    /// Granted, by a call that was sent at this moment.
     Granted(Grant, Moment),
-    /// Not within the limit.
+    /// Another client kept the name until the limit.
     Busy(Busy),
-    /// The id will never be granted, says the answer to a call that was sent at this moment.
+    /// The id will never be granted, according to the answer to a call that was sent at this moment.
     Gone(Gone, Moment),
-    /// By a fault.
+    /// The store failed.
     Failed(Error),
     /// The driver stopped it.
     Stopped(S),
@@ -104,7 +105,7 @@ pub struct Wait<'a, D: Driver> {
     clock: &'a dyn Clock,
     info: Info,
     terms: Terms,
-    /// The claim. Its id may be changed between two runs.
+    /// The claim. The driver may change its id between two runs.
     pub claim: Claim,
     /// What drives it.
     pub driver: D,
@@ -114,22 +115,22 @@ pub struct Wait<'a, D: Driver> {
     pub attempts: u32,
     /// The store may have a lease or a place of this claim.
     pub pending: bool,
-    /// An attempt has no answer yet: it may still arrive, however late (promise 8).
+    /// An attempt has no answer yet and may still arrive, however late (promise 8).
     pub unanswered: bool,
     end: Moment,
-    /// Polls and faults in a row, for their pauses.
+    /// Polls and faults in a row, which set the pauses.
     polls: u32,
     faults: u32,
-    /// Wake-ups in a row that came as soon as they were waited for.
+    /// Wake-ups in a row that came at once.
     early: u32,
     failing_since: Option<Moment>,
     last: Last,
-    /// When the store last said that somebody else is in the way.
+    /// When the store last answered `Busy`.
     heard: Option<Moment>,
     next: Next,
 }
 
-/// The last thing that is known: at the limit, a fault is reported as a fault and never as contention.
+/// The last thing the loop knows: at the limit it reports a fault as a fault, never as contention.
 #[derive(Debug)]
 enum Last {
     Nothing,
@@ -147,7 +148,7 @@ enum Next {
 type Step<S> = ControlFlow<Ended<S>, Next>;
 
 impl<'a, D: Driver> Wait<'a, D> {
-    /// A claim, before anything is sent.
+    /// Makes a wait for a claim, before anything is sent.
     pub fn new(
         backend: &'a dyn Backend,
         clock: &'a dyn Clock,
@@ -181,10 +182,10 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
     }
 
-    /// Goes on until there is an answer. Run again after [`Ended::Granted`] or [`Ended::Gone`], it repeats the claim.
+    /// Waits until there is an answer. Run again after [`Ended::Granted`] or [`Ended::Gone`], it repeats the claim.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves what [`pending`](Wait::pending) and [`unanswered`](Wait::unanswered) say.
+    /// If dropped, [`pending`](Wait::pending) and [`unanswered`](Wait::unanswered) say what may be left in the store.
     pub async fn run(&mut self) -> Ended<D::Stop> {
         loop {
             let step = match std::mem::replace(&mut self.next, Next::Attempt) {
@@ -205,11 +206,11 @@ impl<'a, D: Driver> Wait<'a, D> {
             || self.clock.now() >= self.end
     }
 
-    /// Counts what the driver did not accept as a fault of a call that was sent at this moment: the next run begins
+    /// Treats what the driver did not accept as a fault of a call that was sent at this moment: the next run begins
     /// with a pause.
     ///
     /// # Errors
-    /// The same error, if there is no time or patience left.
+    /// The same error, if no time or patience is left.
     pub fn fault(&mut self, sent: Moment, error: Error) -> Result<()> {
         self.claim.repeat |= self.unanswered;
         let now = self.clock.now();
@@ -232,7 +233,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         let left = self.end.since(sent);
         let time = self.terms.call.min(match self.terms.at_limit {
             AtLimit::Look => left,
-            // The first answer may take as long as without a wait.
+            // The first answer may take as long as it would without a wait.
             AtLimit::Attempt if self.heard.is_none() => Duration::MAX,
             AtLimit::Attempt => left.saturating_add(LAST_LOOK),
         });
@@ -240,7 +241,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         let answer = match tokio::time::timeout(time, call).await {
             Ok(answer) => answer,
             Err(_) => {
-                // The limit came first, and the last word of the store was contention.
+                // The limit came first, and the last answer of the store was contention.
                 let cut_off = self.terms.at_limit == AtLimit::Look && self.clock.now() >= self.end;
                 if cut_off && matches!(self.last, Last::Busy(_)) {
                     return self.out_of_time().await;
@@ -260,7 +261,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
     }
 
-    /// Somebody else is in the way.
+    /// Handles a `Busy` answer.
     fn blocked(&mut self, busy: Busy) -> Step<D::Stop> {
         self.driver.busy(&busy);
         let now = self.clock.now();
@@ -280,15 +281,15 @@ impl<'a, D: Driver> Wait<'a, D> {
             self.polls = self.polls.saturating_add(1);
             self.terms.poll.delay(self.polls - 1)
         };
-        // A place in the queue is kept by coming back in time.
+        // A waiter keeps its place in the queue by coming back in time.
         let refresh = self.claim.queue.map_or(Duration::MAX, |ticket_ttl| ticket_ttl / 3);
         Continue(Next::Wait(now + pause.min(refresh)))
     }
 
-    /// The attempt, or the wait, failed.
+    /// Handles a failed attempt or wait.
     fn failed(&mut self, sent: Moment, error: Error) -> Step<D::Stop> {
         if !error.is_retryable() {
-            // Refused before anything was done, unless the store does not know itself.
+            // The store refused before it did anything, unless it does not know itself.
             self.unanswered &= matches!(error.kind(), ErrorKind::Internal | ErrorKind::Aborted);
             self.pending = self.unanswered || self.claim.repeat || self.claim.queue.is_some();
             return Break(Ended::Failed(error));
@@ -299,16 +300,16 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
     }
 
-    /// Waits for a wake-up or the moment, whichever is first.
+    /// Waits for a wake-up or until the moment, whichever is first.
     async fn wait(&mut self, until: Moment) -> Step<D::Stop> {
         let sent = self.clock.now();
         let until = until.min(self.end);
-        // After a fault there is nothing to be woken by.
+        // After a fault nothing will wake the waiter.
         if !matches!(self.last, Last::Busy(_)) || !self.info.push {
             self.pause(until.since(sent)).await?;
             return self.woken().await;
         }
-        // A session leaves the store's queue in the background; the answer to a release says that it has.
+        // A session leaves the store's queue in the background; only the answer to a release shows that it has.
         self.pending |= self.info.liveness == Liveness::Session;
         let wake = tokio::select! {
             biased;
@@ -323,7 +324,7 @@ impl<'a, D: Driver> Wait<'a, D> {
                 return Break(Ended::Granted(grant, sent));
             }
             Ok(Wake::Retry) => {
-                // A hint may be wrong. One that comes at once, again and again, must not become a storm.
+                // A hint may be wrong. Hints that come at once, again and again, must not become a storm of attempts.
                 let pauses = Poll::default();
                 let early = self.clock.now().since(sent) < pauses.min;
                 self.early = if early { self.early.saturating_add(1) } else { 0 };
@@ -332,7 +333,7 @@ impl<'a, D: Driver> Wait<'a, D> {
                 }
             }
             Err(error) if error.is_retryable() => {
-                // Nothing will be pushed: poll until it is.
+                // No wake-up will come: poll instead.
                 let pause = self.terms.poll.delay(self.polls);
                 self.polls = self.polls.saturating_add(1);
                 self.pause(pause.min(left)).await?;
@@ -350,7 +351,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
     }
 
-    /// The wait is over; at the limit there is at most a last attempt.
+    /// The wait is over; at the limit at most one last attempt is left.
     async fn woken(&mut self) -> Step<D::Stop> {
         if self.clock.now() < self.end {
             return Continue(Next::Attempt);
@@ -361,7 +362,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
     }
 
-    /// The limit has come. If the last word of the store was contention and is old, the store has to show that it is
+    /// Handles the limit. If the store's last answer was contention and is old, asks the store to show that it is
     /// still there.
     async fn out_of_time(&mut self) -> Step<D::Stop> {
         let busy = match std::mem::replace(&mut self.last, Last::Nothing) {
@@ -376,17 +377,17 @@ impl<'a, D: Driver> Wait<'a, D> {
         let look = self.backend.inspect(&query);
         Break(match tokio::time::timeout(LAST_LOOK.min(self.terms.call), look).await {
             Ok(Err(error)) if is_broken(error.kind()) => Ended::Failed(error),
-            // Whatever it says, it is there.
+            // Any answer shows that the store is there.
             Ok(_) => Ended::Busy(busy),
             Err(_) => Ended::Failed(Error::new(
                 ErrorKind::NetworkTimeout,
-                "the store has fallen silent while its lock was waited for; whether that is still held is unknown",
+                "the store stopped answering during the wait; whether the lock is still held is unknown",
             )),
         })
     }
 }
 
-/// Whether a store that says so does not work; to be refused, or asked too often, is an answer.
+/// Whether an error of this kind means that the store does not work. A refusal, or too many requests, is an answer.
 fn is_broken(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::NetworkTimeout)
 }

@@ -1,4 +1,4 @@
-//! An event for every operation on a store, to a sink that can never get in its way.
+//! Sends an event for every operation on a store to a sink, which can never delay the store.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,19 +20,19 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// Events that may wait for the sink. Enough for a burst of renewals, and under a megabyte.
+/// How many events may wait for the sink: enough for a burst of renewals, and under a megabyte.
 const CAPACITY: usize = 4096;
 
-/// A store that tells of every operation: an [`Event`] each, to a function of yours.
+/// A store that reports every operation as an [`Event`] to your function.
 ///
-/// The function is called on a thread of the layer's own. However slow it is, it delays no lock: events
-/// that find 4096 others waiting are dropped and [counted](Telemetry::dropped). If it panics, that is
-/// [counted](Telemetry::panicked) too, and the next event comes all the same. Hashes are made on that
-/// thread. The thread ends, after what is still waiting, when the last clone of the layer is gone.
+/// The layer calls your function on its own thread. However slow it is, it delays no lock: an event that finds 4096
+/// others waiting is dropped and [counted](Telemetry::dropped). If the function panics, that is
+/// [counted](Telemetry::panicked) too, and the next event comes all the same. Hashes are computed on that thread. When
+/// the last clone of the layer is gone, the thread delivers what still waits and ends.
 ///
-/// Whatever passes the store is seen: also what the client does in the background, renewals and the
-/// releases of dropped guards. Names and lease ids are only there as hashes, unless you
-/// [ask](Telemetry::include_raw) for them.
+/// The layer sees everything that passes the store, including the client's background work: renewals and the releases
+/// of dropped guards. Events contain names and lease ids only as hashes, unless you [ask](Telemetry::include_raw) for
+/// them.
 ///
 /// # Examples
 ///
@@ -81,7 +81,7 @@ struct Shared {
     panicked: AtomicU64,
 }
 
-/// Where names and lease ids are told as they are.
+/// For which names events show name and lease id unhashed.
 #[derive(Default)]
 enum Raw {
     #[default]
@@ -106,11 +106,11 @@ pub struct Event {
     pub name_hash: Option<String>,
     /// [`LeaseId::hash`] of the lease id, where the operation is about one.
     pub lease_id_hash: Option<String>,
-    /// How long the call took, for a queued acquire with the time it waited.
+    /// How long the call took; for a queued acquire, including the time it waited.
     pub latency: Duration,
-    /// The name itself, only where you asked for it.
+    /// The name itself, only if you asked for it.
     pub name: Option<Name>,
-    /// The lease id itself, a secret, only where you asked for it.
+    /// The lease id itself, a secret, only if you asked for it.
     pub lease_id: Option<LeaseId>,
 }
 
@@ -134,18 +134,18 @@ pub enum EventKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Somebody else holds it.
+    /// Another client holds the name.
     Locked,
     /// The lease's ttl has passed.
     Expired,
-    /// There is no such lease, or nobody holds the name.
+    /// There is no such lease, or no client holds the name.
     NotFound,
     /// Another attempt or a higher fence has taken its place.
     Superseded,
     /// The lease was revoked.
     Revoked,
-    /// The store failed. `Aborted` also if the caller did not wait for the answer: it was cancelled, or
-    /// its time was over.
+    /// The store failed. Also `Aborted`, if the caller did not wait for the answer: it was cancelled, or its time was
+    /// over.
     Error(ErrorKind),
 }
 
@@ -167,12 +167,12 @@ impl From<&Error> for Reason {
 }
 
 impl Telemetry {
-    /// A layer around a store.
+    /// Wraps a store.
     pub fn new(backend: impl Backend, sink: impl FnMut(&Event) + Send + 'static) -> Self {
         Telemetry::wrap(Arc::new(backend), sink)
     }
 
-    /// As [`new`](Telemetry::new), around a store that is shared already: for
+    /// As [`new`](Telemetry::new), around a store that is already shared: for
     /// [`LocksBuilder::layer`](crate::LocksBuilder::layer).
     pub fn wrap(backend: Arc<dyn Backend>, sink: impl FnMut(&Event) + Send + 'static) -> Self {
         let (events, answered) = sync_channel(CAPACITY);
@@ -182,20 +182,20 @@ impl Telemetry {
             .name("leasehold-events".into())
             .spawn(move || deliver(answered, scheme, &shared_too, sink));
         if let Err(error) = thread {
-            // The channel is closed then, and every event counts as dropped.
+            // The channel is then closed, and every event counts as dropped.
             reporter::log(move || tracing::warn!(%error, "no thread for telemetry: there will be no events"));
         }
         Telemetry { backend, events, shared }
     }
 
-    /// Whether events hold names and lease ids as they are. Not unless set.
+    /// Sets whether events show names and lease ids unhashed. Default no.
     #[must_use]
     pub fn include_raw(self, include: bool) -> Self {
         self.set_raw(if include { Raw::Always } else { Raw::Never })
     }
 
-    /// Lets events of some names hold name and lease id as they are. Asked on the sink's thread. A
-    /// search by lease id, which is about no name, stays hashed.
+    /// Lets events of some names show name and lease id unhashed. The sink's thread calls `include`. A search by lease
+    /// id, which is about no name, stays hashed.
     #[must_use]
     pub fn include_raw_if(self, include: impl Fn(&Name) -> bool + Send + Sync + 'static) -> Self {
         self.set_raw(Raw::If(Box::new(include)))
@@ -221,7 +221,7 @@ impl Telemetry {
     }
 }
 
-/// A call to the store that has to be told of, however it ends.
+/// A call to the store that must be reported, however it ends.
 struct Call<'a> {
     layer: &'a Telemetry,
     kind: EventKind,
@@ -259,7 +259,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// What becomes an [`Event`] on the sink's thread.
+/// The data that becomes an [`Event`] on the sink's thread.
 struct Answered {
     kind: EventKind,
     reason: Option<Reason>,
@@ -290,7 +290,7 @@ impl Answered {
     }
 }
 
-/// The sink's thread: until the last layer is gone and the channel is empty.
+/// The sink's thread, which runs until the last layer is gone and the channel is empty.
 fn deliver(
     answered: Receiver<Answered>,
     scheme: &'static str,
@@ -326,7 +326,7 @@ impl Backend for Telemetry {
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let started = Instant::now();
         let answer = self.backend.wait(claim).await;
-        // Being told to try again is not an attempt, and nor is a wait that is given up.
+        // A wake-up to try again is not an attempt, and neither is a wait that is given up.
         let reason = match &answer {
             Ok(Wake::Retry) => return answer,
             Ok(Wake::Granted(_)) => None,

@@ -1,8 +1,8 @@
-//! The promises as a pure function: the lock state machine of one name. No clock, no I/O, no async.
+//! The promises as a pure function: the lock state machine of one name, without a clock, I/O or async.
 //!
-//! [`State::apply`] takes the two clock readings and a verb and gives the answer and who is to be
-//! woken. `docs/contract.md` states the same rules in prose. A store that can change one record
-//! atomically (a map under a mutex, a row in a transaction, compare-and-swap) is a shell around it.
+//! [`State::apply`] takes two clock readings and a verb. It returns the answer and the waiters to wake.
+//! `docs/contract.md` states the same rules in prose. A store that can change one record atomically (a map under a
+//! mutex, a row in a transaction, compare-and-swap) is a shell around it.
 
 mod rows;
 
@@ -21,20 +21,20 @@ use crate::name::Name;
 
 pub use rows::{LeaseRow, Row, SpentRow, TicketRow};
 
-/// How many may be woken by one call; those who enter wake the next.
+/// The most waiters that one call wakes; each one that enters wakes the next.
 pub const WAKE_LIMIT: usize = 128;
 
-/// How many waiters an inspection shows.
+/// The most waiters that an inspection shows.
 pub const WAITERS_SHOWN: usize = 100;
 
-/// How many holders an inspection shows.
+/// The most holders that an inspection shows.
 pub const HOLDERS_SHOWN: usize = 100;
 
-/// Those behind the front look at the queue no more often than this when a place before them may
-/// have lapsed: a crowd of dead waiters must not make the living look once for each.
+/// Waiters behind the front try again at most this often when a place before them may have lapsed. Otherwise a crowd
+/// of dead waiters would make the live ones try once for each.
 const LAPSE_LOOK: u64 = 250_000;
 
-/// A takeover may be late by this much (with a dead front, by its ticket's time more).
+/// How late a takeover may be. If the front waiter is dead, its ticket's time comes on top.
 const FRONT_LOOK: u64 = 1_000_000;
 
 /// A reading of the store's clocks.
@@ -46,7 +46,7 @@ pub struct Now {
     pub wall: u64,
 }
 
-/// A verb, with what it is about.
+/// A verb and its data.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Op<'a> {
@@ -60,7 +60,7 @@ pub enum Op<'a> {
     Revoke {
         /// Free at once.
         now: bool,
-        /// Meet only leases with this fence.
+        /// Affect only leases with this fence.
         only: Option<Fence>,
     },
     /// [`Backend::sweep`](crate::Backend::sweep), this name's part
@@ -84,7 +84,7 @@ pub enum Answer {
     Revoked(Revoked),
     /// To a sweep.
     Swept(Swept),
-    /// To a keeping: whether there is such a place.
+    /// To `Keep`: whether there is such a place.
     Kept(bool),
 }
 
@@ -95,7 +95,7 @@ pub struct State {
     fence: Fence,
     version: u64,
     leases: HashMap<LeaseId, Box<Lease>>,
-    /// What most names never have; boxed, so that they do not pay for it.
+    /// Most names never have these; boxed, so that they do not pay for it.
     crowd: Option<Box<Crowd>>,
     /// Nothing expires, lapses or is forgotten before this. May be too early, never too late.
     due: u64,
@@ -104,12 +104,12 @@ pub struct State {
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Crowd {
-    /// By arrival number.
+    /// Ordered by arrival number.
     queue: BTreeMap<u64, Ticket>,
     places: HashMap<LeaseId, u64>,
     arrivals: u64,
     spent: HashMap<LeaseId, Spent>,
-    /// No ticket lapses before this; as `due`.
+    /// No ticket lapses before this; like `due`, it may be too early but never too late.
     lapse: u64,
 }
 
@@ -118,7 +118,7 @@ struct Crowd {
 struct Lease {
     mode: Mode,
     fence: Fence,
-    /// The fence it was granted with: a raised one says nothing about the order of grants.
+    /// The fence at the time of the grant: a raised one says nothing about the order of grants.
     granted: Fence,
     owner: Arc<str>,
     metadata: Option<Arc<str>>,
@@ -153,13 +153,13 @@ struct Spent {
 }
 
 impl Crowd {
-    /// How many are before the one in the queue with this arrival number.
+    /// How many tickets are before the one with this arrival number.
     fn before(&self, number: u64) -> u64 {
         let (first, last) = (self.queue.first_key_value(), self.queue.last_key_value());
         let (Some((first, _)), Some((last, _))) = (first, last) else { return 0 };
         let length = self.queue.len() as u64;
-        // Mostly nobody has left from the middle, and then the numbers tell. Otherwise they are counted, from the
-        // nearer end: those who wait in a long queue ask again and again.
+        // Usually no ticket has left from the middle, and then the numbers give the answer. Otherwise the tickets are
+        // counted, from the nearer end, because the waiters in a long queue ask again and again.
         if last - first + 1 == length {
             number - first
         } else if number - first <= last - number {
@@ -170,7 +170,7 @@ impl Crowd {
     }
 }
 
-/// The one predicate: whether what ends at `end` is still there at `now`.
+/// The one predicate for expiry: whether what ends at `end` is still live at `now`.
 fn is_live(end: u64, now: u64) -> bool {
     end > now
 }
@@ -180,12 +180,12 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// When a claim that must wait looks again if nobody wakes it. `holder` is how long the lease in the way lasts and
-/// its ttl, `until_lapse` when a place in the queue may lapse; all in microseconds.
+/// When a claim that must wait tries again if no wake-up comes. `holder` is the remaining time and the ttl of the
+/// lease in the way, `until_lapse` the time until a place in the queue may lapse; all in microseconds.
 ///
-/// The front looks again when the holder's time ends. Others are woken by those before them, unless these are dead:
-/// then when their tickets lapse. Nobody tells a ticket that it has become the front, so with a short ttl it looks
-/// often enough to learn it before the next expiry.
+/// The front waiter tries again when the holder's time ends. The waiters before it wake any other waiter, unless they
+/// are dead: it then tries again when their tickets lapse. No message says that a ticket has become the front, so with
+/// a short ttl a waiter tries often enough to learn it before the next expiry.
 pub(crate) fn look_again(
     claim: &Claim,
     place: Option<u64>,
@@ -203,7 +203,7 @@ pub(crate) fn look_again(
     Duration::from_micros(look.min(refresh))
 }
 
-/// Who stands in the way while walking the queue: the leases, and the tickets let in so far.
+/// What a walk through the queue must be compatible with: the leases, and the tickets let in so far.
 struct Admitted {
     exclusive: bool,
     count: usize,
@@ -224,7 +224,7 @@ impl Admitted {
     }
 }
 
-/// Leaves those that are shown: the first of all, and in the last place the one that was asked for if it is none of them.
+/// Keeps the holders to show: the oldest ones and, in the last place, the requested one if it is not among them.
 pub(crate) fn cut_holders<T>(all: &mut Vec<T>, is_asked: impl Fn(&T) -> bool) {
     if let Some(hidden) = all.iter().skip(HOLDERS_SHOWN).position(is_asked) {
         all.swap(HOLDERS_SHOWN - 1, HOLDERS_SHOWN + hidden);
@@ -240,12 +240,12 @@ struct Settled {
 }
 
 impl State {
-    /// A name nobody has used yet.
+    /// A name that has never been used.
     pub fn new() -> Self {
         State::default()
     }
 
-    /// Settles, acts, and adds to `wake` the ids of those who can now go in.
+    /// Settles the name, acts, and adds to `wake` the ids of the waiters that can now enter.
     ///
     /// # Errors
     /// `Mismatch`, `InvalidArgument` or `Internal` (fence overflow), as `docs/contract.md` says. The
@@ -274,7 +274,7 @@ impl State {
         answer
     }
 
-    /// What there is to see at `now`, without changing anything. The lease of the id that was asked for is always shown.
+    /// What an inspection shows at `now`, without changing anything. It always includes the lease of the id `asked`.
     pub fn view(&self, name: &Name, now: Now, asked: Option<&LeaseId>) -> NameInfo {
         let live = self.leases.iter().filter(|(_, lease)| is_live(lease.expires, now.expiry));
         let mut leases: Vec<_> = live.collect();
@@ -318,7 +318,7 @@ impl State {
             || self.ticket(id).is_some_and(|(_, ticket)| is_live(ticket.lapses, now.expiry))
     }
 
-    /// Whether anybody holds it or waits for it at `now`.
+    /// Whether any client holds the name or waits for it at `now`.
     pub fn is_in_use(&self, now: Now) -> bool {
         self.leases.values().any(|lease| is_live(lease.expires, now.expiry))
             || self.tickets().any(|ticket| is_live(ticket.lapses, now.expiry))
@@ -330,8 +330,8 @@ impl State {
             && self.crowd.as_ref().is_none_or(|crowd| crowd.queue.is_empty() && crowd.spent.is_empty())
     }
 
-    /// How many leases have expired at `now` and are still to be settled. The next verb drops them, and only a sweep
-    /// says so: whoever counts all that expire asks before each.
+    /// How many leases have expired at `now` and are not settled yet. The next verb drops them, and only a sweep
+    /// reports them: a caller that counts all expired leases calls this before each verb.
     pub fn expired(&self, now: Now) -> u64 {
         if is_live(self.due, now.expiry) {
             return 0;
@@ -456,7 +456,7 @@ impl State {
         Ok(Attempt::Granted(grant))
     }
 
-    /// Whether the claim may enter: by its ticket, as the last of the queue, or past an empty one.
+    /// Whether the claim may enter: by its ticket, at the end of the queue, or with no queue.
     fn lets_in(&self, claim: &Claim, arrival: Option<u64>) -> bool {
         let mut admitted = self.admitted();
         let Some(crowd) = self.crowd.as_ref().filter(|crowd| !crowd.queue.is_empty()) else {
@@ -478,9 +478,9 @@ impl State {
         joins && admitted.admits(claim.mode)
     }
 
-    /// Joins the queue or refreshes the place, if the claim says so, and tells who is in the way.
+    /// Joins the queue or refreshes the place, if the claim asks for it. Returns what is in the way.
     fn queue_up(&mut self, now: u64, claim: &Claim, arrival: Option<u64>) -> Busy {
-        // Blocked permits wait for the first to go, others for the last.
+        // A blocked permit waits for the first lease to end, other modes for the last.
         let holder = match claim.mode {
             Mode::Permit { .. } => self.leases.values().min_by_key(|lease| (lease.expires, lease.granted)),
             _ => self.leases.values().max_by_key(|lease| (lease.expires, lease.granted)),
@@ -519,7 +519,7 @@ impl State {
         if let (Some(number), Some(crowd)) = (arrival, &mut self.crowd)
             && let Some(ticket) = crowd.queue.get_mut(&number)
         {
-            ticket.nonce = claim.nonce; // a later call's is the same, or it was refused
+            ticket.nonce = claim.nonce; // a later call has the same nonce, or it was refused
             ticket.repeated |= claim.repeat;
         }
 
@@ -541,7 +541,7 @@ impl State {
         }
     }
 
-    /// Keeps a place that is there. It neither joins the queue nor enters.
+    /// Keeps an existing place. It neither joins the queue nor enters.
     fn keep(&mut self, now: u64, claim: &Claim) -> bool {
         let Some(crowd) = &mut self.crowd else { return false };
         let ticket = crowd.places.get(&claim.id).and_then(|arrival| crowd.queue.get_mut(arrival));
@@ -692,7 +692,7 @@ impl State {
         Admitted { exclusive, count: self.leases.len() }
     }
 
-    /// The mode of any one lease or ticket: all are of one kind.
+    /// The mode of any lease or ticket: all are of one kind.
     fn mode_in_use(&self) -> Option<Mode> {
         let lease = self.leases.values().next().map(|lease| lease.mode);
         lease.or_else(|| self.tickets().next().map(|ticket| ticket.mode))

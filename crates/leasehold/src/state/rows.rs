@@ -1,4 +1,4 @@
-//! A name as plain rows, for stores that keep it so.
+//! A name as plain rows, for stores that keep it that way.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::backend::{Gone, Mode};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 
-/// What a store keeps of one id: for stores that keep a name as plain rows.
+/// What a store keeps for one id, for stores that keep a name as plain rows.
 ///
-/// An id has at most one. Times are microseconds on the expiry clock unless they say otherwise.
+/// An id has at most one row. Times are microseconds on the expiry clock, unless a field says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row {
@@ -27,7 +27,7 @@ pub enum Row {
 pub struct LeaseRow {
     pub mode: Mode,
     pub fence: Fence,
-    /// The fence it was granted with.
+    /// The fence at the time of the grant.
     pub granted: Fence,
     pub owner: Arc<str>,
     pub metadata: Option<Arc<str>>,
@@ -45,11 +45,11 @@ pub struct LeaseRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // likewise
 pub struct TicketRow {
-    /// Orders the tickets of a name; the numbers themselves mean nothing.
+    /// Orders the tickets of a name; the number itself means nothing.
     pub arrival: u64,
     pub mode: Mode,
     pub owner: Arc<str>,
-    /// Of the claim.
+    /// The ttl of the claim.
     pub ttl: u64,
     pub lapses: u64,
     pub joined: u64,
@@ -58,7 +58,7 @@ pub struct TicketRow {
     pub woken: bool,
 }
 
-/// A refused id, as a row.
+/// A spent id, as a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // likewise
 pub struct SpentRow {
@@ -67,18 +67,18 @@ pub struct SpentRow {
 }
 
 impl State {
-    /// Counts the changes, as `docs/contract.md` says.
+    /// Counts the changes of the name, as `docs/contract.md` says.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Nothing expires, lapses or is forgotten before this moment of the expiry clock: a verb before
-    /// it changes at most the rows of its own id and of those it wakes (a revocation, all leases).
+    /// Nothing expires, lapses or is forgotten before this moment of the expiry clock. A verb before it changes at
+    /// most the rows of its own id and of the waiters it wakes (a revocation: of all leases).
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// What there is to keep of this id.
+    /// The row to keep for this id.
     pub fn row(&self, id: &LeaseId) -> Option<Row> {
         if let Some(lease) = self.leases.get(id) {
             return Some(Row::Lease(lease.row()));
@@ -89,8 +89,8 @@ impl State {
         self.spent(id).map(|spent| Row::Spent(SpentRow { until: spent.until, why: spent.why }))
     }
 
-    /// Keeps places, as [`Op::Keep`](super::Op::Keep) does, for all at once: `until` says of an id until when its
-    /// place is kept in any case. Nothing is settled: a place that has lapsed is not to be kept.
+    /// Keeps many places at once, as [`Op::Keep`](super::Op::Keep) does for one: `until` gives the moment until which
+    /// the place of an id is kept in any case. Nothing is settled, and a place that has lapsed is not revived.
     pub fn keep_places(&mut self, until: impl Fn(&LeaseId) -> Option<u64>) {
         let Some(crowd) = &mut self.crowd else { return };
         for ticket in crowd.queue.values_mut() {
@@ -105,8 +105,8 @@ impl State {
         self.leases.keys().chain(crowd).copied()
     }
 
-    /// A name put together from what was kept of it: answers as the one it was taken from, except
-    /// that a hint when to look again may be more exact.
+    /// Rebuilds a name from its rows. It answers like the original, except that a hint when to try again may be more
+    /// exact.
     pub fn from_rows(fence: Fence, version: u64, rows: impl IntoIterator<Item = (LeaseId, Row)>) -> State {
         let mut state = State { fence, version, due: u64::MAX, ..State::default() };
         for (id, row) in rows {

@@ -1,35 +1,35 @@
-//! Bodies of answers.
+//! Bodies of HTTP answers.
 
 use serde::{Deserialize, Serialize};
 
 use super::ModeName;
 
-/// 200 to an acquire.
+/// The answer 200 to an acquire.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": true, "lock_name": "nightly", "mode": "exclusive", "owner_id": "worker-7", "lease_id": "yh0Cm8bDT0GgEJQmEQbM2A", "fencing_token": 459475822995008_u64, "ttl_ms": 30000, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "waited_ms": 0, "renewals": 0, "acquired_at_ms": 1794827463574_u64})))]
 pub struct Acquired {
     /// Always true.
     pub acquired: bool,
-    /// What is locked.
+    /// The name of the lock.
     pub lock_name: String,
-    /// How it is shared.
+    /// The mode in which it is held.
     pub mode: ModeName,
     /// How many permits there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Who holds it.
+    /// The owner label of the holder.
     pub owner_id: String,
-    /// The proof of holding it: a secret.
+    /// The id that proves that the caller holds the lease: a secret.
     pub lease_id: String,
-    /// To be passed along with every write to what the lock protects.
+    /// The fence. Pass it along with every write to what the lock protects.
     pub fencing_token: u64,
     /// How long the lease lasts unless renewed.
     pub ttl_ms: u64,
-    /// How long it lasts from when this was measured, which was `waited_ms` after the call at the earliest.
+    /// How long it lasts from the moment of measurement, which was at least `waited_ms` after the call.
     pub expires_in_ms: u64,
     /// When it expires, milliseconds since 1970 by the store's clock: for display.
     pub lease_expiry_ms: u64,
-    /// How long the server waited for it.
+    /// How long the server waited for the lock.
     pub waited_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
@@ -37,50 +37,50 @@ pub struct Acquired {
     pub acquired_at_ms: u64,
 }
 
-/// 409 to an acquire: somebody else holds it, try again.
+/// The answer 409 to an acquire: another client holds the lock; try again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": false, "lock_name": "nightly", "reason": "HELD", "current_owner_id": "worker-3", "current_expiry_ms": 1794827493574_u64, "current_expires_in_ms": 12000, "queue_length": 0, "queue_place": null, "recommended_retry_ms": 1000, "type": "about:blank", "title": "Conflict", "status": 409, "detail": "somebody else holds the lock; try again", "error": "somebody else holds the lock; try again", "code": "HELD", "retryable": true})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"acquired": false, "lock_name": "nightly", "reason": "HELD", "current_owner_id": "worker-3", "current_expiry_ms": 1794827493574_u64, "current_expires_in_ms": 12000, "queue_length": 0, "queue_place": null, "recommended_retry_ms": 1000, "type": "about:blank", "title": "Conflict", "status": 409, "detail": "another client holds the lock; try again", "error": "another client holds the lock; try again", "code": "HELD", "retryable": true})))]
 pub struct Busy {
     /// Always false.
     pub acquired: bool,
-    /// What was asked for.
+    /// The name that was asked for.
     pub lock_name: String,
-    /// `HELD`; `WAIT_TIMEOUT` after a wait; `BUSY_RETRY` if it is the store that is busy.
+    /// `HELD`; `WAIT_TIMEOUT` after a wait; `BUSY_RETRY` if the store itself is too busy.
     pub reason: String,
-    /// Who holds it, or one of those who do.
+    /// The owner label of the holder, or of one of them.
     pub current_owner_id: Option<String>,
     /// When that lease expires unless renewed, milliseconds since 1970: for display.
     pub current_expiry_ms: Option<u64>,
     /// How long that lease lasts unless renewed.
     #[serde(default)]
     pub current_expires_in_ms: Option<u64>,
-    /// How many wait.
+    /// How many claims wait.
     pub queue_length: u64,
-    /// How many are before this claim, if it has a place in the queue.
+    /// How many claims are before this one, if it has a place in the queue.
     #[serde(default)]
     pub queue_place: Option<u64>,
-    /// When to try again.
+    /// How long to wait before the next try.
     pub recommended_retry_ms: u64,
-    /// What every error says; `code` is the reason.
+    /// The fields of every error; `code` is the reason.
     #[serde(flatten)]
     pub problem: Problem,
 }
 
-/// 200 to a renewal.
+/// The answer 200 to a renewal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": true, "lock_name": "nightly", "lease_expiry_ms": 1794827493574_u64, "expires_in_ms": 30000, "fencing_token": 459475822995008_u64, "mode": "exclusive", "renewals": 1, "acquired_at_ms": 1794827463574_u64})))]
 pub struct Renewed {
     /// Always true.
     pub renewed: bool,
-    /// What is locked.
+    /// The name of the lock.
     pub lock_name: String,
     /// When it expires, milliseconds since 1970: for display.
     pub lease_expiry_ms: u64,
-    /// How long it lasts from when this was measured.
+    /// How long it lasts from the moment of measurement.
     pub expires_in_ms: u64,
     /// The fence.
     pub fencing_token: u64,
-    /// How it is shared now.
+    /// The mode in which it is held now.
     pub mode: ModeName,
     /// How many permits there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub struct Renewed {
     pub acquired_at_ms: u64,
 }
 
-/// 410 to an acquire or a renewal: the lease is gone and will not come back.
+/// The answer 410 to an acquire or a renewal: the lease is gone and will not come back.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"renewed": false, "lock_name": "nightly", "reason": "NOT_OWNER_OR_EXPIRED", "gone": "expired", "type": "about:blank", "title": "Gone", "status": 410, "detail": "the lease is gone; stop work that needs it", "error": "the lease is gone; stop work that needs it", "code": "LOST", "retryable": false})))]
 pub struct LeaseGone {
@@ -101,68 +101,68 @@ pub struct LeaseGone {
     /// False, in the answer to a renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed: Option<bool>,
-    /// What is locked.
+    /// The name of the lock.
     pub lock_name: String,
     /// `NOT_OWNER_OR_EXPIRED`, or `SUPERSEDED` for an id that was given up or taken over.
     pub reason: String,
     /// `expired`, `not_found`, `superseded` or `revoked`.
     pub gone: String,
-    /// What every error says.
+    /// The fields of every error.
     #[serde(flatten)]
     pub problem: Problem,
 }
 
-/// 200 to a release.
+/// The answer 200 to a release.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"released": true, "lock_name": "nightly"})))]
 pub struct Released {
     /// Whether this call ended the lease or gave up the place.
     pub released: bool,
-    /// What it was on.
+    /// The name of the lock.
     pub lock_name: String,
     /// `NOT_OWNER` or `EXPIRED`, if there was nothing to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same more exactly: `expired`, `not_found`, `superseded` or `revoked`.
+    /// The same in more detail: `expired`, `not_found`, `superseded` or `revoked`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<String>,
 }
 
-/// 200 to a revocation.
+/// The answer 200 to a revocation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"revoked": 1, "lock_name": "nightly"})))]
 pub struct Revoked {
-    /// How many leases it met.
+    /// How many leases it affected.
     pub revoked: u64,
-    /// What they were on.
+    /// The name of the lock.
     pub lock_name: String,
 }
 
-/// 200 to a sweep.
+/// The answer 200 to a sweep.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"expired": 2, "tickets": 1, "counters": 0, "held": 17, "waiting": 3})))]
 pub struct Swept {
-    /// Leases that had expired and were dropped.
+    /// Expired leases that were dropped.
     pub expired: u64,
     /// Places in queues that had lapsed.
     pub tickets: u64,
     /// Fence counters that were no longer needed.
     pub counters: u64,
-    /// Live leases after it.
+    /// Live leases after the sweep.
     pub held: u64,
-    /// Live waiters after it.
+    /// Live waiters after the sweep.
     pub waiting: u64,
 }
 
-/// One live lease, as everybody may see it.
+/// One live lease, without its secrets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Holder {
-    /// Stands for the lease id, and does not give it away.
+    /// Stands for the lease id without revealing it.
     pub lease_digest: String,
-    /// Who holds it.
+    /// The owner label of the holder.
     pub owner_id: String,
-    /// How it is shared.
+    /// The mode in which it is held.
     pub mode: ModeName,
     /// How many permits there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,78 +173,78 @@ pub struct Holder {
     pub expires_in_ms: Option<u64>,
     /// When it expires, milliseconds since 1970.
     pub lease_expiry_ms: Option<u64>,
-    /// When it was granted, likewise.
+    /// When it was granted, milliseconds since 1970.
     pub acquired_at_ms: u64,
     /// How often it was renewed.
     pub renewals: u64,
-    /// What the holder wanted to be seen.
+    /// The text that the holder attached.
     pub metadata: Option<String>,
-    /// Whether its renewals are refused.
+    /// Whether the store refuses to renew it.
     pub revoked: bool,
 }
 
-/// One who waits.
+/// One waiter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Waiter {
-    /// Stands for the id it will have, and does not give it away.
+    /// Stands for the id that its lease will have, without revealing it.
     pub lease_digest: String,
-    /// Who waits.
+    /// The owner label of the waiter.
     pub owner_id: String,
-    /// For what.
+    /// The mode it waits for.
     pub mode: ModeName,
     /// How many permits there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// For how long already.
+    /// How long it has waited.
     pub waited_ms: u64,
 }
 
-/// A lock and who holds and wants it. The flat fields are those of the oldest holder.
+/// A lock with its holders and waiters. The fields at the top level are those of the oldest holder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1})))]
 pub struct Lock {
-    /// What is locked.
+    /// The name of the lock.
     pub lock_name: String,
-    /// Whether anybody holds it.
+    /// Whether any client holds it.
     pub held: bool,
-    /// Who.
+    /// The owner label of the oldest holder.
     pub owner_id: Option<String>,
-    /// With which fence; while nobody holds it, the last one there was.
+    /// The fence of the oldest holder; while no client holds it, the last fence there was.
     pub fencing_token: u64,
-    /// Until when, milliseconds since 1970.
+    /// When that lease expires, milliseconds since 1970.
     pub lease_expiry_ms: Option<u64>,
     /// Counts every change of the name.
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fencing_token: u64,
-    /// Who holds it, oldest grant first; at most a hundred. A lookup always shows the lease it asks for.
+    /// The holders, oldest grant first; at most a hundred. A lookup always shows the lease it asks for.
     pub holders: Vec<Holder>,
-    /// How many hold it. May be missing where an older server answers.
+    /// How many leases hold it. An answer of an older server may lack it.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required))]
     pub holder_count: u64,
-    /// Who waits, in order; at most a hundred.
+    /// The waiters, in order; at most a hundred.
     pub waiters: Vec<Waiter>,
-    /// How many wait.
+    /// How many claims wait.
     pub queue_length: u64,
 }
 
-/// 200 to a list.
+/// The answer 200 to a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"locks": [{"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}], "next_cursor": "bGVhc2Vob2xkL25pZ2h0bHk"})))]
 pub struct Listed {
     /// Names in use, in order.
     pub locks: Vec<Lock>,
-    /// Where the next page begins; none at the end.
+    /// Where the next page begins; missing at the end.
     pub next_cursor: Option<String>,
-    /// How long ago the names were looked for; a lock that was taken since at another server may be missing. What is told
-    /// of each is as of now. None: the names are as of now, too.
+    /// How long ago the store listed the names: a lock that was taken since at another server may be missing. What is
+    /// reported of each lock is current. None: the list of names is current too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
 }
 
-/// 200 to a lookup.
+/// The answer 200 to a lookup.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"found": true, "state": "held", "lock": {"lock_name": "nightly", "held": true, "owner_id": "worker-7", "fencing_token": 459475822995008_u64, "lease_expiry_ms": 1794827493574_u64, "version": 3, "last_fencing_token": 459475822995008_u64, "holders": [{"lease_digest": "mZ3u1qYk0Vx8TgH5sJd2Pw", "owner_id": "worker-7", "mode": "exclusive", "fencing_token": 459475822995008_u64, "expires_in_ms": 30000, "lease_expiry_ms": 1794827493574_u64, "acquired_at_ms": 1794827463574_u64, "renewals": 0, "metadata": null, "revoked": false}], "holder_count": 1, "waiters": [{"lease_digest": "c9Rk2LwXo7bNfE4tYhQ1Sg", "owner_id": "worker-3", "mode": "exclusive", "waited_ms": 1200}], "queue_length": 1}})))]
 pub struct Found {
@@ -252,7 +252,7 @@ pub struct Found {
     pub found: bool,
     /// `held` or `waiting`.
     pub state: Option<String>,
-    /// The lock it is on.
+    /// The lock that it holds or waits for.
     pub lock: Option<Lock>,
 }
 
@@ -272,7 +272,7 @@ pub struct Capabilities {
     pub fenced: bool,
     /// Whether waiting is first come, first served.
     pub fifo: bool,
-    /// Whether shared leases can be had.
+    /// Whether the store has shared leases.
     pub shared: bool,
     /// The highest limit of permits.
     pub max_permits: u32,
@@ -282,9 +282,9 @@ pub struct Capabilities {
     pub find_by_id: bool,
     /// Whether leases can be revoked.
     pub revoke: bool,
-    /// Whether a loss can be noticed.
+    /// Whether a client can notice a loss.
     pub detects_loss: bool,
-    /// The part of its ttl, in percent, that a grant must still have to be of use.
+    /// The share of its ttl, in percent, that a grant must still have left to be usable.
     pub min_validity_percent: u8,
     /// The longest ttl.
     pub max_ttl_ms: u64,
@@ -292,19 +292,19 @@ pub struct Capabilities {
     pub max_wait_ms: u64,
 }
 
-/// An error, as RFC 9457 has it, and three fields more. Those of the RFC may be missing where an older server answers.
+/// An error as in RFC 9457, with three more fields. An answer of an older server may lack those of the RFC.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "owner_id required", "error": "owner_id required", "code": "INVALID_ARGUMENT", "retryable": false})))]
 pub struct Problem {
-    /// Always `about:blank`: the status says what it is.
+    /// Always `about:blank`: the status gives the meaning.
     #[serde(rename = "type", default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub kind: String,
-    /// The status in words.
+    /// The HTTP status in words.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub title: String,
-    /// The status.
+    /// The HTTP status.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub status: u16,
@@ -312,7 +312,7 @@ pub struct Problem {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub detail: String,
-    /// The same.
+    /// The same text as `detail`.
     pub error: String,
     /// What went wrong, for programs.
     pub code: String,
@@ -320,10 +320,10 @@ pub struct Problem {
     pub retryable: bool,
 }
 
-/// What a server has found out about how its store is set up.
+/// What a server has found about how its store is set up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"findings": [{"level": "ok", "what": "leases are on disk before they are given"}, {"level": "risk", "what": "the server keeps leases in its memory", "risk": "a restart frees every lock while its holder still believes that it has it", "fix": "start it with --store sqlite:path"}]})))]
 pub struct Findings {
-    /// One after the other.
+    /// The findings.
     pub findings: Vec<crate::doctor::Finding>,
 }

@@ -1,7 +1,7 @@
-//! What goes over HTTP between a leasehold server and its clients: bodies, codes, and how names become paths.
+//! The HTTP format between a leasehold server and its clients: bodies, codes, and how names become paths.
 //!
-//! Requests refuse fields they do not know, so that a misspelt option is an error; answers ignore them, so
-//! that an older client understands a newer server. All times are whole milliseconds.
+//! Requests reject unknown fields, so that a misspelt option is an error. Answers ignore them, so that an older client
+//! understands a newer server. All times are whole milliseconds.
 
 mod answers;
 mod requests;
@@ -20,14 +20,15 @@ pub use answers::{
 };
 pub use requests::{Acquire, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
 
-/// The longest that a server lets a request wait, in milliseconds: below the minute after which many
-/// proxies give up on a silent answer.
+/// The longest wait of one request, in milliseconds: below the minute after which many proxies give up on a silent
+/// answer.
 pub const MAX_WAIT_MS: u64 = 50_000;
 
-/// Leases in one batch of renewals at most.
+/// The most leases in one batch of renewals.
 pub const MAX_BATCH: usize = 512;
 
-/// What may stand in a path segment as it is. A dot is not among it: `.` and `..` have a meaning of their own.
+/// The characters that a path segment may contain unescaped. A dot is not among them, because `.` and `..` have a
+/// meaning of their own.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
 /// A name as one segment of a path.
@@ -41,15 +42,15 @@ pub fn segment(name: &str) -> String {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ModeName {
-    /// Alone.
+    /// One holder alone.
     Exclusive,
-    /// Together with others that are shared.
+    /// Together with other shared leases.
     Shared,
-    /// One of so many permits.
+    /// One permit out of `limit`.
     Permit,
 }
 
-/// The mode in the two fields that the wire has for it.
+/// Splits a mode into the two fields of the wire format.
 pub fn mode_fields(mode: Mode) -> (ModeName, Option<u32>) {
     match mode {
         Mode::Exclusive => (ModeName::Exclusive, None),
@@ -58,7 +59,7 @@ pub fn mode_fields(mode: Mode) -> (ModeName, Option<u32>) {
     }
 }
 
-/// The mode of those two fields.
+/// Joins those two fields into a mode.
 ///
 /// # Errors
 /// `InvalidArgument` for a permit without a limit, or a limit without a permit.
@@ -72,7 +73,7 @@ pub fn mode_of(mode: ModeName, limit: Option<u32>) -> Result<Mode> {
     }
 }
 
-/// The code of a revocation that was to meet one lease, which is gone: nothing has changed.
+/// The code when a revocation names one lease and that lease is gone: nothing has changed.
 pub const HOLDER_CHANGED: &str = "HOLDER_CHANGED";
 
 /// The code of an error in an answer.
@@ -101,24 +102,24 @@ const CODES: &[(ErrorKind, &str)] = &[
     (ErrorKind::Internal, "INTERNAL"),
 ];
 
-/// Why a lease is no more, as [`Gone::as_str`] prints it.
+/// Why a lease is gone, from the word that [`Gone::as_str`] prints.
 pub fn gone(text: &str) -> Option<Gone> {
     [Gone::Expired, Gone::NotFound, Gone::Superseded, Gone::Revoked]
         .into_iter()
         .find(|gone| gone.as_str() == text)
 }
 
-/// Whole milliseconds, rounded down: what a holder may count on.
+/// Whole milliseconds, rounded down: for the time that a holder may rely on.
 pub fn floor_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds, rounded up: what is asked for.
+/// Whole milliseconds, rounded up: for the time that a caller asks for.
 pub fn ceil_ms(time: Duration) -> u64 {
     floor_ms(time).saturating_add(u64::from(!time.subsec_nanos().is_multiple_of(1_000_000)))
 }
 
-/// A lease id in a body.
+/// Reads a lease id from a body.
 ///
 /// # Errors
 /// `InvalidArgument` if it is missing or malformed.
@@ -154,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What is read, written and read again says the same.
+    /// Checks that what is read, written and read again stays the same.
     fn same<T: serde::Serialize + serde::de::DeserializeOwned>(input: &[u8]) {
         let Ok(one) = serde_json::from_slice::<T>(input) else { return };
         let text = serde_json::to_string(&one).expect("it is written");

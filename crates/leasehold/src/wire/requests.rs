@@ -1,4 +1,4 @@
-//! Bodies of requests.
+//! Bodies of HTTP requests.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ModeName;
 
-/// A body that must be a JSON object. By itself serde also takes a list, whose items are the fields in their order here:
-/// what a client meant by that nobody knows.
+/// A body that must be a JSON object. By itself serde also accepts a list, whose items are the fields in the order
+/// written here; a client can hardly have meant that.
 #[derive(Debug)]
 pub struct Object<T>(pub T);
 
@@ -43,7 +43,7 @@ fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Renew>, D::
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Acquire {
-    /// Who asks: a label for people, at most 256 bytes.
+    /// A label that tells people which client asks, at most 256 bytes.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub owner_id: String,
@@ -51,52 +51,53 @@ pub struct Acquire {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub ttl_ms: u64,
-    /// How to share the name; `exclusive` unless said.
+    /// How to share the name; the default is `exclusive`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeName>,
     /// How many permits there are, with mode `permit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How long to wait for the name to come free, at most 50000; 0 unless said: one attempt.
+    /// How long to wait until the name is free, at most 50000. The default 0 makes one attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// How long a place in the queue is kept after an answer that grants nothing. 10000 unless said for who
-    /// waits with a `lease_id` of its own; 0: not at all. With `wait_ms` 0 it makes a single attempt queue.
+    /// How long the store keeps the waiter's place in the queue after an answer that grants nothing; 0: not at all.
+    /// The default is 10000 for a client that waits and sent its own `lease_id`. With `wait_ms` 0 it makes a single
+    /// attempt join the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
-    /// The id the lease shall have: 22 characters of base64url, random, new for every acquisition. Whoever makes
-    /// it can repeat a call whose answer was lost. The server makes one unless it is given.
+    /// The id that the lease will have: 22 characters of base64url, random, new for every acquisition. A client that
+    /// makes it can repeat a call whose answer was lost. If it is missing, the server makes one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<String>,
-    /// Whatever shall be seen with the lease, at most 4096 bytes.
+    /// Text that is shown with the lease, at most 4096 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
     /// An earlier call with this `lease_id` got no answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeat: bool,
-    /// For callers that number their attempts by themselves: which attempt this call belongs to. The server then
-    /// does not take back what such a caller, gone before the answer, may have got.
+    /// The number of the attempt that this call belongs to, for callers that number their attempts by themselves. If
+    /// such a caller is gone before the answer, the server does not take back what it may have got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u64>,
-    /// With `attempt`: whether this is the attempt's first call; it is unless said.
+    /// With `attempt`: whether this is the attempt's first call; the default is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<bool>,
 }
 
-/// `POST /v1/locks/{name}/renew`, and each of `POST /v1/renew`
+/// `POST /v1/locks/{name}/renew`, and each item of `POST /v1/renew`
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"lease_id": "yh0Cm8bDT0GgEJQmEQbM2A", "extend_by_ms": 30000})))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Renew {
-    /// The name the lease is on; in a batch, where no path says it.
+    /// The name of the lock; only in a batch, where no path gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_name: Option<String>,
     /// The id of the lease.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub lease_id: String,
-    /// How long it shall last from now; never shortens it.
+    /// How long the lease is to last from now; it never gets shorter.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub extend_by_ms: u64,
@@ -106,13 +107,13 @@ pub struct Renew {
     /// Act only if the lease has this fence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
-    /// Let it end sooner, provided it was renewed exactly this often.
+    /// Let the lease end sooner, provided it was renewed exactly this often.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shorten: Option<u64>,
-    /// Downgrade to this mode: `shared`, of an exclusive lease.
+    /// Downgrade to this mode: an exclusive lease to `shared`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeName>,
-    /// The limit of that mode, where it is a permit.
+    /// The limit of that mode, if it is a permit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Raise the fence to at least this: at most a day ahead of the store's clock, or one above the name's last fence.
@@ -121,13 +122,13 @@ pub struct Renew {
     pub raise_fencing_token: Option<u64>,
 }
 
-/// `POST /v1/renew`: a batch, answered one by one in the same order.
+/// `POST /v1/renew`: a batch. The answers come in the same order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"leases": [{"lock_name": "nightly", "lease_id": "yh0Cm8bDT0GgEJQmEQbM2A", "extend_by_ms": 30000}]})))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RenewMany {
-    /// At most 512.
+    /// The leases to renew, at most 512.
     #[serde(deserialize_with = "objects")]
     pub leases: Vec<Renew>,
 }
@@ -148,7 +149,7 @@ pub struct Release {
     /// Act only if the lease has this fence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
-    /// An acquire with this id and this ttl, in milliseconds, is still unanswered: refuse the id from here on.
+    /// An acquire with this id and this ttl, in milliseconds, is still unanswered: refuse the id from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u64>,
     /// Act only if this is still the latest attempt with that id.
@@ -165,7 +166,7 @@ pub struct Revoke {
     /// Free the name at once, and rely on fences to stop the old holders.
     #[serde(default)]
     pub now: bool,
-    /// Act only on the lease with this fence: 409 `HOLDER_CHANGED` if there is none by now, and nothing changes.
+    /// Act only on the lease with this fence: 409 `HOLDER_CHANGED` if it is gone, and nothing changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
 }
@@ -182,7 +183,7 @@ pub struct Lookup {
     pub lease_id: String,
 }
 
-/// A body that says nothing: `{}`.
+/// An empty body: `{}`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({})))]
 #[serde(deny_unknown_fields)]

@@ -144,7 +144,7 @@ impl Broken {
         claim
     }
 
-    /// Puts everybody else who waits behind the newcomer.
+    /// Puts all other waiters behind the newcomer.
     async fn send_to_the_back(&self, claim: &Claim) {
         for waiter in self.view(&claim.name).await.waiters {
             let other = lock(&self.common).claims.get(&waiter.id).cloned();

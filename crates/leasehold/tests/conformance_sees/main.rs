@@ -1,4 +1,4 @@
-//! The suite sees: stores with one planted bug each, and the checks that have to fail on them.
+//! Shows that the suite sees bugs: stores with one planted bug each, and the checks that must fail on them.
 //!
 //! A check that cannot fail is worth nothing, so every check of the list is named here at least once.
 
@@ -45,21 +45,21 @@ bugs! {
         a_semaphore_never_has_more_holders_than_permits;
     LooksThenGrants: of_many_who_race_for_a_new_name_exactly_one_wins, racing_permits_never_exceed_the_limit,
         of_many_who_race_for_an_expired_lease_exactly_one_wins,
-        holders_that_exclude_each_other_never_believe_at_the_same_time;
+        holders_that_exclude_each_other_never_believe_together;
     GrantsAreNotStored: what_was_granted_is_stored, what_is_held_is_seen_and_nothing_secret_is_shown;
     QueueingNeverEntersAtOnce: a_claim_that_queues_for_a_free_name_is_granted_at_once;
     MismatchIsBusy: kinds_do_not_mix_while_in_use_and_may_change_at_rest,
-        limits_do_not_mix_while_in_use_and_may_change_at_rest, those_who_wait_keep_their_kind,
+        limits_do_not_mix_while_in_use_and_may_change_at_rest, waiters_keep_their_kind,
         another_kind_or_limit_is_a_mismatch;
     ReleaseIsAlwaysDone: concurrent_releases_end_a_lease_exactly_once,
         releasing_what_was_revoked_at_once_says_lost, a_plain_lease_is_renewed_and_released_as_data,
         a_wrong_id_renews_and_releases_nothing;
     ReleaseDoesNothing: at_rest_nothing_is_left_but_the_fence, dropping_a_guard_releases_it,
         release_says_released_and_the_next_gets_in, with_lock_keeps_the_error_of_the_work_and_releases,
-        close_aborts_who_waits_and_sends_what_is_outstanding;
+        close_aborts_waiters_and_sends_outstanding_releases;
     ReleaseTakesWhoeverHolds: a_wrong_id_renews_and_releases_nothing,
         a_late_renewal_or_release_does_not_touch_the_next_holder,
-        a_release_after_expiry_is_gone_and_leaves_the_new_holder_alone;
+        a_release_after_expiry_is_gone_and_spares_the_new_holder;
     KnowsOnlyItsOwn: a_lease_can_be_renewed_and_released_through_another_client,
         a_guard_becomes_a_lease_and_another_client_adopts_it;
 
@@ -68,26 +68,26 @@ bugs! {
     RepeatTakesAnotherPermit: a_repeat_is_no_second_grant;
     RepeatStandsInLine: a_repeat_is_not_held_up_by_those_who_wait;
     WaitersMayChangeTheirMode: a_claim_that_waits_for_one_mode_cannot_wait_for_another;
-    UnansweredIsForgotten: a_release_that_comes_before_its_unanswered_attempt_refuses_it,
+    UnansweredIsForgotten: a_release_that_overtakes_its_attempt_refuses_it,
         an_unanswered_release_of_a_held_lease_spends_its_id,
         an_unanswered_release_of_a_place_in_the_queue_spends_its_id;
     SpentOnlyForTheTtl: a_spent_id_is_refused_for_longer_than_its_ttl;
     RepeatIsForgotten: the_id_of_a_repeated_claim_is_refused_after_its_release,
         the_id_of_a_repeated_claim_is_refused_after_it_expired, a_repeat_in_the_queue_is_remembered_by_the_lease;
     NonceIsForgotten: a_release_with_an_old_nonce_is_superseded,
-        a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing, a_place_in_the_queue_obeys_nonces_too;
+        a_call_with_an_old_nonce_is_superseded_and_changes_nothing, a_place_in_the_queue_obeys_nonces_too;
     ZeroIsNumberedAnew: a_release_with_the_nonce_of_its_attempt_acts;
-    AnyCallSetsTheNonce: a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing;
+    AnyCallSetsTheNonce: a_call_with_an_old_nonce_is_superseded_and_changes_nothing;
 
     TimeLeftIsNotSaid: a_grant_says_how_long_it_lasts;
     KeepsLessThanItSays: the_next_takes_over_at_expiry_without_a_sweep_and_not_before,
         a_waiting_acquire_takes_over_when_the_holder_dies,
-        holders_that_exclude_each_other_never_believe_at_the_same_time;
+        holders_that_exclude_each_other_never_believe_together;
     LeasesNeverExpire: the_next_takes_over_at_expiry_without_a_sweep_and_not_before,
         the_permit_of_a_holder_that_died_comes_back, the_queue_moves_on_when_a_lease_expires,
         a_waiting_acquire_takes_over_when_the_holder_dies, a_guard_is_lost_by_the_end_of_max_hold;
-    RenewRevives: an_expired_lease_is_gone_for_ever_even_if_nobody_took_the_name;
-    RenewHoldsAnyId: an_expired_lease_is_gone_for_ever_even_if_nobody_took_the_name,
+    RenewRevives: an_expired_lease_is_gone_for_ever_though_the_name_is_free;
+    RenewHoldsAnyId: an_expired_lease_is_gone_for_ever_though_the_name_is_free,
         a_wrong_id_renews_and_releases_nothing, a_guard_whose_lease_is_gone_is_lost_with_the_reason;
     ReadersShareOneTtl: every_reader_has_a_ttl_of_its_own;
     InspectShowsExpired: what_has_expired_is_not_shown;
@@ -95,7 +95,7 @@ bugs! {
 
     FenceIsNotCompared: a_wrong_fence_renews_and_releases_nothing;
     OwnerIsNotCompared: a_wrong_owner_renews_and_releases_nothing,
-        a_place_in_the_queue_is_not_given_up_by_another_owner_or_with_a_fence;
+        only_its_owner_without_a_fence_gives_up_a_place;
     NameIsNotCompared: a_wrong_name_renews_and_releases_nothing;
     RenewLooksThenWrites: a_renewal_that_races_a_release_does_not_bring_it_back;
     RenewDoesNothing: a_held_guard_outlives_several_ttls_and_others_stay_refused,
@@ -113,7 +113,7 @@ bugs! {
     UpgradeIsGranted: there_is_no_upgrade;
 
     FencesRepeat: fences_rise_from_grant_to_grant, fences_rise_over_every_mode, fences_rise_over_expiry,
-        fences_rise_over_a_revocation, holders_that_exclude_each_other_never_believe_at_the_same_time, fences_of_permits_are_unique_and_rise,
+        fences_rise_over_a_revocation, holders_that_exclude_each_other_never_believe_together, fences_of_permits_are_unique_and_rise,
         a_lock_waits_and_is_handed_over_with_a_higher_fence, an_unprotected_counter_is_never_miscounted_under_stress;
     FencesCountFromOne: fences_follow_the_clock_so_that_a_lost_counter_does_no_harm;
     RaiseIsForgotten: a_raised_fence_lifts_lease_and_counter;
@@ -134,7 +134,7 @@ bugs! {
     PlacesAreNotGivenUp: a_place_that_is_given_up_frees_the_way,
         try_lock_for_waits_as_long_as_asked_and_leaves_no_place,
         lock_with_max_wait_times_out_and_says_how_long_it_waited, a_dropped_wait_leaves_nothing,
-        a_cancelled_wait_is_aborted_and_leaves_nothing, close_aborts_who_waits_and_sends_what_is_outstanding;
+        a_cancelled_wait_is_aborted_and_leaves_nothing, close_aborts_waiters_and_sends_outstanding_releases;
 
     WaitNeverWakes: no_wake_up_is_lost_between_the_attempt_and_the_wait,
         no_wake_up_is_lost_when_the_release_races_the_wait, a_wait_that_was_dropped_can_be_called_again,
@@ -142,11 +142,11 @@ bugs! {
         more_readers_than_one_call_wakes_are_all_woken, giving_up_a_place_wakes_those_it_held_back,
         a_downgrade_wakes_the_readers, a_revocation_wakes_the_next;
     WakeUpsBeforeTheWaitAreLost: no_wake_up_is_lost_between_the_attempt_and_the_wait;
-    WaitOverstatesTheWait: a_grant_brought_by_a_wake_up_is_believed_no_longer_than_it_lasts;
+    WaitOverstatesTheWait: a_grant_by_a_wake_up_is_believed_no_longer_than_it_lasts;
     ADroppedWaitIsDeaf: a_wait_that_was_dropped_can_be_called_again;
     OnlySoManyAreWoken: more_readers_than_one_call_wakes_are_all_woken;
 
-    RevokeDoesNothing: a_revoked_lease_is_not_renewed_and_the_name_passes_at_its_expiry,
+    RevokeDoesNothing: a_revoked_lease_is_not_renewed_and_passes_at_its_expiry,
         revoking_now_frees_the_name_at_once_and_for_good, a_revocation_meets_every_holder_and_no_later_one,
         a_revoked_guard_is_lost_with_the_reason, releasing_what_was_revoked_at_once_says_lost;
     RevokeMarksTheName: revoking_a_name_nobody_holds_does_nothing,
@@ -190,7 +190,7 @@ bugs! {
 
 async fn harness(bug: Bug) -> Harness {
     let [first, second] = Broken::pair(bug);
-    // What never happens need not be waited for for long.
+    // No need to wait long for what never happens.
     Harness::new(first).second(second).patience(Duration::from_millis(700))
 }
 
@@ -199,7 +199,7 @@ fn check(name: &str) -> Check {
     found.unwrap_or_else(|| panic!("there is no check {name}"))
 }
 
-/// The result of some work, and how late its runtime was at most meanwhile.
+/// The result of some work, and the longest delay of its runtime meanwhile.
 async fn with_delay<T>(work: impl Future<Output = T>) -> (Duration, T) {
     let mut work = pin!(work);
     let mut most = Duration::ZERO;
@@ -213,11 +213,11 @@ async fn with_delay<T>(work: impl Future<Output = T>) -> (Duration, T) {
     }
 }
 
-/// A history of chance: it may miss a race, and then has another try, which takes longer.
-const BY_CHANCE: &str = "holders_that_exclude_each_other_never_believe_at_the_same_time";
+/// A random history: it may miss a race, and then gets another, longer try.
+const BY_CHANCE: &str = "holders_that_exclude_each_other_never_believe_together";
 
-/// Why a check did not see a bug. It has one try. A try in which the machine was late shows nothing, whatever came
-/// of it: then the check has another one, with longer times.
+/// Why a check did not see a bug. It has one try. A try during which the machine was late shows nothing, whatever its
+/// result: then the check has another one, with longer times.
 async fn unseen(bug: Bug, name: &'static str) -> Option<String> {
     for factor in [1, 2, 4, 8, 16, 32] {
         let (late, result) = with_delay(check(name).run(&harness(bug).await.slower(factor))).await;
@@ -242,7 +242,7 @@ async fn unseen(bug: Bug, name: &'static str) -> Option<String> {
 async fn every_planted_bug_is_seen_by_the_checks_that_must_see_it() {
     let pairs = BUGS.iter().flat_map(|(bug, checks)| checks.iter().map(|name| (*bug, *name)));
     let unseen: Vec<String> = futures_util::stream::iter(pairs)
-        // Each on the threads that the checks run on, where their delays are felt.
+        // Each runs on the threads of the checks, where their delays are felt.
         .map(|(bug, name)| tokio::spawn(unseen(bug, name)))
         .buffer_unordered(24)
         .filter_map(|ended| std::future::ready(ended.unwrap()))
@@ -259,7 +259,7 @@ fn every_check_is_shown_to_fail() {
     assert!(never.is_empty(), "no planted bug makes these fail: {never:#?}");
 }
 
-/// What fails above fails because of the bug, not because of the wrapper.
+/// Shows that what fails above fails because of the bug, not because of the wrapper.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_bug_every_check_passes() {
     let report = run_all(&harness(Bug::None).await.patience(Duration::from_secs(10))).await;
@@ -277,7 +277,7 @@ async fn a_panic_and_a_hang_are_failures_of_the_check() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_report_tells_of_failures_and_of_what_was_left_out() {
+async fn the_report_lists_failures_and_what_was_left_out() {
     let seen = "grants_without_fences_say_so";
     let report = run_all(&harness(Bug::FencesAreMissing).await.without(seen, "it is known")).await;
     assert!(!report.is_passed());

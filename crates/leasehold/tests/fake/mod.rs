@@ -24,7 +24,7 @@ pub(crate) enum Verb {
     Sweep,
 }
 
-/// What the test wants to happen before the store is asked: an error is the answer.
+/// Called before the store is asked: an error becomes the answer.
 pub(crate) type Before = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 #[derive(Clone)]

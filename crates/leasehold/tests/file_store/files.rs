@@ -1,4 +1,4 @@
-//! What is in the directory: names, permissions, counters, and what strangers put there or take away.
+//! What is in the directory: names, permissions, counters, and files that other programs put there or remove.
 
 use std::collections::HashSet;
 use std::fs;
@@ -60,7 +60,7 @@ fn a_directory_in_which_others_can_swap_files_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_a_directory_is_refused_and_those_above_are_not_made() {
+fn unusable_directories_are_refused_and_parents_not_created() {
     let temp = TempDir::new();
     let plain = temp.path().join("plain");
     fs::write(&plain, "").unwrap();
@@ -128,7 +128,7 @@ async fn dotnet_names_are_those_of_the_vectors() {
         serde_json::from_str(include_str!("../../../../vectors/dotnet-distributedlock.json")).unwrap();
     let locks = Locks::new(Directory::builder(temp.locks()).names(FileNames::Dotnet).open().unwrap());
     let mut guards = Vec::new();
-    // The empty name is no name here.
+    // The empty name is invalid here.
     for case in vectors["file"].as_array().unwrap().iter().filter(|case| case["name"] != "") {
         guards.push(locks.mutex(case["name"].as_str().unwrap()).lock().await.unwrap());
         assert!(temp.locks().join(case["file"].as_str().unwrap()).is_file(), "{case}");
@@ -139,7 +139,7 @@ async fn dotnet_names_are_those_of_the_vectors() {
 }
 
 #[tokio::test]
-async fn what_is_planted_in_the_place_of_a_file_is_refused_and_not_followed() {
+async fn anything_planted_in_place_of_a_file_is_refused() {
     for extension in ["meta", "lock", "fence"] {
         for plant in ["symlink", "dangling", "fifo", "directory", "hard link"] {
             let temp = TempDir::new();
@@ -173,7 +173,7 @@ async fn what_is_planted_in_the_place_of_a_file_is_refused_and_not_followed() {
 }
 
 #[tokio::test]
-async fn a_lock_file_that_a_stranger_removes_or_replaces_is_a_lost_lock() {
+async fn removing_or_replacing_a_lock_file_loses_the_lock() {
     for replace in [false, true] {
         for mode in ["exclusive", "read", "2"] {
             let temp = TempDir::new();
@@ -188,7 +188,7 @@ async fn a_lock_file_that_a_stranger_removes_or_replaces_is_a_lost_lock() {
             assert_eq!(reason, LostReason::Refused(Gone::NotFound));
             assert_eq!(guard.state(), GuardState::Lost);
             drop(guard);
-            // What the stranger put there is not ours to remove, but can be locked.
+            // We must not remove what another program put there, but can lock it.
             assert!(crate::process::take(&locks, mode, "x", Some(PATIENCE)).await.is_some());
         }
     }
@@ -196,7 +196,7 @@ async fn a_lock_file_that_a_stranger_removes_or_replaces_is_a_lost_lock() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_holder_is_told_what_a_stranger_does_to_its_file() {
+async fn a_holder_learns_what_a_stranger_does_to_its_file() {
     type Stranger = fn(&TempDir, PathBuf);
     let strangers: [Stranger; 4] = [
         |_, lock| fs::remove_file(lock).unwrap(),
@@ -214,7 +214,7 @@ async fn a_holder_is_told_what_a_stranger_does_to_its_file() {
         assert!(matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Granted(_)));
         let lock = file(&temp.locks(), "lock");
         let watched = format!(" ino:{:x} ", fs::metadata(&lock).unwrap().ino());
-        // As the guard does. Nobody looks at the file by themselves here.
+        // As the guard does. Nothing looks at the file by itself here.
         let mut loss = pin!(store.wait(&claim));
         send(loss.as_mut()).await;
         until_async("it is watched", async || watches().iter().any(|watch| watch.contains(&watched))).await;
@@ -252,7 +252,7 @@ async fn a_fence_never_falls_whatever_becomes_of_the_counter() {
     let dir = temp.locks();
     let mut last = fence(&dir).await;
     let counter = file(&dir, "fence");
-    // An hour ahead of the clock, so that only what is written down can carry it on.
+    // An hour ahead of the clock, so that only the written counter can carry it on.
     let ahead = Fence::new(last.get() + 3600 * 256_000);
     fs::write(&counter, format!("{ahead}\n")).unwrap();
     for damage in ["none", "deleted", "empty", "torn", "garbage", "zero", "none"] {
@@ -277,7 +277,7 @@ async fn a_fence_never_falls_whatever_becomes_of_the_counter() {
 }
 
 #[tokio::test]
-async fn fences_are_reserved_on_disk_ahead_so_that_few_grants_wait_for_it() {
+async fn fences_are_reserved_ahead_so_few_grants_wait_for_the_disk() {
     let temp = TempDir::new();
     let dir = temp.locks();
     let first = fence(&dir).await;
@@ -324,7 +324,7 @@ async fn after_a_power_failure_fences_go_on_above_what_was_reserved() {
 }
 
 #[tokio::test]
-async fn a_raised_fence_is_that_of_the_lease_and_all_later_ones_are_above_it() {
+async fn a_raised_fence_belongs_to_the_lease_and_later_ones_are_above() {
     let temp = TempDir::new();
     let store = Directory::open(temp.locks()).unwrap();
     let claim = || Claim::new(Name::new("x").unwrap(), Mode::Exclusive, Duration::from_secs(30), "me");
@@ -348,7 +348,7 @@ async fn a_raised_fence_is_that_of_the_lease_and_all_later_ones_are_above_it() {
     let reserved: u64 = fs::read_to_string(file(&temp.locks(), "fence")).unwrap().trim().parse().unwrap();
     assert!(reserved >= high, "it is on disk");
     store.release(&Release::new(first.name.clone(), first.id)).await.unwrap();
-    // Also for one that only has the files.
+    // Also for a store that knows only the files.
     let other = Directory::open(temp.locks()).unwrap();
     let Attempt::Granted(next) = other.try_acquire(&claim()).await.unwrap() else { panic!() };
     assert_eq!(next.fence, Fence::new(high + 1));
@@ -379,7 +379,7 @@ async fn a_counter_above_the_limit_gives_an_error_and_no_grant() {
 }
 
 #[tokio::test]
-async fn a_sweep_removes_what_nobody_uses_and_keeps_counters_for_their_time() {
+async fn a_sweep_removes_unused_files_and_keeps_recent_counters() {
     let temp = TempDir::new();
     let dir = temp.locks();
     let locks = open(&dir);

@@ -1,4 +1,4 @@
-//! Files that other processes have open too: forks of the holder, and children that were handed a lock.
+//! Files that other processes have open too: forks of the holder, and children that inherit a lock.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -12,11 +12,11 @@ use testkit::until::{PATIENCE, in_time};
 
 use crate::process::{TempDir, open, take};
 
-/// A library before the system's in which `getppid` forks. Rust has no safe way to fork: that of every crate ends in
-/// `exec`, or is `unsafe`, which this workspace forbids. So the one unsafe line is C, and belongs to the test.
+/// A library, loaded before the system's, in which `getppid` forks. Rust has no safe way to fork: every crate's way
+/// ends in `exec`, or is `unsafe`, which this workspace forbids. So the one unsafe line is C, and belongs to the test.
 const FORK: &str = "#include <unistd.h>\npid_t getppid(void) { return fork(); }\n";
 
-/// With that library: forks. Zero in the fork.
+/// Forks, with that library. Returns zero in the fork.
 fn fork() -> u32 {
     std::os::unix::process::parent_id()
 }
@@ -26,7 +26,7 @@ fn shown(guard: &blocking::Guard) -> String {
     format!("{:?} check={check} lost={lost}", guard.state())
 }
 
-/// Holds two locks, forks, and lets the fork say what it believes before it drops everything it has.
+/// Holds two locks, forks, and lets the fork report what it believes before it drops everything it has.
 fn hold_and_fork(dir: &Path) {
     let memory = blocking::Locks::new(Memory::new());
     let files = blocking::Locks::new(Directory::open(dir).unwrap());
@@ -79,14 +79,14 @@ async fn a_lock_that_was_taken_off_its_file_is_lost() {
         let store = Directory::open(temp.locks()).unwrap();
         let locks = Locks::new(store.clone());
         let guard = take(&locks, mode, "x", Some(PATIENCE)).await.unwrap();
-        // Another reader has the same file locked, on its own.
+        // Another reader has locked the same file by itself.
         let reader = if mode == "read" { take(&open(&temp.locks()), mode, "x", None).await } else { None };
         let handed = store.hand_over(&guard.lease_id()).unwrap();
         let mut flock = Command::new("flock");
         let unlocked = flock.args(["--unlock", &handed.as_raw_fd().to_string()]).status().unwrap();
         assert!(unlocked.success());
         drop(handed);
-        // Where nobody shares it, another has it at once, on the same file.
+        // If no other process shares it, the next one gets it at once, on the same file.
         let other = open(&temp.locks());
         let second =
             take(&other, if mode == "read" { "write" } else { mode }, "x", Some(std::time::Duration::ZERO))

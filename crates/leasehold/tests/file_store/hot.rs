@@ -13,7 +13,7 @@ use testkit::process::{Child, say};
 
 use crate::process::{TempDir, start};
 
-/// Leases per process where the question is whether two ever hold it; the others need fewer to show.
+/// Leases per process in tests of exclusion; the others need fewer.
 const MANY: usize = 10_000;
 const SOME: usize = 2_000;
 
@@ -107,13 +107,13 @@ fn race(mode: &str, loops: usize, cleaner: bool) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn three_processes_never_hold_it_together_while_files_are_removed_after_each_lease() {
+fn processes_never_overlap_while_files_go_after_each_lease() {
     let fences = race("exclusive", MANY, false);
     assert!(fences.iter().all(|fences| fences.is_sorted()));
 }
 
 #[test]
-fn three_processes_never_hold_it_together_while_a_cleaner_removes_files_too() {
+fn processes_never_overlap_while_a_cleaner_removes_files_too() {
     race("exclusive", SOME, true);
 }
 

@@ -106,7 +106,7 @@ async fn the_same_claim_again_gives_the_same_grant() {
         let release = Release::new(claim.name.clone(), claim.id);
         assert_eq!(store.release(&release).await.unwrap(), Released::Done);
         assert_eq!(store.release(&release).await.unwrap(), Released::Gone(Gone::NotFound));
-        // It may still be on its way: its id is spent.
+        // It may still be in transit: its id is spent.
         assert!(matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Gone(Gone::Superseded)));
         assert_eq!(leftovers(&temp.locks()), [""; 0]);
     }
@@ -129,7 +129,7 @@ async fn a_cancelled_acquire_leaves_nothing() {
     // On a disk, where an attempt takes long enough for its give-back to overtake it.
     let temp = TempDir::new();
     let locks = open(&temp.locks());
-    // Cancelled at every moment of an attempt that nobody stands in the way of …
+    // Cancelled at every moment of an attempt that nothing blocks …
     for micros in (0..12_000).step_by(80) {
         let _ = tokio::time::timeout(Duration::from_micros(micros), locks.mutex("x").lock()).await;
     }
@@ -183,7 +183,7 @@ async fn what_the_store_cannot_do_it_says() {
 }
 
 #[tokio::test]
-async fn a_meta_file_that_somebody_keeps_locked_makes_the_store_busy_and_not_the_lock() {
+async fn a_locked_meta_file_is_an_overloaded_store_not_contention() {
     use rustix::fs::{FlockOperation, flock};
     let temp = TempDir::new();
     let locks = open(&temp.locks());
@@ -196,7 +196,7 @@ async fn a_meta_file_that_somebody_keeps_locked_makes_the_store_busy_and_not_the
     let meta = fs::File::open(meta).unwrap();
     flock(&meta, FlockOperation::LockExclusive).unwrap();
     assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Overloaded);
-    // It is unlocked all the same, only not removed.
+    // It is unlocked all the same, just not removed.
     guard.release().await.unwrap();
     flock(&meta, FlockOperation::Unlock).unwrap();
     assert!(locks.mutex("x").try_lock().await.unwrap().is_some());

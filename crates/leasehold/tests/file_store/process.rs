@@ -1,4 +1,4 @@
-//! Other processes: this test binary again, in a role.
+//! Other processes: this test binary again, in a role that the environment names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ impl TempDir {
         TempDir::below(&std::env::temp_dir())
     }
 
-    /// In memory where the system has that: for tests that would wait for the disk thousands of times.
+    /// In memory where possible: for tests that would wait for the disk thousands of times.
     pub(crate) fn fast() -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { TempDir::below(memory) } else { TempDir::new() }
@@ -68,7 +68,7 @@ pub(crate) async fn take(locks: &Locks, mode: &str, name: &str, wait: Option<Dur
     .unwrap()
 }
 
-/// Not a test: what another process does. Without a role it is over at once.
+/// Not a test: the body of another process. Without a role it ends at once.
 #[test]
 fn play() {
     let Some(role) = role() else { return };
@@ -89,7 +89,7 @@ fn play() {
     });
 }
 
-/// Takes a lock, says its fence, and holds it until told.
+/// Takes a lock, prints its fence, and holds it until the test says so.
 async fn hold(dir: &Path, mode: &str, name: &str, with_child: bool) {
     let locks = open(dir);
     let guard = take(&locks, mode, name, None).await.unwrap();
@@ -108,7 +108,7 @@ async fn hold(dir: &Path, mode: &str, name: &str, with_child: bool) {
     }
 }
 
-/// Takes a lock, hands it to a child, and says the child's id. Told so, it releases the lock.
+/// Takes a lock, hands it to a child, and prints the child's id. On a signal from the test it releases the lock.
 #[allow(clippy::zombie_processes)] // the child outlives it, and the test ends it
 async fn hand_over(dir: &Path, mode: &str, name: &str) {
     let store = Directory::open(dir).unwrap();
@@ -126,7 +126,7 @@ async fn hand_over(dir: &Path, mode: &str, name: &str) {
     hear();
 }
 
-/// Waits until so many wait for a name in this process.
+/// Waits until this many claims wait for a name in this process.
 pub(crate) async fn queued(locks: &Locks, name: &str, count: u64) {
     until_async("they wait", async || locks.inspect(name).await.unwrap().queue_length == count).await;
 }

@@ -57,7 +57,7 @@ async fn permits_are_never_more_than_the_limit_and_all_come_back() {
     assert!(take(&locks, "4", "x", NO_WAIT).await.is_none());
 }
 
-/// Waits for a lock that another process has, until this is done to that one.
+/// Waits for a lock that another process has, and does `what` to that process.
 async fn passes_on(locks: &Locks, mode: &str, name: &str, what: impl FnOnce()) {
     let waiter = tokio::spawn({
         let (locks, mode, name) = (locks.clone(), mode.to_owned(), name.to_owned());
@@ -67,7 +67,8 @@ async fn passes_on(locks: &Locks, mode: &str, name: &str, what: impl FnOnce()) {
     what();
     let (granted, took) = lived(waiter).await;
     assert!(granted.unwrap(), "{mode}");
-    // Promised within 200 ms. Whoever is not told, and does not look either, tries again only after five seconds.
+    // Promised within 200 ms. A waiter that gets no wake-up and does not look either tries again only after five
+    // seconds.
     assert!(took < Duration::from_secs(2), "{mode}: {took:?}");
 }
 
@@ -128,7 +129,7 @@ async fn kinds_and_limits_do_not_mix_while_in_use() {
             let error = locks.mutex("x").try_lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Mismatch);
         }
-        // What decides is who holds it, not what was written: nobody cleans up after a kill.
+        // The locks decide, not what was written: no process cleans up after a kill.
         other.signal(Signal::KILL);
         other.ended_well();
         for wanted in ["2", "5", "read", "exclusive"] {
@@ -172,7 +173,7 @@ async fn what_another_process_holds_can_be_seen() {
     assert_eq!(names(&page), ["jobs/a"]);
     let page = locks.list("jobs/", 9, page.next).await.unwrap();
     assert_eq!((names(&page), page.next), (vec!["jobs/b".to_owned()], None));
-    // Killed, they hold nothing, whatever they have written.
+    // Killed processes hold nothing, whatever they have written.
     readers[0].signal(Signal::KILL);
     other.signal(Signal::KILL);
     assert!(take(&locks, "exclusive", "jobs/a", SOON).await.is_some());
@@ -193,13 +194,13 @@ pub(crate) fn watches() -> Vec<String> {
 /// In a process of its own: other tests here watch files too.
 #[cfg(target_os = "linux")]
 #[test]
-fn files_are_watched_only_while_somebody_waits_or_holds() {
+fn files_are_watched_only_while_there_are_waiters_or_holders() {
     let temp = TempDir::new();
     let other = start(&["count-watches"], &temp.locks());
     assert_eq!(other.line(), "0 1 2 0");
 }
 
-/// What [`files_are_watched_only_while_somebody_waits_or_holds`] looks at.
+/// What [`files_are_watched_only_while_there_are_waiters_or_holders`] looks at.
 #[cfg(target_os = "linux")]
 pub(crate) async fn count_watches(dir: &std::path::Path) {
     let (locks, other) = (open(dir), open(dir));
@@ -226,7 +227,7 @@ pub(crate) async fn count_watches(dir: &std::path::Path) {
 }
 
 #[tokio::test]
-async fn a_release_in_another_process_wakes_who_waits() {
+async fn a_release_in_another_process_wakes_a_waiter() {
     let temp = TempDir::new();
     let locks = open(&temp.locks());
     for _ in 0..3 {
@@ -237,7 +238,7 @@ async fn a_release_in_another_process_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn a_lock_that_was_handed_over_is_free_only_when_the_child_is_dead_too() {
+async fn an_inherited_lock_is_free_only_when_the_child_is_dead_too() {
     for mode in ["exclusive", "read", "1"] {
         let temp = TempDir::new();
         let wanted = if mode == "read" { "write" } else { mode };

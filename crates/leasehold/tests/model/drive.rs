@@ -1,7 +1,7 @@
-//! Drives a store through guided histories of two names, beside the contract: the same answers, the same things to see,
-//! the same wake-ups, the same rows.
+//! Drives a store through guided histories of two names, beside the contract: both must give the same answers, views,
+//! wake-ups and rows.
 //!
-//! The store goes by a clock of the test's, so that a call comes exactly when something ends, and a seed repeats a run.
+//! The store uses the test's clock, so that a call comes exactly when something ends, and a seed repeats a run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::reach::{LEAST, Reached, add, count, count_verb, too_rare};
 use super::spec::{Planted, Spec};
 use super::{Id, Said, Seen, differ, from_env, said, seed, seen};
 
-/// Rows are compared after every step, unless there are more than these; then after each so-manieth.
+/// Rows are compared after every step. With more rows than this, only after every n-th step.
 const MANY_ROWS: usize = 40;
 const SELDOM: usize = 12;
 
@@ -33,7 +33,7 @@ const OF_CROWDS: [&str; 5] = [
 /// How many seeds a run may try to meet everything that it must.
 const ROUNDS: u64 = 20;
 
-/// A store under test, and the clock by which it goes.
+/// A store under test, and its clock.
 pub(crate) trait Store {
     /// Times above this count as this.
     const LONGEST: Duration;
@@ -44,16 +44,16 @@ pub(crate) trait Store {
     fn runtime(&self) -> &Runtime;
     fn backend(&self) -> &dyn Backend;
 
-    /// Forgets everything: a history begins.
+    /// Forgets everything before a new history.
     fn begin(&mut self);
     fn set_clock(&mut self, now: Now);
-    /// What is about to be asked.
+    /// Called before a verb.
     fn before(&mut self, _: &Verb) {}
-    /// What was asked, before its answer is compared.
+    /// Called after a verb, before its answer is compared.
     fn after(&mut self, _: &Verb, _: &Said) {}
-    /// Those were woken since the last time who were to be, and nobody else.
+    /// Checks that exactly the right waiters were woken since the last call.
     fn check_woken(&mut self, woken: &[(Name, LeaseId)], names: &[Kept<'_>]) -> Result<(), String>;
-    /// What is stored is what the contract keeps.
+    /// Checks that the stored rows are what the contract keeps.
     fn check_rows(&mut self, names: &[Kept<'_>]) -> Result<(), String>;
 }
 
@@ -71,7 +71,7 @@ struct World<'a, S> {
     store: &'a mut S,
     rng: Rng,
     sides: Vec<Side<'a>>,
-    /// Leases that verbs found expired since the last sweep, which tells of them.
+    /// Leases that verbs found expired since the last sweep, which reports them.
     expired: u64,
     steps: usize,
     /// What was asked and answered last.
@@ -100,7 +100,7 @@ impl<'a, S: Store> World<'a, S> {
             Side { history: History::new(&PROFILES[profile], name.clone(), rng, S::CLOCKS), name, spec }
         };
         let mut sides: Vec<Side<'a>> = names().into_iter().enumerate().map(side).collect();
-        // A long queue is one name's.
+        // Only one name has a long queue.
         sides.truncate(if PROFILES[profile].depth > 0 { 1 } else { 2 });
         let rng = Rng::new(!seed, profile, history);
         World { store, rng, sides, expired: 0, steps: 0, last: VecDeque::new() }
@@ -236,7 +236,7 @@ impl<'a, S: Store> World<'a, S> {
         Ok(woken.into_iter().map(|id| (side.name.clone(), id)).collect())
     }
 
-    /// A sweep is of all names. It tells of all that was found expired since the last one, whatever verb found it.
+    /// A sweep covers all names. It reports all leases found expired since the last one, whichever verb found them.
     fn sweep(&mut self, now: Now) -> Result<Vec<(Name, LeaseId)>, String> {
         let swept = self.store.runtime().block_on(self.store.backend().sweep());
         let said = said(swept.map(Answer::Swept), leasehold::state::Op::Sweep);
@@ -292,7 +292,7 @@ async fn look(backend: &dyn Backend, name: &Name, probes: &[LeaseId]) -> Seen {
     all
 }
 
-/// The verb as a store understands it that counts no longer times than these.
+/// The verb, for a store that cuts times at this length.
 fn bounded(verb: &Verb, longest: Duration) -> Verb {
     let mut verb = verb.clone();
     match &mut verb {
@@ -333,15 +333,15 @@ fn run(store: &mut impl Store, profile: usize, seed: u64, steps: usize) -> Resul
 
 /// How often each thing must have happened with this store: once, of all that the contract has.
 fn least<S: Store>() -> Vec<(&'static str, u64)> {
-    // No caller keeps a place; one clock is set back, of two one falls.
+    // No caller keeps a place; a single clock is set back, of two clocks one falls.
     let of_the_machine = ["a place is kept", "steps", "the wall clock falls"];
     let of_all = LEAST.iter().map(|(what, _)| *what).filter(|what| !of_the_machine.contains(what));
     let of_stores = ["a batch of renewals", "a clock falls", "two names in use"];
     of_all.chain(of_stores).map(|what| (what, 1)).collect()
 }
 
-/// Puts a store beside the contract for so many steps, or for `LEASEHOLD_STEPS`, and goes on with other seeds until every
-/// rule was reached.
+/// Runs a store beside the contract for this many steps, or for `LEASEHOLD_STEPS`, and goes on with other seeds until
+/// every rule was reached.
 pub(crate) fn agrees(store: &mut impl Store, steps: usize) {
     let agreed = try_agree(store, seed(), from_env("LEASEHOLD_STEPS").map_or(steps, |n| n as usize));
     if let Err(report) = agreed {
@@ -377,15 +377,15 @@ fn try_agree<S: Store>(store: &mut S, seed: u64, steps: usize) -> Result<(), Str
     Err(format!("never reached: {:?}", too_rare(&reached, &least)))
 }
 
-/// Of all planted faults those that this run plants: all in a run whose steps are set, as by `make model`; otherwise every
-/// fifth, from another one on in every run.
+/// Chooses the planted faults of this run: all of them if the steps are set, as by `make model`; otherwise every
+/// fifth, beginning with another one in every run.
 pub(crate) fn some_of<T>(faults: &[T]) -> impl Iterator<Item = &T> {
     let all = from_env("LEASEHOLD_STEPS").is_some();
     let (first, step) = if all { (0, 1) } else { ((seed() % 5) as usize, 5) };
     faults.iter().skip(first).step_by(step)
 }
 
-/// What is seen of a store with a planted fault: most soon, some only in a crowd, some only after many steps.
+/// What reveals a planted fault in a store: most are seen soon, some only in a crowd, some only after many steps.
 pub(crate) fn first_failure(store: &mut impl Store, steps: usize) -> Option<Failure> {
     let all = || PROFILES.iter().enumerate();
     let soon = all().filter(|(_, profile)| profile.depth == 0).map(|(at, _)| (at, 1, 150));

@@ -1,5 +1,5 @@
-//! Random histories: what is asked of a name, and when. Guided by what the spec keeps, so that calls are
-//! often exactly right, exactly wrong or exactly on time.
+//! Random histories: what a test asks of a name, and when. The spec's state guides them, so that calls are often
+//! exactly right, exactly wrong or exactly on time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Less than `end`; 0 if that is 0.
+    /// A random number below `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
@@ -49,7 +49,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in this many of a thousand cases.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
@@ -58,7 +58,7 @@ impl Rng {
         from.get(self.below(from.len() as u64) as usize)
     }
 
-    /// An index, with these weights.
+    /// A random index, with these weights.
     fn weighted<const N: usize>(&mut self, weights: [u64; N]) -> usize {
         let mut at = self.below(weights.iter().sum());
         for (i, weight) in weights.into_iter().enumerate() {
@@ -93,7 +93,7 @@ pub(crate) struct Profile {
     /// Weights of microseconds, milliseconds, seconds, hours: of leases and of tickets.
     pub(crate) ttls: [u64; 4],
     pub(crate) tickets: [u64; 4],
-    /// How long the queue gets before it is let go down again; 0: as it comes.
+    /// How long the queue grows before it shrinks again; 0: no limit.
     pub(crate) depth: usize,
     /// Whether fences are driven to their limit.
     pub(crate) near_the_limit: bool,
@@ -162,7 +162,7 @@ pub(crate) enum Verb {
         only: Option<Fence>,
     },
     Sweep,
-    /// Nothing is asked: time passes, and somebody looks.
+    /// No verb: time passes, and the test looks.
     Look,
 }
 
@@ -255,7 +255,7 @@ pub(crate) struct History<'a> {
     clocks: Clocks,
 }
 
-/// By which clocks what is tested goes.
+/// The clocks that the tested side uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clocks {
     /// One that decides expiry and only runs forward, and the wall clock, which jumps.
@@ -307,7 +307,7 @@ impl<'a> History<'a> {
     fn instant(&mut self, spec: &Spec) -> u64 {
         let mut ends: Vec<u64> = spec.ends().into_iter().filter(|end| *end > self.now).collect();
         let soonest = ends.iter().min().copied();
-        // Ids stay spent for long: getting there ends nearly everything else.
+        // Ids stay spent for long: waiting for that ends nearly everything else.
         if self.rng.chance(60) {
             ends.extend(spec.spent.iter().map(|s| s.until));
         }
@@ -350,7 +350,7 @@ impl<'a> History<'a> {
         self.now()
     }
 
-    /// Another name's history has let time pass.
+    /// Time has passed in another name's history.
     pub(crate) fn join(&mut self, other: &History<'_>) {
         (self.now, self.wall, self.far) = (other.now, other.wall, other.far);
     }
@@ -445,7 +445,7 @@ impl<'a> History<'a> {
             ][self.rng.weighted([2, 3, 3, 1, 1])];
         }
         let (unit, most) = [(1, 9), (1000, 50), (1_000_000, 90), (HOUR / 2, 4)][self.rng.weighted(weights)];
-        // Round, so that many end together, or not.
+        // Round numbers, so that many end together, or not.
         let round = self.rng.chance(400);
         let micros =
             if round { self.rng.between(1, most) * unit } else { self.rng.between(unit, most * unit) };
@@ -467,7 +467,7 @@ impl<'a> History<'a> {
             Tide::Empties => self.id(spec, [10, 60, 10, 10, 10]),
             Tide::Neither => self.id(spec, [20, 25, 20, 10, 25]),
         };
-        // Whoever stands behind 128 that are let in stays out, by a rule that is met nowhere else.
+        // A ticket behind 128 that are let in stays out, by a rule that applies nowhere else.
         let id = spec.tickets.get(128).filter(|_| self.rng.chance(100)).map_or(id, |t| t.id);
         let own = spec.tickets.iter().find(|t| t.id == id);
         let mode = if self.rng.chance(self.profile.strangers) {
@@ -475,7 +475,7 @@ impl<'a> History<'a> {
         } else if let Some(limit) = self.limit {
             Mode::Permit { limit }
         } else {
-            // A long queue needs somebody to wait for.
+            // A long queue needs a holder to wait for.
             let first = self.profile.depth > 0 && spec.leases.is_empty();
             let any =
                 if first || self.rng.chance(self.profile.writers) { Mode::Exclusive } else { Mode::Shared };

@@ -1,5 +1,5 @@
-//! The contract beside what is tested: the rules as naive code (`spec.rs`), guided random histories (`history.rs`), what they
-//! must reach (`reach.rs`), and the driver that puts a store beside the rules (`drive.rs`).
+//! The contract beside the tested code: the rules as naive code (`spec.rs`), guided random histories (`history.rs`),
+//! what they must reach (`reach.rs`), and the driver that runs a store beside the rules (`drive.rs`).
 //!
 //! Shared by the model tests of the state machine and of each store: one generator, one list of what it must reach.
 //!
@@ -60,7 +60,7 @@ pub(crate) enum Said {
     },
     Kept(bool),
     Error(ErrorKind),
-    /// What no contract allows.
+    /// An answer that no contract allows.
     Odd(&'static str),
     /// Nothing was asked.
     Nothing,
@@ -90,7 +90,7 @@ pub(crate) struct Seen {
     pub(crate) last_fence: Fence,
     pub(crate) holders: Vec<HolderSeen>,
     pub(crate) holder_count: u64,
-    /// The holders shown to one who asks by each of these ids, where not all are shown.
+    /// The holders shown to a caller that asks by each of these ids, where not all are shown.
     pub(crate) asked: Vec<Vec<Id>>,
     pub(crate) waiters: Vec<WaiterSeen>,
     pub(crate) queue_length: u64,
@@ -116,7 +116,7 @@ pub(crate) struct WaiterSeen {
     pub(crate) waited: Duration,
 }
 
-/// What was said, of an answer to this verb.
+/// Turns an answer to this verb into a comparable form.
 pub(crate) fn said(answer: leasehold::Result<Answer>, op: Op<'_>) -> Said {
     match (answer, op) {
         (Err(error), _) => Said::Error(error.kind()),
@@ -140,7 +140,7 @@ pub(crate) fn said(answer: leasehold::Result<Answer>, op: Op<'_>) -> Said {
     }
 }
 
-/// What an inspection shows, without what only some can tell.
+/// What an inspection shows, without the parts that only some stores report.
 pub(crate) fn seen(view: NameInfo) -> Seen {
     let holder = |h: leasehold::backend::HolderInfo| HolderSeen {
         id: Id(h.id),
@@ -169,7 +169,7 @@ pub(crate) fn seen(view: NameInfo) -> Seen {
 }
 
 pub(crate) fn said_busy(busy: Busy, queue: Option<Duration>) -> Said {
-    // When to look again is the store's business, as long as it says so, and in time to keep the place.
+    // The store decides when to try again, as long as it says so, and in time to keep the place.
     let Some(retry_in) = busy.retry_in else {
         return Said::Odd("busy, and not when to look again");
     };
@@ -183,7 +183,7 @@ pub(crate) fn said_busy(busy: Busy, queue: Option<Duration>) -> Said {
     Said::Busy { place: busy.place, queue_length: busy.queue_length, holders }
 }
 
-/// One step of a history: when, what was asked of the tested side, its answer, and whom it woke.
+/// One step of a history: when, the verb, its answer, and the waiters it woke.
 pub(crate) struct Step {
     pub(crate) now: Now,
     pub(crate) verb: Verb,

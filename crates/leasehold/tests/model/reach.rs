@@ -1,4 +1,4 @@
-//! What the histories must meet: a rule that no step reached was not tested, and the run fails.
+//! What the histories must reach: a rule that no step reached was not tested, and the run fails.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::history::Verb;
 use super::spec::Spec;
 use super::{Said, Seen};
 
-/// How often what happened.
+/// How often each thing happened.
 pub(crate) type Reached = BTreeMap<&'static str, u64>;
 
 pub(crate) fn add(reached: &mut Reached, what: &'static str, count: u64) {
@@ -136,7 +136,7 @@ pub(crate) const LEAST: &[(&str, u64)] = &[
     ("woken", 2000),
 ];
 
-/// What happened less often than it must.
+/// The things that happened less often than they must.
 pub(crate) fn too_rare(reached: &Reached, least: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     let count = |what| reached.get(what).copied().unwrap_or(0);
     least.iter().filter(|(what, least)| count(what) < *least).map(|(what, _)| (*what, count(what))).collect()

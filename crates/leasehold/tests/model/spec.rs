@@ -250,7 +250,7 @@ impl Spec {
                 held: self.leases.len() as u64,
                 waiting: self.tickets.len() as u64,
             },
-            // "keep(claim), inside a store": for stores that look after those who wait in them.
+            // "keep(claim), inside a store": for stores that look after their waiters.
             Op::Keep(claim) => {
                 let lapses = now.saturating_add(claim.queue.map_or(0, micros));
                 let own = |t: &&mut Ticket| t.id == claim.id && t.nonce == claim.nonce;

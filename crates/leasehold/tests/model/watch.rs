@@ -1,4 +1,4 @@
-//! What must hold whatever the rules say, judged only by what any caller can see.
+//! Rules that hold whatever the contract says, judged only by what any caller can see.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Watch {
         self.highest_fence =
             after.holders.iter().map(|h| h.grant.fence.get()).fold(self.highest_fence, u64::max);
         self.wakes_are_due(woken, after)?;
-        // What ends in the very instant in which it begins is not seen, but in the way until the next verb.
+        // A lease that ends at the very moment it begins is not seen, but blocks others until the next verb.
         let unseen = match verb {
             Verb::Acquire(claim) => claim.ttl.is_zero() || claim.queue == Some(Duration::ZERO),
             Verb::Renew(renewal) => renewal.ttl.is_zero(),
@@ -150,7 +150,7 @@ impl Watch {
         }
     }
 
-    /// Each who is woken can go in, together with all who stand before it, and was not woken before.
+    /// Checks that each woken waiter can enter, together with all before it, and was not woken before.
     fn wakes_are_due(&mut self, woken: &[LeaseId], after: &Seen) -> Verdict {
         must(woken.len() <= 128, || format!("{} were woken at once", woken.len()))?;
         for id in woken {
@@ -165,7 +165,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Whoever could go in now has been told.
+    /// Checks that every waiter that could enter now was woken.
     fn no_wake_is_lost(&self, after: &Seen) -> Verdict {
         let mut modes: Vec<Mode> = modes_held(after).collect();
         for waiter in &after.waiters {
@@ -200,7 +200,8 @@ pub(crate) fn holders_fit(seen: &Seen) -> Verdict {
     must(fit_together(&modes), || format!("these leases conflict: {:?}", seen.holders))
 }
 
-/// A claim enters only together with all who stood before it, and without queueing only past an empty queue.
+/// Checks that a claim enters only together with all that were before it, and without queueing only if there is no
+/// queue.
 fn nobody_is_overtaken(id: LeaseId, mode: Mode, queue: Option<Duration>, before: &Seen) -> Verdict {
     let place = before.waiters.iter().position(|w| w.id == Id(id));
     let older = &before.waiters[..place.unwrap_or(before.waiters.len())];

@@ -1,4 +1,4 @@
-//! Verbs of one client that meet on one key: they are done one after the other, and nothing is left on the session.
+//! Verbs of one client that meet on one key: they run one after the other, and leave nothing on the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn modes(look: &Client) -> String {
 }
 
 #[tokio::test]
-async fn downgrades_that_meet_are_one() {
+async fn concurrent_downgrades_act_as_one() {
     let server = Postgres::start();
     let (store, look) = (Advisory::connect(&url(&server, "")).await.unwrap(), stranger(&server).await);
     for _ in 0..3 {
@@ -62,7 +62,7 @@ async fn downgrades_that_meet_are_one() {
 }
 
 #[tokio::test]
-async fn a_release_that_meets_a_downgrade_frees_all_of_it() {
+async fn a_release_during_a_downgrade_frees_the_whole_lock() {
     let server = Postgres::start();
     let (store, look) = (Advisory::connect(&url(&server, "")).await.unwrap(), stranger(&server).await);
     for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn a_release_that_meets_a_downgrade_frees_all_of_it() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_meets_a_release_overtakes_nobody() {
+async fn an_attempt_during_a_release_overtakes_no_waiter() {
     let server = Postgres::start();
     let (store, look) = (Advisory::connect(&url(&server, "")).await.unwrap(), stranger(&server).await);
     let other = connect(&server).await;
@@ -85,7 +85,7 @@ async fn an_attempt_that_meets_a_release_overtakes_nobody() {
     granted(&store, &held).await;
     let waiter = tokio::spawn(async move { other.mutex("x").lock().await.unwrap() });
     until("it waits", async || advisory_locks(&look).await == 2).await;
-    // On the session that has the key the server would grant it at once, whoever waits.
+    // On the session that has the key the server would grant it at once, past all waiters.
     let (next, release) = (claim(Mode::Exclusive), release(&held));
     let (released, attempt) = tokio::join!(store.release(&release), store.try_acquire(&next));
     assert_eq!(released.unwrap(), Released::Done);
@@ -94,9 +94,9 @@ async fn an_attempt_that_meets_a_release_overtakes_nobody() {
     granted(&store, &next).await;
 }
 
-/// As users see it: four times a second the client asks for what it has not been told of yet.
+/// As users see it: four times a second the client asks for what no message has told it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_downgrade_that_takes_its_time_leaves_one_shared_lock_and_the_release_frees_it() {
+async fn a_slow_downgrade_leaves_one_shared_lock_that_release_frees() {
     let server = Postgres::start();
     let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
     let through = format!("postgres+advisory://postgres@{}/postgres", proxy.address());

@@ -29,7 +29,7 @@ async fn advisory_locks_keep_every_promise_they_make() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn advisory_locks_keep_every_promise_behind_a_pooler_in_session_mode() {
+async fn every_promise_holds_behind_a_pooler_in_session_mode() {
     let server = Postgres::start();
     let pooler = PgBouncer::start(&server, PoolMode::Session, 80);
     run(&server, &(advisory(&pooler.url()) + "?pooler=session")).await;

@@ -1,4 +1,4 @@
-//! Connecting: TLS, who is let in, and what is said about it.
+//! Connecting: TLS, which logins are accepted, and what the errors say.
 
 use leasehold::{ErrorKind, Locks};
 use testkit::postgres::Postgres;
@@ -51,7 +51,7 @@ async fn each_sslmode_checks_what_it_says() {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_is_told_why_and_no_password_is_repeated() {
+async fn a_refused_login_says_why_and_repeats_no_password() {
     let server = Postgres::builder().access("host all alice 127.0.0.1/32 scram-sha-256").start();
     server.sql(
         "SET password_encryption = 'scram-sha-256'; CREATE ROLE alice LOGIN PASSWORD 'right';

@@ -1,7 +1,7 @@
 //! Sixteen processes want one lock; some are killed while they have it, some stopped, and the sessions of some ended.
 //!
-//! Session locks have no ttl, so there is one history that is right, whoever stands still: nobody comes in before the
-//! one before has gone out, was killed, or had its session ended.
+//! Session locks have no ttl, so only one history is right, whichever process stands still: none enters before the one
+//! before has left, was killed, or had its session ended.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -16,17 +16,16 @@ use testkit::process::{self, Child};
 
 use crate::support::{advisory_locks, in_time, stranger, until, url};
 
-const TEST: &str =
-    "contention::sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together";
+const TEST: &str = "contention::sixteen_processes_never_overlap_though_some_lose_sessions";
 const PROCESSES: usize = 16;
-/// The first are killed when they are inside, the next stopped, and the next have their sessions ended: each of them once,
-/// and they stay inside until it happens.
+/// The first processes are killed while they are inside, the next stopped, and the next have their sessions ended:
+/// each once, and they stay inside until it happens.
 const KILLED: std::ops::Range<usize> = 0..3;
 const STOPPED: std::ops::Range<usize> = 3..6;
 const ENDED: std::ops::Range<usize> = 6..9;
-/// Several times as long as those who hold look at their sessions.
+/// Several times as long as holders take to look at their sessions.
 const STOP: Duration = Duration::from_millis(1500);
-/// How many lines are enough of a history.
+/// How many lines of history are enough.
 const LINES: usize = 300;
 /// For the slowest machine.
 const AT_MOST: Duration = Duration::from_secs(240);
@@ -38,10 +37,10 @@ fn contend(role: &str) {
     let mut notes = Notes::open(file);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // An answer that is late because the machine is slow is no loss here.
+        // An answer that is late because the machine is slow is not a loss here.
         let locks = Locks::connect(&format!("{url}application_name={who}&keepalive=60")).await.unwrap();
         let mutex = locks.mutex("x");
-        // Another that takes the place of one that was killed is spared.
+        // A process that replaces a killed one is spared.
         let mut unharmed = who.ends_with("-0");
         loop {
             let guard = match mutex.lock().await {
@@ -75,7 +74,7 @@ fn index(who: &str) -> usize {
 }
 
 #[test]
-fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_together() {
+fn sixteen_processes_never_overlap_though_some_lose_sessions() {
     if let Some(role) = process::role() {
         return contend(&role);
     }
@@ -97,7 +96,7 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
         if harmed.len() == ENDED.end && losses == ENDED.len() && all && history.len() >= LINES {
             break history;
         }
-        // The one inside. The one before may say only after that that it has lost its session.
+        // The process inside. The one before may report only later that it has lost its session.
         let Some(at) = history.iter().rposition(|(what, ..)| what == "in") else { continue };
         let (_, who, fence) = &history[at];
         let is_out = history[at + 1..].iter().any(|(.., other)| other == fence);
@@ -105,7 +104,7 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
         if is_out || index >= ENDED.end || !harmed.insert(index) {
             continue;
         }
-        // A kill and an end are noted before, so that nothing that follows from them can be.
+        // A kill and an ended session are noted first, so that nothing that follows from them can come before.
         if KILLED.contains(&index) {
             notes.add("kill", who, *fence);
             running[index].signal(Signal::KILL);
@@ -121,13 +120,13 @@ fn sixteen_processes_of_which_some_die_sleep_or_lose_their_session_never_hold_to
             server.sql(&format!("SELECT count(pg_terminate_backend(pid)) {sessions}"));
         }
     };
-    // What they do while they are killed one after the other was not read.
+    // What the processes did while they were killed one after the other was not read.
     drop(running);
     println!("{} times inside", judge(&history));
     nothing_is_left(&server);
 }
 
-/// Reads the history in the order it was written. Returns how often somebody was inside.
+/// Reads the history in the order it was written. Returns how often a process was inside.
 fn judge(history: &[(String, String, u64)]) -> usize {
     let mut inside: Option<(&str, u64)> = None;
     let (mut killed, mut ended, mut lost) = (HashSet::new(), HashSet::new(), HashSet::new());
@@ -137,7 +136,7 @@ fn judge(history: &[(String, String, u64)]) -> usize {
         match what.as_str() {
             "in" => {
                 let before = inside.replace(this);
-                // One that was killed never says that it is out.
+                // A killed process never says that it is out.
                 assert!(
                     before.is_none_or(|(other, _)| killed.contains(other)),
                     "{who} came in to {before:?}"

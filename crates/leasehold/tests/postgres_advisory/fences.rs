@@ -1,4 +1,4 @@
-//! Fences: they rise, follow the clock, end at the limit, and are missed only by those who say so.
+//! Fences: they increase, follow the clock, end at the limit, and only a client that opts out goes without.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn fences_rise_over_clients_restarts_and_a_clock_that_was_ahead() {
             guard.release().await.unwrap();
         }
         if round == 0 {
-            // As if a clock had been a year ahead: the counter alone keeps the order from here on.
+            // As if a clock had been a year ahead: only the counter keeps the order from now on.
             server.sql("UPDATE leasehold.advisory_fences SET fence = fence + 8000000000000");
             last = Fence::new(last.get() + 8_000_000_000_000);
         }
@@ -41,7 +41,7 @@ async fn a_new_fence_is_the_clock_of_the_server() {
         let now = server.sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
         Fence::at(now.parse().unwrap())
     };
-    // Whatever each session shows times in.
+    // Whatever format each session shows times in.
     for zone in ["UTC", "Pacific/Kiritimati", "America/St_Johns"] {
         server.sql(&format!("ALTER ROLE postgres SET TimeZone = '{zone}'"));
         let locks = connect(&server).await;
@@ -74,7 +74,7 @@ async fn if_the_fence_cannot_be_written_there_is_an_error_and_no_lock() {
     let error = locks.mutex("x").try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal, "{error:?}");
     assert_eq!(advisory_locks(&look).await, 0);
-    // The same for one who waited.
+    // The same for a waiter.
     look.execute("SELECT pg_advisory_lock(-1679399172, 2061500415)", &[]).await.unwrap();
     let waiter = tokio::spawn(async move { locks.mutex("MyLock").lock().await.map(drop) });
     until("it waits", async || advisory_locks(&look).await == 2).await;
@@ -84,7 +84,7 @@ async fn if_the_fence_cannot_be_written_there_is_an_error_and_no_lock() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_a_table_it_works_only_for_those_who_say_so() {
+async fn without_the_right_to_a_table_unfenced_use_needs_an_opt_in() {
     let server = Postgres::start();
     server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON DATABASE postgres FROM PUBLIC");
     let url = format!("{}?schema=leasehold", server.url_of("app", "postgres").replacen(':', "+advisory:", 1));
@@ -93,7 +93,7 @@ async fn without_the_right_to_a_table_it_works_only_for_those_who_say_so() {
     assert_eq!(locks.mutex("x").try_lock().await.unwrap_err().kind(), ErrorKind::Unsupported);
     let guard = locks.mutex("x").allow_unfenced(true).try_lock().await.unwrap().unwrap();
     assert!(guard.fence().is_unfenced());
-    // An administrator makes it, and gives the least that is needed.
+    // An administrator makes the tables, and grants the least that is needed.
     connect(&server).await;
     server.sql("GRANT USAGE ON SCHEMA leasehold TO app; GRANT SELECT, INSERT, UPDATE ON leasehold.advisory_fences TO app");
     assert!(!Locks::connect(&url).await.unwrap().info().fenced, "one of the two is not enough");
@@ -104,7 +104,7 @@ async fn without_the_right_to_a_table_it_works_only_for_those_who_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_come_first_make_the_table_once() {
+async fn concurrent_first_clients_create_the_table_once() {
     let server = Postgres::start();
     let url = url(&server, "schema=Odd%20%22name%22");
     let all: Vec<_> = (0..8)

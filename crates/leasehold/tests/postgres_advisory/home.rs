@@ -1,4 +1,4 @@
-//! Where a connection is between calls: for a moment where the last one was made, then at home, which never sleeps.
+//! Where a connection is between calls: for a moment on the last caller's runtime, then at home, which never sleeps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// That of the session which holds a name.
+    /// The connection of the session that holds a name.
     async fn holding(look: &Client, name: &str, server: &Postgres) -> Self {
         let pid = session_of(look, name).await.expect("it is held");
         let port = "SELECT client_port FROM pg_stat_activity WHERE pid = $1";
@@ -24,7 +24,7 @@ impl Socket {
         Socket { own: u16::try_from(port).unwrap(), server: server.port() }
     }
 
-    /// Its number, unless it is closed; also if the other side alone has closed it.
+    /// Its number, unless it is closed; also if only the other side has closed it.
     fn inode(&self) -> Option<String> {
         let ports = [self.own, self.server].map(|port| format!(":{port:04X}"));
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
@@ -34,7 +34,7 @@ impl Socket {
         lines.find(|line| line.len() > 9 && mine(line)).map(|line| line[9].to_owned())
     }
 
-    /// Its own descriptor, and those of all runtimes: what takes long to find out.
+    /// Its own descriptor, and those of all runtimes: slow to find out.
     fn watch(&self) -> Watch {
         let link = format!("socket:[{}]", self.inode().expect("it is open"));
         let mut watch = Watch { socket: String::new(), runtimes: Vec::new() };
@@ -61,17 +61,17 @@ impl Watch {
         let is_it = |line: &str| {
             line.strip_prefix("tfd:").and_then(|rest| rest.split_whitespace().next()) == Some(&*self.socket)
         };
-        // One that was closed meanwhile watches nothing.
+        // A descriptor that was closed meanwhile watches nothing.
         let watches = |one: &&PathBuf| fs::read_to_string(one).unwrap_or_default().lines().any(is_it);
         self.runtimes.iter().filter(watches).count()
     }
 }
 
-/// For how long after a call a connection stays where that was made, as the store has it.
+/// How long after a call a connection stays on the caller's runtime, as in the store.
 const VACANT: Duration = Duration::from_millis(20);
 
 #[test]
-fn it_stays_where_it_was_called_for_a_moment_and_then_goes_home() {
+fn a_connection_stays_with_its_caller_briefly_then_goes_home() {
     let server = Postgres::start();
     let own = runtime();
     let (locks, look) = own.block_on(async { (quiet(&server).await, stranger(&server).await) });
@@ -85,7 +85,7 @@ fn it_stays_where_it_was_called_for_a_moment_and_then_goes_home() {
         guard.release().await.unwrap();
         std::thread::sleep(VACANT / 4);
         let soon = watch.watchers();
-        // A look that came later says nothing.
+        // A look that came later shows nothing.
         if called.elapsed() < VACANT {
             testkit::until::until("home watches it too, but did not at once", || soon < watch.watchers());
             seen += 1;
@@ -95,7 +95,7 @@ fn it_stays_where_it_was_called_for_a_moment_and_then_goes_home() {
 }
 
 #[test]
-fn a_session_that_ends_while_nobody_asks_is_noticed_also_if_the_last_runtime_is_gone() {
+fn an_idle_sessions_end_is_noticed_without_a_caller_runtime() {
     let server = Postgres::start();
     let own = runtime();
     let (locks, look) = own.block_on(async { (quiet(&server).await, stranger(&server).await) });
@@ -105,7 +105,7 @@ fn a_session_that_ends_while_nobody_asks_is_noticed_also_if_the_last_runtime_is_
         let socket = own.block_on(Socket::holding(&look, "x", &server));
         let pid = own.block_on(session_of(&look, "x"));
         last.block_on(guard.release()).unwrap();
-        // Otherwise it is alive, and does nothing.
+        // With `ends` the runtime ends here; otherwise it is alive, and does nothing.
         let last = (!ends).then_some(last);
         own.block_on(async {
             look.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.unwrap();
@@ -118,7 +118,7 @@ fn a_session_that_ends_while_nobody_asks_is_noticed_also_if_the_last_runtime_is_
 }
 
 #[test]
-fn calls_that_come_from_another_runtime_just_when_it_goes_home_are_answered() {
+fn calls_during_the_move_home_from_another_runtime_are_answered() {
     let server = Postgres::start();
     let (one, other) = (runtime(), runtime());
     let locks = one.block_on(connect(&server));
@@ -129,7 +129,7 @@ fn calls_that_come_from_another_runtime_just_when_it_goes_home_are_answered() {
             let call = async { locks.mutex("x").lock().await.unwrap().release().await.unwrap() };
             in_time("it is answered", call).await;
         });
-        // Around 20 ms, by thirds of a millisecond: it has gone home, goes, or is about to.
+        // Around 20 ms, by thirds of a millisecond: it has gone home, is going, or is about to.
         std::thread::sleep(Duration::from_micros(17_500 + round % 15 * 333));
     }
     guard.check().unwrap();

@@ -28,7 +28,7 @@ async fn two_names_with_one_key_are_one_lock_also_within_a_client() {
     held.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
     assert_eq!(advisory_locks(&look).await, 0);
-    // Readers of both share it, each on a session of its own, and each frees only its own.
+    // Readers of both share it, each on its own session, and each frees only its own lock.
     let (one, two) = (locks.rwlock(a).read().await.unwrap(), locks.rwlock(b).read().await.unwrap());
     let sessions = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory'";
     assert_eq!(server.sql(sessions), "2");
@@ -39,7 +39,7 @@ async fn two_names_with_one_key_are_one_lock_also_within_a_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_who_race_in_one_client_exactly_one_wins() {
+async fn racing_callers_in_one_client_have_exactly_one_winner() {
     let server = Postgres::builder().without_fsync().start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     for round in 0..30 {
@@ -64,7 +64,7 @@ async fn of_many_who_race_in_one_client_exactly_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_locks_the_key_that_dotnet_would_use_excludes_us_and_we_them() {
+async fn locks_on_the_dotnet_key_exclude_ours_and_ours_exclude_them() {
     let server = Postgres::start();
     let (locks, other) = (connect(&server).await, stranger(&server).await);
     // The vectors for MyLock, MyLockName and an explicit number.
@@ -101,7 +101,7 @@ async fn hashing_can_be_forbidden_and_a_namespace_makes_other_keys() {
 }
 
 #[tokio::test]
-async fn a_dropped_attempt_is_given_back_by_the_release_that_follows_it() {
+async fn the_release_after_a_dropped_attempt_gives_it_back() {
     let server = Postgres::start();
     let (store, look) = (Advisory::connect(&url(&server, "")).await.unwrap(), stranger(&server).await);
     for round in 0..200 {
@@ -121,7 +121,7 @@ async fn a_dropped_attempt_is_given_back_by_the_release_that_follows_it() {
         assert!(matches!(released, Released::Done | Released::Gone(_)));
         let again = store.try_acquire(&claim).await.unwrap();
         assert!(matches!(again, Attempt::Gone(_)), "a spent id was granted");
-        // The next one on this key comes after the dropped one, whatever became of that.
+        // The next call on this key comes after the dropped one, whatever became of that.
         let next = Claim::new(name.clone(), Mode::Exclusive, Duration::from_secs(30), "me");
         let attempt = store.try_acquire(&next).await.unwrap();
         assert!(matches!(attempt, Attempt::Granted(_)), "round {round}: {attempt:?}");
@@ -133,7 +133,7 @@ async fn a_dropped_attempt_is_given_back_by_the_release_that_follows_it() {
     }
 }
 
-/// Polls once, then lets others run; whether it is done.
+/// Polls once, then lets others run. Returns whether it is done.
 async fn futures_util_poll<F: Future + Unpin>(future: &mut F) -> bool {
     let done = std::future::poll_fn(|cx| {
         std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_ready())
@@ -144,7 +144,7 @@ async fn futures_util_poll<F: Future + Unpin>(future: &mut F) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_shows_our_leases_and_strangers() {
+async fn inspect_shows_our_leases_and_foreign_locks() {
     let server = Postgres::start();
     let (locks, other) = (connect(&server).await, stranger(&server).await);
     let held = locks.mutex("MyLock").owner("me").lock().await.unwrap();

@@ -26,7 +26,7 @@ async fn a_holder_whose_session_was_ended_knows_at_once() {
     let (locks, look) = (quiet(&server).await, stranger(&server).await);
     for waited in [false, true] {
         let guard = if waited {
-            // One that was waited for is on a session of its own.
+            // A lock that was waited for is on its own session.
             let first = locks.mutex("x").lock().await.unwrap();
             let second = {
                 let locks = locks.clone();
@@ -67,7 +67,7 @@ async fn a_waiter_whose_session_was_ended_waits_on() {
     in_time("the waiter has it", waiter).await.unwrap().release().await.unwrap();
 }
 
-/// Those who take a lock while sessions are ended.
+/// Clients that take a lock while sessions are being ended.
 #[derive(Default)]
 struct Storm {
     over: AtomicBool,
@@ -77,13 +77,13 @@ struct Storm {
 
 #[derive(Default)]
 struct Inside {
-    /// The fence of the one who came in last, unless it has gone out.
+    /// The fence of the last holder that came in, unless it has gone out.
     fence: Option<u64>,
     highest: u64,
 }
 
 impl Storm {
-    /// Whether this one comes in after all others; one that does not has lost its session before it could say so.
+    /// Whether this holder came in after all others; one that did not has lost its session before it could say so.
     fn comes_last(&self, fence: u64) -> bool {
         let mut inside = self.inside.lock().unwrap();
         let is_highest = fence > inside.highest;
@@ -93,7 +93,7 @@ impl Storm {
         is_highest
     }
 
-    /// Goes in and out with a lock that was asked for when the highest fence was this one.
+    /// Goes in and out with a lock that was asked for when this was the highest fence.
     async fn go_in(&self, guard: Guard, before: u64) {
         let fence = guard.fence().get();
         assert!(fence > before, "{fence} after {before}");
@@ -178,7 +178,7 @@ async fn a_server_that_hangs_is_noticed_within_fifteen_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gives_up_a_server_that_hangs_knows_before_another_has_the_lock() {
+async fn a_holder_on_a_hanging_server_knows_before_the_next_one_holds() {
     let server = Postgres::start();
     let builder = Advisory::parse(&url(&server, "")).unwrap();
     let impatient = Locks::new(builder.keepalive(Duration::from_millis(100)).connect().await.unwrap());
@@ -190,7 +190,7 @@ async fn who_gives_up_a_server_that_hangs_knows_before_another_has_the_lock() {
         let mut waiter = tokio::spawn(async move { next.lock().await.unwrap() });
         until("it waits", async || advisory_locks(&look).await == 2).await;
         server.freeze();
-        // It is given up after a tenth of a second or two, and looked at four times a second.
+        // The session is given up after a tenth of a second or two, and checked four times a second.
         tokio::time::sleep(Duration::from_millis(210 + 20 * round)).await;
         server.thaw();
         let next = match tokio::time::timeout(Duration::from_secs(2), &mut waiter).await {
@@ -238,7 +238,7 @@ async fn the_keepalive_of_an_idle_holder_is_no_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen_seconds() {
+async fn a_half_open_connection_is_noticed_within_fifteen_seconds() {
     let server = Postgres::start();
     let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
     let through = format!("postgres+advisory://postgres@{}/postgres", proxy.address());
@@ -265,7 +265,7 @@ async fn a_half_open_connection_is_noticed_by_holders_and_waiters_within_fifteen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_notices_that_the_server_hangs_also_if_somebody_ended_the_session_that_would_have_told() {
+async fn a_waiter_with_a_replaced_witness_notices_a_hanging_server() {
     let server = Postgres::start();
     let builder = Advisory::parse(&url(&server, "")).unwrap();
     let store = builder.keepalive(Duration::from_millis(500)).connect().await.unwrap();
@@ -293,9 +293,9 @@ async fn a_waiter_notices_that_the_server_hangs_also_if_somebody_ended_the_sessi
     other.release().await.unwrap();
 }
 
-/// Waits, and has the session ended that would tell the waiter of a silent server, its witness. When the next one sends
-/// these bytes, the network goes silent.
-async fn is_told_of_silence(server: &Postgres, name: &str, held_up_at: Option<&[u8]>) {
+/// Waits for a lock, and ends the session that would tell the waiter of a silent server, its witness. When the next
+/// witness sends these bytes, the network goes silent.
+async fn learns_of_silence(server: &Postgres, name: &str, held_up_at: Option<&[u8]>) {
     let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
     let options = format!("application_name={name}&keepalive=2");
     let through = format!("postgres+advisory://postgres@{}/postgres?{options}", proxy.address());
@@ -327,15 +327,15 @@ async fn is_told_of_silence(server: &Postgres, name: &str, held_up_at: Option<&[
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_witness_cannot_be_replaced_is_told() {
+async fn a_waiter_whose_witness_cannot_be_replaced_gets_an_error() {
     let server = Postgres::start();
-    // It is not let in at all; no answer comes to the first byte, to the login, or to the first statement.
+    // The server refuses it, or does not answer its first byte, its login, or its first statement.
     let tls = 80_877_103_u32.to_be_bytes();
     tokio::join!(
-        is_told_of_silence(&server, "refused", None),
-        is_told_of_silence(&server, "tls", Some(&tls)),
-        is_told_of_silence(&server, "login", Some(b"application_name")),
-        is_told_of_silence(&server, "statement", Some(b"set_config")),
+        learns_of_silence(&server, "refused", None),
+        learns_of_silence(&server, "tls", Some(&tls)),
+        learns_of_silence(&server, "login", Some(b"application_name")),
+        learns_of_silence(&server, "statement", Some(b"set_config")),
     );
 }
 
@@ -348,11 +348,11 @@ async fn through_a_proxy(server: &Postgres) -> (Proxy, Locks) {
     (proxy, Locks::new(store))
 }
 
-/// A key that can be found among the bytes of a request.
+/// A key that can be recognised among the bytes of a request.
 const KEY: i64 = 0x0123_4567_89AB_CDEF;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_whose_grant_was_never_answered_is_freed_with_its_session_and_can_be_had_again() {
+async fn an_unanswered_grant_is_freed_with_its_session() {
     let server = Postgres::start();
     let (proxy, locks) = through_a_proxy(&server).await;
     let look = stranger(&server).await;
@@ -368,12 +368,12 @@ async fn a_lock_whose_grant_was_never_answered_is_freed_with_its_session_and_can
         until("it is granted", async || advisory_locks(&look).await == 1).await;
         proxy.reset();
         proxy.pass();
-        // Told or made again: but never twice, and never nobody's.
+        // Answered or repeated, but never granted twice, and never to no client.
         match in_time("it is answered", lock).await.unwrap() {
             Ok(guard) if advisory_locks(&look).await == 1 => {
                 guard.release().await.unwrap();
             }
-            // The answer came, and then its session was reset: that is a loss, and told.
+            // The answer came, and then its session was reset: that is a loss, and the guard says so.
             Ok(guard) => {
                 in_time("the loss is told", guard.lost()).await;
             }
@@ -385,7 +385,7 @@ async fn a_lock_whose_grant_was_never_answered_is_freed_with_its_session_and_can
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_is_delivered_after_its_session_was_given_up_leaves_no_lock() {
+async fn an_attempt_delivered_after_its_session_ended_leaves_no_lock() {
     let server = Postgres::start();
     let (proxy, locks) = through_a_proxy(&server).await;
     let (direct, look) = (connect(&server).await, stranger(&server).await);

@@ -1,4 +1,4 @@
-//! Poolers: what they break is refused, by whatever way they come in between, and what they do not break works.
+//! Poolers: the client refuses what they break, however they come in between, and what they do not break works.
 
 use leasehold::{ErrorKind, Locks};
 use testkit::postgres::{PgBouncer, PoolMode, Postgres};
@@ -12,7 +12,7 @@ async fn a_pooler_in_transaction_mode_is_refused_whatever_its_size() {
     for connections in [1, 2, 20] {
         let pooler = PgBouncer::start(&server, PoolMode::Transaction, connections);
         for _ in 0..5 {
-            // Also if somebody said that it is in session mode.
+            // Even if the URL says that it is in session mode.
             for options in ["", "?pooler=session"] {
                 let error = refused(&(advisory(&pooler.url()) + options)).await;
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
@@ -47,7 +47,7 @@ async fn a_busy_pooler_in_transaction_mode_is_refused_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_session_mode_is_as_good_as_the_server_if_it_was_told_of() {
+async fn a_declared_pooler_in_session_mode_works_like_the_server() {
     let server = Postgres::start();
     let pooler = PgBouncer::start(&server, PoolMode::Session, 20);
     let error = refused(&advisory(&pooler.url())).await;
@@ -84,7 +84,7 @@ async fn a_pooler_is_refused_also_by_connections_that_are_made_later() {
     let locks = Locks::connect(&hosts(&proxy, &pooler, "")).await.unwrap();
     let held = connect(&server).await.mutex("x").lock().await.unwrap();
     proxy.refuse(true);
-    // One who waits needs a connection of its own.
+    // A waiter needs a connection of its own.
     let error = in_time("it does not wait", locks.mutex("x").lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     assert!(error.message().contains("pool_mode"), "{error}");
@@ -100,7 +100,7 @@ async fn a_grant_on_a_session_that_is_not_ours_is_none() {
     let proxy = Proxy::before(([127, 0, 0, 1], session.port()).into()).unwrap();
     let locks = Locks::connect(&hosts(&proxy, &transaction, "pooler=session")).await.unwrap();
     let (direct, look) = (connect(&server).await, stranger(&server).await);
-    // From here on, what was said about the pooler is no longer true.
+    // From here on, what the URL says about the pooler is no longer true.
     proxy.refuse(true);
     let wait = async || {
         let held = direct.mutex("x").lock().await.unwrap();
@@ -110,9 +110,9 @@ async fn a_grant_on_a_session_that_is_not_ours_is_none() {
         held.release().await.unwrap();
         in_time("the waiter is answered", waiter).await.unwrap()
     };
-    // Its session is the only one there is, as if it were its own.
+    // The pooler has only one session, so the client gets the same one, as if it were its own.
     wait().await.unwrap().release().await.unwrap();
-    // And now somebody else has it.
+    // And now another client has it.
     let (other, connection) =
         tokio_postgres::connect(&transaction.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

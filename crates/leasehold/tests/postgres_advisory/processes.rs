@@ -11,7 +11,7 @@ use crate::support::{advisory_locks, connect, in_time, stranger, until, url};
 
 const ROLE: &str = "processes::a_killed_holder_s_lock_passes_on_at_once";
 
-/// The role of a child: takes the lock of a URL and a name, says so, and holds it until it is killed.
+/// The role of a child: takes the lock with a URL and a name, says so, and holds it until it is killed.
 fn hold(role: &str) {
     let (url, name) = role.split_once(' ').unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -68,7 +68,7 @@ async fn a_killed_waiter_leaves_the_queue_and_holds_nobody_up() {
     assert!(locks.rwlock("x").try_read().await.unwrap().is_none());
     child.signal(Signal::KILL);
     if server.version() < 14 {
-        // It looks after those who wait only when it is their turn.
+        // This server looks after a waiter only when it is the waiter's turn.
         reader.release().await.unwrap();
     } else {
         until("it is gone", async || advisory_locks(&look).await == 1).await;

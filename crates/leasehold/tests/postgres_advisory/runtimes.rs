@@ -18,7 +18,7 @@ async fn end_sessions(look: &Client) {
 }
 
 #[test]
-fn a_lock_that_was_taken_on_a_runtime_that_is_gone_is_held_and_can_be_released() {
+fn a_lock_outlives_its_runtime_and_can_be_released() {
     let server = Postgres::start();
     let (first, second) = (runtime(), runtime());
     let locks = first.block_on(connect(&server));
@@ -36,19 +36,19 @@ fn a_lock_that_was_taken_on_a_runtime_that_is_gone_is_held_and_can_be_released()
 }
 
 #[test]
-fn a_call_that_is_stuck_on_a_blocked_runtime_holds_up_no_other_and_hides_no_loss() {
+fn a_stuck_call_on_a_blocked_runtime_delays_and_hides_nothing() {
     let server = Postgres::start();
     let own = runtime();
     let locks = own.block_on(quiet(&server));
     // All of this is on one session.
     own.block_on(async { locks.mutex("warm").lock().await.unwrap().release().await.unwrap() });
     let stuck = locks.clone();
-    // Its session may be gone when it goes on.
+    // Its session may be gone when it continues.
     let blocked = Blocked::in_call(move || async move { drop(stuck.mutex("stuck").lock().await) });
     own.block_on(async {
         let began = Instant::now();
         locks.mutex("free").lock().await.unwrap().release().await.unwrap();
-        // Before an attempt that is not answered would be made again.
+        // Before the client would repeat an unanswered attempt.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         let guard = locks.mutex("held").lock().await.unwrap();
         let look = stranger(&server).await;
@@ -95,7 +95,7 @@ fn a_call_whose_runtime_ends_under_it_leaves_nothing() {
 }
 
 #[test]
-fn a_runtime_that_ends_under_a_call_takes_no_lock_of_others_with_it() {
+fn a_runtime_that_ends_during_a_call_frees_no_other_lock() {
     let server = Postgres::start();
     let own = runtime();
     let locks = own.block_on(connect(&server));
@@ -105,7 +105,7 @@ fn a_runtime_that_ends_under_a_call_takes_no_lock_of_others_with_it() {
     let before = session("held");
     for round in 0..20 {
         let ends = runtime();
-        // On the session of the lock that is held; it is out with this runtime when that ends.
+        // On the session of the held lock; the call disappears with this runtime when that ends.
         let call = locks.mutex("x");
         ends.spawn(async move { call.lock().await });
         for _ in 0..1 + round % 3 {

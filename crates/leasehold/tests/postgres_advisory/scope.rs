@@ -13,7 +13,7 @@ use crate::support::{advisory_locks, connect, grant_as_time_ends, in_time, stran
 const SOON: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_in_a_transaction_excludes_the_store_and_ends_with_the_transaction() {
+async fn a_transaction_lock_excludes_the_store_until_it_ends() {
     let server = Postgres::start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     let mut client = stranger(&server).await;
@@ -35,7 +35,7 @@ async fn a_lock_in_a_transaction_excludes_the_store_and_ends_with_the_transactio
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_goes_on_after_a_wait_in_vain_and_its_settings_are_as_before() {
+async fn a_transaction_survives_a_failed_wait_with_its_settings() {
     let server = Postgres::start();
     let locks = connect(&server).await;
     let mut client = stranger(&server).await;
@@ -65,7 +65,7 @@ async fn a_transaction_goes_on_after_a_wait_in_vain_and_its_settings_are_as_befo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn transactions_that_wait_for_each_other_are_told() {
+async fn transactions_that_wait_for_each_other_get_a_deadlock_error() {
     let server = Postgres::start();
     let (mut one, mut two) = (stranger(&server).await, stranger(&server).await);
     let (a, b) = (AdvisoryKey::Bigint(1), AdvisoryKey::Bigint(2));
@@ -88,7 +88,7 @@ async fn transactions_that_wait_for_each_other_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_on_the_caller_s_session_lasts_until_it_is_freed_or_the_session_ends() {
+async fn a_lock_on_the_callers_session_lasts_until_freed_or_its_end() {
     let server = Postgres::start();
     let locks = connect(&server).await;
     let mut client = stranger(&server).await;
@@ -113,7 +113,7 @@ async fn a_lock_on_the_caller_s_session_lasts_until_it_is_freed_or_the_session_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_on_the_caller_s_session_that_was_dropped_leaves_its_settings_as_they_were() {
+async fn a_dropped_wait_on_the_callers_session_restores_its_settings() {
     let server = Postgres::start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     let mut client = stranger(&server).await;
@@ -130,7 +130,7 @@ async fn a_wait_on_the_caller_s_session_that_was_dropped_leaves_its_settings_as_
             () = stands => {}
         }
     }
-    // Asked behind what was dropped.
+    // Asked after the dropped call.
     let row = client.query_one("SHOW lock_timeout", &[]).await.unwrap();
     assert_eq!(row.get::<_, String>(0), "7s");
     assert_eq!(advisory_locks(&look).await, 1, "nobody waits any more");
@@ -138,7 +138,7 @@ async fn a_wait_on_the_caller_s_session_that_was_dropped_leaves_its_settings_as_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_in_transactions_work_behind_a_pooler_in_transaction_mode() {
+async fn transaction_locks_work_behind_a_transaction_mode_pooler() {
     let server = Postgres::start();
     let pooler = PgBouncer::start(&server, PoolMode::Transaction, 4);
     let (mut client, connection) =

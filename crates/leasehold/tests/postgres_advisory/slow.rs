@@ -1,4 +1,4 @@
-//! A server that is well and slow: nothing that is held is lost, and nothing waits for ever.
+//! A server that is healthy but slow: no held lock is lost, and nothing waits for ever.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{advisory_locks, connect, in_time, refused, session_of, stra
 /// Longer than it takes to notice a server that hangs.
 const LONG: Duration = Duration::from_secs(12);
 
-/// Whether a name's lock is held by this session all the while.
+/// Whether this session holds a name's lock the whole time.
 async fn stays_held(server: &Postgres, guard: &leasehold::Guard, name: &str) {
     let look = stranger(server).await;
     let session = session_of(&look, name).await;
@@ -97,7 +97,7 @@ async fn a_sweep_of_many_counters_holds_up_no_lock() {
             "INSERT INTO leasehold.{table} SELECT 1, n, 1{rest} FROM generate_series(1, 10001) AS n"
         ));
     }
-    // One counter that somebody else is at work on: the sweep waits for it, and nobody waits for the sweep.
+    // Another session is at work on one counter: the sweep waits for it, and no client waits for the sweep.
     let (other, look) = (stranger(&server).await, stranger(&server).await);
     other
         .batch_execute("BEGIN; SELECT FROM leasehold.advisory_fences_live WHERE key = 1 FOR UPDATE")
@@ -116,7 +116,7 @@ async fn a_sweep_of_many_counters_holds_up_no_lock() {
     assert_ne!(shared, sweeper, "the sweep is on the session of the locks");
     other.batch_execute("ROLLBACK").await.unwrap();
     let swept = in_time("the sweep is answered", sweep).await.unwrap();
-    // Whether it was let go before its limit or not, the next ones come to the last counter.
+    // Whether or not it was released before its limit, the next sweeps reach the last counter.
     let mut counters = swept.map_or(0, |swept| swept.counters);
     until("all are gone", async || {
         counters += locks.sweep().await.unwrap().counters;
@@ -147,10 +147,10 @@ async fn a_pooler_with_too_few_connections_holds_up_nobody_for_long() {
         .collect();
     let look = stranger(&server).await;
     until("one waits", async || advisory_locks(&look).await == 2).await;
-    // Those for whom there is none give up in time, and try again.
+    // Claims without a connection give up in time, and try again.
     let before = proxy.counts().accepted;
     until("others have tried several times", async || proxy.counts().accepted >= before + 9).await;
-    // Who needs no connection of its own goes on.
+    // A claim that needs no connection of its own goes on.
     in_time("it is free", locks.mutex("y").lock()).await.unwrap().release().await.unwrap();
     held.release().await.unwrap();
     for waiter in waiters {
@@ -184,9 +184,9 @@ async fn opening_ends_in_time_at_whatever_step_the_server_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_look_for_dead_clients_is_no_reason_to_refuse_the_server() {
+async fn a_refused_dead_client_check_does_not_refuse_the_server() {
     let server = Postgres::start();
-    // As on a system that cannot do it: the setting is there, and any value but 0 is refused.
+    // As on a system that cannot do it: the setting exists, and any value but 0 is refused.
     server.sql(
         "CREATE SCHEMA other; CREATE FUNCTION other.set_config(name text, value text, local boolean) RETURNS text
          LANGUAGE plpgsql AS $$ BEGIN

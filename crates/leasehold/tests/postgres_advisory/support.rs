@@ -10,7 +10,7 @@ pub(crate) use testkit::until::{in_time, until_async as until};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls};
 
-/// A URL of PostgreSQL as one of the store.
+/// Turns a URL of PostgreSQL into one of the store.
 pub(crate) fn advisory(url: &str) -> String {
     url.replacen("postgres://", "postgres+advisory://", 1)
 }
@@ -24,7 +24,7 @@ pub(crate) async fn connect(server: &Postgres) -> Locks {
     Locks::connect(&url(server, "")).await.unwrap()
 }
 
-/// A client that asks for no sign of life: it learns of the end of a session by nothing but the end of its connection.
+/// A client that sends no keepalive: it notices the end of a session only by the end of its connection.
 pub(crate) async fn quiet(server: &Postgres) -> Locks {
     Locks::connect(&url(server, "keepalive=3600")).await.unwrap()
 }
@@ -49,7 +49,7 @@ pub(crate) async fn advisory_locks(client: &Client) -> i64 {
     client.query_one("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", &[]).await.unwrap().get(0)
 }
 
-/// The server's process that holds a name.
+/// The server process that holds a name.
 pub(crate) async fn session_of(look: &Client, name: &str) -> Option<i32> {
     let AdvisoryKey::Pair(high, low) = AdvisoryKey::from_name(name, false).unwrap() else {
         panic!("{name} is short")
@@ -59,13 +59,13 @@ pub(crate) async fn session_of(look: &Client, name: &str) -> Option<i32> {
     look.query_opt(holder, &[&high, &low]).await.unwrap().map(|row| row.get(0))
 }
 
-/// A runtime that does something only while it is waited for.
+/// A runtime that makes progress only inside `block_on`.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Stops the server's process that waits for a lock, releases the lock, and lets the process go on when its wait has taken so
-/// long: it is granted the lock, and its time is over, in one moment.
+/// Stops the server process that waits for a lock, releases the lock, and lets the process go on when its wait has
+/// taken this long: it gets the lock at the very moment when its time is over.
 pub(crate) async fn grant_as_time_ends(look: &Client, held: Guard, time: Duration) {
     let waiting = async || {
         let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";

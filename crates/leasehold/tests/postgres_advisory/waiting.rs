@@ -1,4 +1,4 @@
-//! Waiting in the server's queue: hand-over, order, limits, and nothing left when it is called off.
+//! Waiting in the server's queue: hand-over, order, limits, and nothing left after a wait is cancelled.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::support::{
     advisory_locks, connect, grant_as_time_ends, in_time, session_of, stranger, until, url,
 };
 
-/// Tries of each race: so many, on so many locks side by side.
+/// Tries of each race: this many, on this many locks side by side.
 const TRIES: (u64, i64) = (2_000, 4);
 
-/// By then what was given up is free. Less than the half minute after which a session that nobody needs is closed: that
-/// would free what was left on it.
+/// By then everything that was given up is free. It is less than the half minute after which an idle session is
+/// closed, because closing would free what was left on it.
 const FREE_AGAIN: Duration = Duration::from_secs(20);
 
 async fn waiters(client: &Client) -> i64 {
@@ -58,7 +58,7 @@ async fn waiters_have_the_lock_one_after_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_is_built_concurrently_under_a_lock_that_is_waited_for() {
+async fn an_index_builds_concurrently_while_the_lock_has_waiters() {
     let server = Postgres::start();
     let (one, other, look) = (connect(&server).await, connect(&server).await, stranger(&server).await);
     server.sql("CREATE TABLE things (a int)");
@@ -81,12 +81,12 @@ async fn an_index_is_built_concurrently_under_a_lock_that_is_waited_for() {
         assert_eq!(guard.attempts(), 2, "one attempt, one wait");
         guard.release().await.unwrap();
     }
-    // That a slice of a wait is over is no error that anybody has to read.
+    // The end of a slice of a wait is not an error that belongs in the server's log.
     assert!(!server.log().contains("lock timeout"), "{}", server.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vacuum_is_not_held_up_by_those_who_wait() {
+async fn waiters_do_not_delay_vacuum() {
     let server = Postgres::start();
     let (one, other, look) = (connect(&server).await, connect(&server).await, stranger(&server).await);
     let held = one.mutex("x").lock().await.unwrap();
@@ -110,7 +110,7 @@ async fn vacuum_is_not_held_up_by_those_who_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_tells_own_waiters_from_those_of_others() {
+async fn inspect_separates_own_waiters_from_foreign_ones() {
     let server = Postgres::start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     let held = locks.mutex("MyLock").owner("me").lock().await.unwrap();
@@ -168,7 +168,7 @@ async fn a_lock_that_comes_as_a_slice_ends_is_held_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_and_writers_exclude_each_other_and_a_waiting_writer_is_not_overtaken() {
+async fn readers_exclude_writers_and_do_not_overtake_a_waiting_writer() {
     let server = Postgres::start();
     let (one, other) = (connect(&server).await, connect(&server).await);
     let look = stranger(&server).await;
@@ -214,7 +214,7 @@ async fn a_downgrade_lets_readers_in_and_no_waiting_writer_between() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_a_client_is_closed_those_who_no_longer_wait_are_out_of_the_queue() {
+async fn after_close_cancelled_waiters_are_out_of_the_queue() {
     let server = Postgres::start();
     let (one, look) = (connect(&server).await, stranger(&server).await);
     let _held = one.mutex("x").lock().await.unwrap();
@@ -230,7 +230,7 @@ async fn when_a_client_is_closed_those_who_no_longer_wait_are_out_of_the_queue()
     }
 }
 
-/// Releases at about the moment at which a waiter gives up, in one way or another, again and again.
+/// Releases at about the moment when a waiter gives up, in one way or another, again and again.
 async fn race<F: Future<Output = Option<Guard>> + Send>(
     give_up: impl Fn(Locks, String, Duration) -> F + Copy + Send + 'static,
 ) {
@@ -261,9 +261,9 @@ async fn race_on<F: Future<Output = Option<Guard>> + Send>(
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = {key}"
     );
     let (mut granted, mut given_up) = (0, 0);
-    // The moment moves to where both happen about as often.
+    // The moment moves to where both outcomes are about equally frequent.
     let mut limit = Duration::from_micros(1500);
-    // A lock that was left would make this wait too long.
+    // A lock that was left behind would make this wait too long.
     let lock = async || {
         let lock = tokio::time::timeout(FREE_AGAIN, holder.mutex(&name).lock()).await;
         lock.expect("what was given up is free again").unwrap()
@@ -295,7 +295,7 @@ async fn race_on<F: Future<Output = Option<Guard>> + Send>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
+async fn a_timeout_racing_the_grant_leaves_the_lock_free_or_granted() {
     race(|locks, name, limit| async move {
         match locks.mutex(&name).try_lock_for(limit).await {
             Ok(granted) => granted,
@@ -308,7 +308,7 @@ async fn after_a_timeout_that_raced_the_grant_the_lock_is_free_or_the_call_says_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_cancel_that_raced_the_grant_the_lock_is_free_or_the_call_says_granted() {
+async fn a_cancel_racing_the_grant_leaves_the_lock_free_or_granted() {
     race(|locks, name, limit| async move {
         tokio::time::timeout(limit, async { locks.mutex(&name).lock().await.unwrap() }).await.ok()
     })
@@ -331,7 +331,7 @@ async fn a_limit_is_kept_and_the_place_in_the_queue_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_find_no_connection_to_wait_on_get_their_turn_too() {
+async fn waiters_without_a_free_connection_get_their_turn_too() {
     let server = Postgres::start();
     let locks = Locks::connect(&url(&server, "connections=3")).await.unwrap();
     let held = locks.mutex("x").lock().await.unwrap();
@@ -343,7 +343,7 @@ async fn those_who_find_no_connection_to_wait_on_get_their_turn_too() {
         .collect();
     let look = stranger(&server).await;
     until("two wait", async || waiters(&look).await == 2).await;
-    // Locks that are free can be had, and those who hold can let go.
+    // Clients can take locks that are free, and holders can release theirs.
     locks.mutex("y").lock().await.unwrap().release().await.unwrap();
     held.release().await.unwrap();
     for one in all {
@@ -354,7 +354,7 @@ async fn those_who_find_no_connection_to_wait_on_get_their_turn_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_that_were_free_share_a_session_and_one_that_was_waited_for_has_its_own() {
+async fn free_locks_share_a_session_and_awaited_ones_have_their_own() {
     let server = Postgres::start();
     let (locks, look) = (connect(&server).await, stranger(&server).await);
     let names = ["x", "y", "z", "a name that is hashed", "00000000000000ff"];
@@ -374,7 +374,7 @@ async fn locks_that_were_free_share_a_session_and_one_that_was_waited_for_has_it
     let waited_for = waiter.await.unwrap();
     let own = session_of(&look, "x").await;
     assert!(own.is_some() && own != shared, "{own:?}");
-    // What is free is taken where the others are, also while that one is held.
+    // A free lock is taken on the shared session, even while that one is held.
     free.push(locks.mutex("late").lock().await.unwrap());
     assert_eq!(session_of(&look, "late").await, shared);
     waited_for.release().await.unwrap();

@@ -50,7 +50,7 @@ async fn the_tables_keep_every_promise_behind_a_transaction_pooler() {
 
 /// Field by field, so that an ability cannot vanish together with its checks.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_says_that_it_can_do_everything_but_push_through_a_pooler() {
+async fn the_store_claims_every_ability_but_push_through_a_pooler() {
     let place = place();
     let info = place.open().await.info();
     assert_eq!(info, Info::new("postgres"));

@@ -1,5 +1,5 @@
-//! A crowd of holders in the tables as they are, by the server's clock: shown as by the state machine. The answers tell the
-//! reading, and the state machine is given exactly that.
+//! A crowd of holders in the real tables, by the server's clock: inspection shows the same as the state machine. Each
+//! answer contains the clock reading, and the state machine gets exactly that.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold::state::{Answer, Now, Op, State};
 
 use crate::support::{name, place};
 
-/// What two answers must have in common: all but when to look again, which may be more or less exact.
+/// What two answers must have in common: everything except when to try again, which may be more or less exact.
 fn text(answer: &leasehold::Result<Answer>) -> String {
     match answer {
         Ok(Answer::Acquired(Attempt::Busy(busy))) => {
@@ -28,7 +28,7 @@ fn a_crowd_of_holders_is_shown_as_by_the_state_machine() {
     let place = place();
     let store = runtime.block_on(place.open());
     let (on, mut model) = (name("crowd"), State::new());
-    // Some end early, and some of those unnoticed: looking settles nothing.
+    // Some end early, and some of those unnoticed: inspecting settles nothing.
     let ttl = |i: usize| Duration::from_millis(if i % 20 == 19 { 1 } else { 3_600_000 });
     let claims: Vec<Claim> =
         (0..150).map(|i| Claim::new(on.clone(), Mode::Permit { limit: 200 }, ttl(i), "x")).collect();

@@ -1,4 +1,4 @@
-//! What is left of an exclusive lease in the row of its name is taken for no lease.
+//! The leftovers of an exclusive lease in the row of its name are not taken for a lease.
 
 use leasehold::backend::{Backend, Claim, Gone, Mode, Query, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
@@ -17,7 +17,7 @@ async fn share(store: &Store, claim: &Claim) {
 async fn a_lease_that_became_shared_ends_as_one() {
     let place = place();
     let store = place.open().await;
-    // Alone, as its name's row still tells it, and with another one.
+    // Alone, as its name's row still says, and with another one.
     for others in 0..2 {
         let held = claim("x", LONG);
         let fence = granted(&store, &held).await.fence;
@@ -36,7 +36,7 @@ async fn a_lease_that_became_shared_ends_as_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_has_ended_is_neither_renewed_nor_released_nor_found_nor_revoked() {
+async fn an_ended_lease_cannot_be_renewed_released_found_or_revoked() {
     let place = place();
     let store = place.open().await;
     for with_fence in [true, false] {
@@ -58,7 +58,7 @@ async fn a_lease_that_has_ended_is_neither_renewed_nor_released_nor_found_nor_re
         assert_eq!((swept.expired, swept.held), (0, 0));
         let seen = look(&store, "x").await;
         assert_eq!((seen.version, seen.last_fence), (ended.version, fence));
-        // No id was refused by all this, and the mark of the revocation was for nobody.
+        // All this refused no id, and no lease has the mark of the revocation.
         assert_eq!(place.sql("SELECT count(*) FROM leasehold.spent"), "0");
         let next = claim("x", LONG);
         let fence = granted(&store, &next).await.fence;

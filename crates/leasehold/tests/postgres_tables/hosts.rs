@@ -1,4 +1,4 @@
-//! Several hosts, or several addresses of one: one that is silent holds up no connection for good. For both stores.
+//! Several hosts, or several addresses of one: a silent one does not hold up connections for good. For both stores.
 
 use leasehold::Locks;
 use testkit::postgres::Postgres;
@@ -46,7 +46,7 @@ async fn a_host_that_falls_silent_is_left_for_the_next() {
         let locks = Locks::connect(&url.replace("SECOND", &server.port().to_string())).await.unwrap();
         works(&locks).await;
         assert!(first.counts().accepted > 0);
-        // Its machine vanishes: connections break, and whoever connects hears nothing.
+        // Its machine vanishes: connections break, and a new connection gets no answer.
         first.blackhole();
         first.reset();
         until("its connections are gone", async || first.counts().open == 0).await;
@@ -54,7 +54,7 @@ async fn a_host_that_falls_silent_is_left_for_the_next() {
     }
 }
 
-/// The limit of one address is for all of it: TCP, TLS, login and what is asked first.
+/// The limit of one address covers everything: TCP, TLS, login and the first questions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_host_that_hangs_at_any_step_is_left_in_time() {
     let server = Postgres::start();

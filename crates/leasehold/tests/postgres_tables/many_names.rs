@@ -10,7 +10,7 @@ use testkit::proxy::{Direction, Proxy};
 
 use crate::support::{LONG, Place, claim, granted, place, server, until};
 
-/// Ten parts of names at rest whose counters are still needed, and behind them some that nobody needs any more.
+/// Ten parts of unused names whose counters are still needed, and behind them some that are no longer needed.
 fn fill(place: &Place) {
     let old = Fence::at(1_600_000_000_000_000).get();
     place.sql(&format!(

@@ -1,8 +1,7 @@
-//! Guided histories on the functions in the database and on the contract: the same answers, views, wake-ups and rows. And
-//! the functions with one rule altered, which is to be seen.
+//! Guided histories on the functions in the database and on the contract: both give the same answers, views, wake-ups
+//! and rows. And the functions with one rule altered, which the test must notice.
 //!
-//! The server goes by a clock of the test's: in front of all others its sessions look into a schema that has a
-//! `clock_timestamp()` of its own.
+//! The server uses the test's clock: its sessions look first into a schema that has its own `clock_timestamp()`.
 
 use std::time::Duration;
 
@@ -22,14 +21,14 @@ mod contract;
 use contract::drive::{self, Kept, Store};
 use contract::history::{Clocks, Verb};
 
-/// Steps of a run, and how many of each profile a planted fault has to be seen in.
+/// Steps of a run, and in how many steps of each profile the test must notice a planted fault.
 const STEPS: usize = 700;
 const STEPS_TO_SEE: usize = 1_200;
 
-/// The longest time that a function is told: 2^53 microseconds.
+/// The longest time that a function takes as an argument: 2^53 microseconds.
 const LONGEST: Duration = Duration::from_micros(1 << 53);
 
-/// A fault: its name, what the functions say, and what they say instead.
+/// A fault: its name, a piece of the functions, and its replacement.
 type Planted = (&'static str, &'static str, &'static str);
 
 struct Tables {
@@ -37,9 +36,9 @@ struct Tables {
     schema: String,
     store: Database,
     raw: Client,
-    /// What was notified.
+    /// The notifications so far.
     heard: BoxStream<'static, String>,
-    /// Whether it listens to the store's channel, which is known from the first ticket.
+    /// Whether it listens to the store's channel, which the first ticket reveals.
     listens: bool,
 }
 
@@ -94,7 +93,7 @@ impl Tables {
         rows.into_iter().filter_map(text).collect()
     }
 
-    /// The wake numbers that were notified up to the end, sorted: several in one message are in no order.
+    /// The wake numbers notified so far, sorted, because several in one message are in no order.
     fn numbers(&mut self) -> Vec<u64> {
         let heard = &mut self.heard;
         let mut numbers: Vec<u64> = self.runtime.block_on(async {

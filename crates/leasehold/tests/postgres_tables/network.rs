@@ -1,4 +1,4 @@
-//! A network that goes silent, loses an answer, or delivers a request when nobody expects it any more.
+//! A network that goes silent, loses an answer, or delivers a request after its caller has given up.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use testkit::proxy::Proxy;
 
 use crate::support::{LONG, Place, claim, granted, in_time, place, server, until};
 
-/// What one request may take at the client's level, and as much again for a slow machine.
+/// How long one request may take at the client's level, and as much again for a slow machine.
 const REQUEST: Duration = Duration::from_secs(5 + 5);
 
 /// A test's own tables, a proxy before them, and a client that comes through it.
@@ -22,13 +22,12 @@ async fn through_a_proxy() -> (Place, Proxy, LocksBuilder) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_a_network_that_went_silent_calls_fail_in_time_guards_are_lost_in_time_and_all_goes_on_after_it()
- {
+async fn a_silent_network_fails_calls_in_time_and_then_recovers() {
     let (place, proxy, builder) = through_a_proxy().await;
     let ttl = Duration::from_secs(6);
     let (locks, direct) = (builder.ttl(ttl).build(), Locks::connect(&place.url).await.unwrap());
     let guard = locks.mutex("mine").lock().await.unwrap();
-    // It waits at the server, which knows nothing of the silence.
+    // It waits at the server, which does not notice the silence.
     let next = tokio::spawn(async move { direct.mutex("mine").lock().await.unwrap() });
     let began = Instant::now();
     proxy.blackhole();
@@ -47,7 +46,7 @@ async fn behind_a_network_that_went_silent_calls_fail_in_time_guards_are_lost_in
     let error = answer.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     assert!(at - began < REQUEST, "{:?}", at - began);
-    // The same client goes on, and what arrives late takes nothing from anybody.
+    // The same client goes on, and a late request takes nothing from any client.
     proxy.pass();
     let other = in_time("it goes on", locks.mutex("other").lock()).await.unwrap();
     assert!(locks.mutex("mine").try_lock().await.unwrap().is_none());
@@ -60,7 +59,7 @@ async fn behind_a_network_that_went_silent_calls_fail_in_time_guards_are_lost_in
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_answer_was_lost_is_made_again_with_its_id_and_gets_the_same_grant() {
+async fn a_claim_repeated_after_a_lost_answer_gets_the_same_grant() {
     let (_place, proxy, builder) = through_a_proxy().await;
     let locks = builder.build();
     // So that the next request of an acquire is the call itself.
@@ -77,7 +76,7 @@ async fn a_claim_whose_answer_was_lost_is_made_again_with_its_id_and_gets_the_sa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_is_delivered_after_it_was_called_off_makes_no_ghost_holder() {
+async fn a_claim_delivered_after_its_cancel_makes_no_ghost_holder() {
     let (place, proxy, builder) = through_a_proxy().await;
     let locks = builder.build();
     locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
@@ -89,7 +88,7 @@ async fn a_claim_that_is_delivered_after_it_was_called_off_makes_no_ghost_holder
             () = held.caught() => {}
         }
     }
-    // The give-back goes its own way, and says that a claim may still come.
+    // The give-back takes its own connection, and says that a claim may still come.
     until("the id is refused", async || place.sql("SELECT count(*) FROM leasehold.spent") == "1").await;
     let answered = proxy.counts().to_client;
     held.deliver();
@@ -100,7 +99,7 @@ async fn a_claim_that_is_delivered_after_it_was_called_off_makes_no_ghost_holder
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_are_given_up_while_they_connect_make_no_more_connections_than_the_pool_may_have() {
+async fn calls_dropped_while_connecting_never_exceed_the_pool_limit() {
     let place = place();
     let proxy = Proxy::before(([127, 0, 0, 1], server().port()).into()).unwrap();
     let url = format!("postgres://postgres@{}/postgres?schema={}", proxy.address(), place.schema);
@@ -116,7 +115,7 @@ async fn calls_that_are_given_up_while_they_connect_make_no_more_connections_tha
     }
     until("two connect", async || proxy.counts().accepted - before >= 2).await;
     assert_eq!(proxy.counts().accepted - before, 2);
-    // Those that were begun are used by whoever comes next.
+    // The next caller uses the connections that were begun.
     proxy.pass();
     granted(&store, &claim("after", LONG)).await;
     assert_eq!(proxy.counts().accepted - before, 2);
@@ -128,7 +127,7 @@ async fn after_a_failover_no_connection_to_the_old_primary_is_used() {
     drop(Postgres::connect(&new.url()).await.unwrap());
     let url = format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", old.port(), new.port());
     let store = Postgres::connect(&url).await.unwrap();
-    // Several connections, which nobody uses then.
+    // Several connections, which are then idle.
     let names: Vec<_> = (0..6).map(|n| claim(&format!("before {n}"), LONG)).collect();
     futures_util::future::join_all(names.iter().map(|claim| granted(&store, claim))).await;
     old.sql("ALTER SYSTEM SET default_transaction_read_only = on");

@@ -1,5 +1,5 @@
-//! What the server has to do for a verb: one statement, which finds rows by the name, whatever the statistics said
-//! when its plan was made.
+//! The server's work for a verb: one statement, which finds rows by the name, whatever the statistics said when its
+//! plan was made.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{LONG, claim, granted, name, place, told, until};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Rows and entries of indices that were read in the tables so far.
+/// Rows and index entries read in the tables so far.
 const READ: &str =
     "SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname || '.' = 'leasehold.')
     + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname || '.' = 'leasehold.')";
@@ -21,7 +21,7 @@ const BY_NAME: &str = "SELECT sum(idx_scan) FROM pg_stat_user_indexes
     WHERE schemaname || '.' = 'leasehold.' AND indexrelname = 'names_pkey'";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_verb_looks_through_what_other_names_have() {
+async fn no_verb_scans_the_rows_of_other_names() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(1).open().await.unwrap();
     // Plans are kept that were made while the tables were empty.
@@ -47,7 +47,7 @@ async fn no_verb_looks_through_what_other_names_have() {
         every_verb(&store, &format!("y{round}")).await;
     }
     drop(store);
-    // Sessions tell of their scans when they end.
+    // Sessions report their scans when they end.
     place.is_left_alone().await;
     until("it is counted", async || number(BY_NAME) >= by_name + 30).await;
     let read = number(READ) - read;
@@ -83,7 +83,7 @@ async fn every_verb(store: &Store, on: &str) {
         let last = claim(LONG);
         granted(store, &last).await;
         store.release(&Release::new(name(&on), last.id)).await.unwrap();
-        // What happens most: a name of which no id is refused, and a release that tells the fence.
+        // The most frequent case: a name without refused ids, and a release with its fence.
         for _ in 0..2 {
             let usual = Claim::new(name(&format!("{on} usual")), mode, LONG, "o");
             let fence = granted(store, &usual).await.fence;

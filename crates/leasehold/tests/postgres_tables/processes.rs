@@ -12,18 +12,18 @@ use testkit::process::{self, Child};
 
 use crate::support::until;
 
-const TEST: &str = "processes::sixteen_processes_of_which_some_die_or_sleep_never_hold_together";
+const TEST: &str = "processes::sixteen_processes_never_overlap_though_some_die_or_sleep";
 const PROCESSES: usize = 16;
-/// The first are killed now and then, the next stopped.
+/// The first processes are killed now and then, the next stopped.
 const KILLED: std::ops::Range<usize> = 0..3;
 const STOPPED: std::ops::Range<usize> = 3..6;
 const TTL: Duration = Duration::from_secs(4);
 /// How many are killed, and how many stopped.
 const EACH: usize = 3;
 const LINGER: Duration = Duration::from_millis(30);
-/// What one says at the end.
+/// What a process prints at the end.
 const ENDS: [&str; 2] = ["out", "lost"];
-/// What is enough of a history.
+/// How much history is enough.
 const LINES: usize = 300;
 /// For the slowest machine.
 const AT_MOST: Duration = Duration::from_secs(240);
@@ -41,10 +41,10 @@ fn contend(role: &str) {
             let Ok(guard) = mutex.lock().await else { continue };
             notes.add("in", who, guard.fence().get());
             if index(who) < STOPPED.end {
-                // Long enough to be met inside.
+                // Long enough for the test to catch it inside.
                 tokio::time::sleep(LINGER).await;
             }
-            // Whoever stood still for too long, for whatever reason, has to know it by now.
+            // A process that stood still for too long, for whatever reason, must know it by now.
             notes.add(if guard.check().is_ok() { "out" } else { "lost" }, who, guard.fence().get());
             let _ = guard.release().await;
         }
@@ -56,7 +56,7 @@ fn index(who: &str) -> usize {
 }
 
 #[test]
-fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
+fn sixteen_processes_never_overlap_though_some_die_or_sleep() {
     if let Some(role) = process::role() {
         return contend(&role);
     }
@@ -81,10 +81,10 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
             && history.len() >= LINES
             && stopped.iter().all(has_said)
         {
-            // Before they are killed one by one: whoever is inside then never says that it is out.
+            // Read it before they are killed one by one: a process that is inside then never says that it is out.
             break history;
         }
-        // Who is inside, and was not met yet.
+        // The process inside, if it was not hit yet.
         let Some((what, who, fence)) = history.last() else { continue };
         let index = index(who);
         if what != "in" || names[index] != *who || !met.insert(*fence) {
@@ -92,7 +92,7 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
         }
         if KILLED.contains(&index) && kills < EACH {
             kills += 1;
-            // Noted before, so that nothing that follows from it can be.
+            // Noted first, so that nothing that follows from it can come before.
             notes.add("kill", who, *fence);
             running[index].signal(Signal::KILL);
             names[index] = format!("{index}-{kills}");
@@ -100,7 +100,7 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
         } else if STOPPED.contains(&index) && stopped.len() < EACH {
             stopped.push(*fence);
             running[index].stop();
-            // It has said by now what it could before.
+            // By now it has said what it could say before.
             notes.add("stop", who, *fence);
             std::thread::sleep(TTL + LINGER);
             running[index].go_on();
@@ -111,9 +111,9 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
     nothing_is_left(&server);
 }
 
-/// Reads the history in the order it was written. Returns how often somebody was inside.
+/// Reads the history in the order it was written. Returns how often a process was inside.
 fn judge(history: &[(String, String, u64)]) -> usize {
-    // Whoever stood still past its ttl, and says so itself: because it was stopped, or the machine is slow.
+    // Leases of processes that stood still past their ttl, and say so: stopped ones, or because the machine is slow.
     let lost: HashSet<u64> =
         history.iter().filter(|(what, ..)| what == "lost").map(|(.., fence)| *fence).collect();
     let mut inside: Option<(&str, u64)> = None;
@@ -150,7 +150,7 @@ fn judge(history: &[(String, String, u64)]) -> usize {
     given.len()
 }
 
-/// Killed processes leave what ends by itself.
+/// Killed processes leave only leases and places that end by themselves.
 fn nothing_is_left(server: &Postgres) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -38,11 +38,11 @@ async fn of_64_callers_that_race_for_a_name_exactly_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_and_a_takeover_at_the_moment_of_expiry_never_both_succeed() {
+async fn a_renewal_and_a_takeover_at_expiry_never_both_succeed() {
     let place = place();
     let (holder, other) = (place.open().await, place.open().await);
     let (mut renewed, mut taken) = (0, 0);
-    // The end moves to where both win about as often, however quick the machine is.
+    // The end moves to where both win about equally often, however quick the machine is.
     let mut ttl = Duration::from_millis(3);
     for round in 0..400u32 {
         let (first, second) = (claim("edge", ttl), claim("edge", LONG));
@@ -63,8 +63,7 @@ async fn a_renewal_and_a_takeover_at_the_moment_of_expiry_never_both_succeed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_that_waited_for_the_row_past_the_end_of_its_lease_says_gone_and_the_next_claim_is_granted()
-{
+async fn a_renewal_that_got_its_row_after_expiry_says_gone() {
     let place = place();
     let url = format!("{}&application_name={}", place.url, place.schema);
     let store = Store::connect(&url).await.unwrap();
@@ -109,7 +108,7 @@ async fn a_renewal_that_waited_for_the_row_past_the_end_of_its_lease_says_gone_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_of_a_lease_begins_when_its_claim_has_the_row_however_long_it_waited_for_it() {
+async fn a_leases_ttl_starts_when_its_claim_has_the_row() {
     let place = place();
     let store = Store::connect(&format!("{}&application_name={}", place.url, place.schema)).await.unwrap();
     let known = claim("x", LONG);
@@ -129,7 +128,7 @@ async fn the_time_of_a_lease_begins_when_its_claim_has_the_row_however_long_it_w
         place.schema
     );
     until("it waits for the row", async || server().sql(&queued) == "1").await;
-    // So that what it read before can be told from this.
+    // So that this read can be distinguished from earlier ones.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let free = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     let free: u64 = server().sql(free).parse().unwrap();
@@ -144,7 +143,7 @@ async fn the_time_of_a_lease_begins_when_its_claim_has_the_row_however_long_it_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
+async fn batches_in_any_order_deadlock_neither_each_other_nor_verbs() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(12).open().await.unwrap();
     let mut leases = Vec::new();
@@ -163,7 +162,7 @@ async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
                     leases.reverse();
                 }
                 for answer in store.renew(&leases).await {
-                    // Busy where the machine is so slow that the row was not free in time.
+                    // Busy if the machine is so slow that the row was not free in time.
                     let is_slow = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded);
                     assert!(is_slow || matches!(answer, Ok(Renewed::Held(_))), "{answer:?}");
                 }
@@ -178,7 +177,7 @@ async fn batches_in_any_order_do_not_deadlock_with_each_other_or_with_verbs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_leases_that_end_together_the_same_one_is_told_as_by_the_state_machine() {
+async fn leases_ending_together_are_reported_as_by_the_state_machine() {
     let place = place();
     let store = place.open().await;
     for (round, mode) in (0..16).flat_map(|round| [(round, Mode::Shared), (round, Mode::Permit { limit: 2 })])
@@ -202,7 +201,7 @@ async fn of_leases_that_end_together_the_same_one_is_told_as_by_the_state_machin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_other_name() {
+async fn a_row_kept_locked_fails_in_time_and_delays_no_other_name() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
     let held = claim("stuck", LONG);
@@ -221,13 +220,14 @@ async fn a_row_that_somebody_keeps_locked_is_an_error_in_time_and_holds_up_no_ot
     assert_eq!(store.release(&Release::new(name("stuck"), held.id)).await.unwrap(), Released::Done);
 }
 
-/// Twenty who want the same name at once. Ends when the first of them has an answer.
+/// Twenty claims for the same name at once. Ends when the first of them has an answer.
 async fn crowd(store: &Store, on: &str) {
     let attempts = (0..20).map(|_| Box::pin(async { drop(store.try_acquire(&claim(on, LONG)).await) }));
     select_all(attempts).await;
 }
 
-/// Whether the others are served while a crowd waits for a row. It waits for 4 s: a round that was slower says nothing.
+/// Whether other names are served while a crowd waits for a row. The crowd waits for 4 s; a slower round shows
+/// nothing.
 async fn are_served(
     crowd: impl Future<Output = ()>,
     is_stuck: impl Fn() -> bool,
@@ -320,7 +320,7 @@ fn waiting(schema: &str) -> String {
     ))
 }
 
-/// A transaction of somebody else that has locked the row of a name, until it is told to end.
+/// Another session's transaction that has locked the row of a name, until the test ends it.
 async fn keep_locked(schema: &str, on: &str) -> tokio_postgres::Client {
     let (keeper, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -330,7 +330,7 @@ async fn keep_locked(schema: &str, on: &str) -> tokio_postgres::Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of_the_batch() {
+async fn a_stuck_row_fails_only_its_own_renewal_in_a_batch() {
     let place = place();
     let (store, other) = (place.open().await, place.open().await);
     let ttl = Duration::from_secs(60);
@@ -341,7 +341,7 @@ async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of
         leases.push(Renewal::new(claim.name, claim.id, ttl));
     }
     let keeper = keep_locked(&place.schema, "stuck").await;
-    // It waits for 2 s: a round that was slower says nothing.
+    // It waits for 2 s; a slower round shows nothing.
     until("nobody is kept from the others while it waits", async || {
         let renewing = tokio::spawn({
             let (store, leases) = (store.clone(), leases.clone());
@@ -361,7 +361,7 @@ async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of
         let kinds: Vec<_> =
             answers.iter().map(|answer| answer.as_ref().err().map(|error| error.kind())).collect();
         assert_eq!(kinds, [None, Some(ErrorKind::Overloaded), None]);
-        // The time a renewal has, after which its answers would count for nothing.
+        // The time of a renewal, after which its answers would no longer count.
         assert!(took < ttl / 6, "{took:?}");
         meanwhile
     })
@@ -371,7 +371,7 @@ async fn a_stuck_row_fails_the_renewal_of_its_own_lease_and_holds_up_no_other_of
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_is_locked_for_a_moment_is_waited_for_also_in_a_batch() {
+async fn a_briefly_locked_row_is_waited_for_also_in_a_batch() {
     let place = place();
     let store = place.open().await;
     let mut leases = Vec::new();
@@ -392,8 +392,8 @@ async fn a_row_that_is_locked_for_a_moment_is_waited_for_also_in_a_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_the_server_rolls_back_for_a_deadlock_with_somebody_else_is_made_again() {
-    // Whoever looks for a circle, which it does once after this long, is rolled back.
+async fn a_call_rolled_back_for_a_foreign_deadlock_is_repeated() {
+    // The session that looks for a deadlock, once after this long, is rolled back.
     let server = Postgres::builder().setting("deadlock_timeout", "100").start();
     let store = Store::connect(&server.url()).await.unwrap();
     let claim = Claim::new(name("x"), Mode::Shared, LONG, "test");
@@ -404,13 +404,14 @@ async fn a_call_that_the_server_rolls_back_for_a_deadlock_with_somebody_else_is_
         tokio::spawn(connection);
         client
     };
-    // A gate before the rows, to be shut by whoever locks this number.
+    // A gate before the rows: a session that locks this number shuts it.
     server.sql(
         "CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_lock_shared(1);
             PERFORM pg_advisory_unlock_shared(1); RETURN NEW; END';
          CREATE TRIGGER gate BEFORE INSERT ON leasehold.shares FOR EACH ROW EXECUTE FUNCTION pass()",
     );
-    // Somebody who never looks puts in a row that the claim is about to, and then wants what the claim has locked.
+    // A session that never looks for deadlocks inserts a row that the claim is about to insert, and then wants what
+    // the claim has locked.
     let other = stranger().await;
     let same = format!(
         "SET deadlock_timeout = '1h'; BEGIN; INSERT INTO leasehold.shares SELECT name, '{}', mode, permits, fence, granted, owner, metadata, ttl, \
@@ -418,7 +419,7 @@ async fn a_call_that_the_server_rolls_back_for_a_deadlock_with_somebody_else_is_
         claim.id.expose()
     );
     other.batch_execute(&same).await.unwrap();
-    // The gate is shut until the other one waits: so there is a circle when the claim looks for it.
+    // The gate is shut until the other session waits: so there is a circle when the claim looks for one.
     let gate = stranger().await;
     gate.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap();
     let taking = tokio::spawn(async move { store.try_acquire(&claim).await });
@@ -446,7 +447,7 @@ async fn no_call_waits_behind_one_that_was_given_up() {
     let store = Store::builder(&place.url).unwrap().pool_size(2).open().await.unwrap();
     granted(&store, &claim("stuck", LONG)).await;
     let keeper = keep_locked(&place.schema, "stuck").await;
-    // The server gives up the row after 4 s: a round that was slower says nothing.
+    // The server gives up on the row after 4 s; a slower round shows nothing.
     until("another call is answered before the one that was given up", async || {
         let given_up = claim("stuck", LONG);
         tokio::select! {
@@ -464,7 +465,7 @@ async fn no_call_waits_behind_one_that_was_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_who_wait_and_a_pool_of_two_do_not_hold_up_a_release() {
+async fn ten_waiters_on_a_pool_of_two_do_not_delay_a_release() {
     let place = place();
     let locks = Locks::connect(&format!("{}&pool_size=2", place.url)).await.unwrap();
     let guard = locks.mutex("few").lock().await.unwrap();
@@ -506,7 +507,7 @@ async fn sessions_in_different_time_zones_agree() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_of_any_characters_are_their_own_and_come_in_the_order_of_bytes() {
+async fn names_of_any_characters_are_distinct_and_in_byte_order() {
     let place = place();
     let store = place.open().await;
     let longest = "\0".repeat(512);

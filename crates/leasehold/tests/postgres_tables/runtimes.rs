@@ -1,4 +1,4 @@
-//! Calls from runtimes that are blocked, gone, or do no I/O: they disturb nobody else's.
+//! Calls from runtimes that are blocked, gone, or do no I/O: they do not disturb the calls of others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -90,7 +90,7 @@ fn a_runtime_that_does_no_io_can_lock() {
     let place = place();
     let locks = connect(&runtime(), &place);
     let without = Builder::new_current_thread().enable_time().build().unwrap();
-    // It cannot be asked whether it does I/O, only tried, which prints a panic.
+    // Whether it does I/O can only be tried, which prints a panic.
     let tried = Arc::new(AtomicU32::new(0));
     let (others, counted) = (std::panic::take_hook(), Arc::clone(&tried));
     std::panic::set_hook(Box::new(move |panic| {

@@ -22,7 +22,7 @@ async fn works(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_who_come_first_one_makes_the_tables_and_all_go_on() {
+async fn one_of_many_first_clients_creates_the_tables_and_all_work() {
     let place = place();
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
@@ -81,7 +81,7 @@ async fn uses_every_table(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_with_the_least_rights_can_use_tables_that_an_administrator_made() {
+async fn a_user_with_least_rights_can_use_an_administrators_tables() {
     let server = Postgres::start();
     server.sql("CREATE ROLE app LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC");
     let url = format!("{}?schema=granted", server.url_of("app", "postgres"));
@@ -118,7 +118,7 @@ async fn a_server_that_is_read_only_is_unavailable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_isolation_level_is_put_right_where_the_session_is_ours_and_refused_behind_a_pooler() {
+async fn isolation_is_corrected_directly_and_refused_behind_a_pooler() {
     let server = Postgres::builder().setting("default_transaction_isolation", "serializable").start();
     works(&Store::connect(&server.url()).await.unwrap()).await;
     let pooler = PgBouncer::start(&server, PoolMode::Transaction, 2);
@@ -133,7 +133,7 @@ async fn another_isolation_level_is_put_right_where_the_session_is_ours_and_refu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lent_connections_that_came_to_have_another_isolation_level_are_refused_by_every_verb() {
+async fn every_verb_refuses_lent_connections_of_another_isolation() {
     let place = place();
     works(&place.open().await).await;
     let strict = Arc::new(AtomicBool::new(false));
@@ -176,10 +176,10 @@ async fn on_lent_connections_too_no_verb_scans_a_table() {
         let (whole, by_key) = counts.split_once('|').unwrap();
         (whole.parse::<u64>().unwrap(), by_key.parse::<u64>().unwrap())
     };
-    // To a planner who knows how small it is, a scan is best.
+    // For a planner that knows how small the table is, a scan is best.
     place.sql("ANALYZE leasehold.names");
     let store = Store::lent(lender("")).schema(&place.schema).open().await.unwrap();
-    // Sessions tell of their scans when they end, which a lent one does with its call.
+    // Sessions report their scans when they end, which a lent one does with its call.
     place.is_left_alone().await;
     let (whole, by_key) = scans();
     for _ in 0..10 {
@@ -191,11 +191,11 @@ async fn on_lent_connections_too_no_verb_scans_a_table() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_that_gives_sessions_away_is_told_from_one_that_does_not() {
+async fn the_pooler_option_decides_whether_the_store_pushes() {
     let place = place();
     let pooler = PgBouncer::start(server(), PoolMode::Session, 10);
     let url = format!("{}?schema={}", pooler.url(), place.schema);
-    // To be on the safe side, unless told otherwise.
+    // The safe choice, unless set otherwise.
     assert!(!Store::connect(&url).await.unwrap().info().push);
     let store = Store::connect(&format!("{url}&pooler=session")).await.unwrap();
     assert!(store.info().push);
@@ -209,7 +209,7 @@ async fn a_pooler_that_gives_sessions_away_is_told_from_one_that_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_is_refused_by_both_stores_and_passed_over_for_the_primary() {
+async fn both_stores_refuse_a_standby_and_skip_it_for_the_primary() {
     let primary = Postgres::start();
     works(&Store::connect(&primary.url()).await.unwrap()).await;
     let standby = primary.standby();
@@ -233,7 +233,7 @@ async fn connections_can_be_lent() {
     let alone = Store::lent(lend.clone()).schema(&place.schema);
     let error = alone.clone().open().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "there are no tables yet: {error}");
-    // With an address of its own it makes them, and can push.
+    // With its own address it makes the tables, and can push.
     let store = Store::builder(&place.url).unwrap().clients(lend).open().await.unwrap();
     assert!(store.info().push);
     works(&store).await;

@@ -14,13 +14,13 @@ pub(crate) use testkit::until::{in_time, until_async as until};
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
-/// One server for the tests that do it no harm; killed when this process ends.
+/// One server for the tests that do not harm it; killed when this process ends.
 pub(crate) fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(Postgres::start)
 }
 
-/// Whether two of the common server's calls have ever waited for each other. It says so before it rolls one back.
+/// Whether two calls on the shared server have ever deadlocked. The server logs that before it rolls one back.
 pub(crate) fn has_seen_a_deadlock() -> bool {
     server().log().contains("deadlock detected")
 }
@@ -43,7 +43,7 @@ impl Place {
         Store::connect(&self.url).await.unwrap()
     }
 
-    /// Waits until the sessions that used these tables are over, and so have told of what they read.
+    /// Waits until the sessions that used these tables are over, and have reported their statistics.
     pub(crate) async fn is_left_alone(&self) {
         let sessions = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE query ~ '\\m{}\\M' AND pid <> pg_backend_pid()",
@@ -73,7 +73,7 @@ pub(crate) async fn granted(store: &Store, claim: &Claim) -> Grant {
     }
 }
 
-/// The end of a lease as guards tell it: with its fence.
+/// The release of a lease as guards send it: with its fence.
 pub(crate) fn told(claim: &Claim, fence: Fence) -> Release {
     let mut release = Release::new(claim.name.clone(), claim.id);
     release.fence = Some(fence);
@@ -84,7 +84,7 @@ pub(crate) async fn look(store: &Store, on: &str) -> NameInfo {
     store.inspect(&Query::Name(name(on))).await.unwrap().items.remove(0)
 }
 
-/// Connections as somebody lends them who has set nothing, or this.
+/// Connections that a caller lends, with no settings or with these.
 pub(crate) fn lender(
     options: &'static str,
 ) -> impl Fn() -> BoxFuture<'static, leasehold::Result<Lent>> + Clone {

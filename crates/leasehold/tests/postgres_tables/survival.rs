@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{LONG, TICKET, claim, granted, in_time, look, name, place, server, until};
 
-/// What one task was told about its names.
+/// What the server has told one task about its names.
 #[derive(Default)]
 struct Told {
     last: Fence,
@@ -28,7 +28,7 @@ struct Run {
     kept: AtomicU32,
 }
 
-/// What was answered, unless there was a fault that may pass.
+/// The answer, unless there was a temporary fault.
 fn retryable<T>(answer: leasehold::Result<T>) -> Option<T> {
     answer.map_err(|error| assert!(error.is_retryable(), "{error:?}")).ok()
 }
@@ -42,7 +42,7 @@ async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         };
-        // One whose release or grant had no answer in the crash before.
+        // A name whose release or grant had no answer in the last crash.
         while retryable(store.revoke(&name(&on), true, None).await).is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -73,7 +73,7 @@ async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_answered_survives_a_crash_under_load_and_no_fence_falls() {
+async fn answers_survive_a_crash_under_load_and_no_fence_falls() {
     let mut server = Postgres::start();
     let mut told: HashMap<String, Told> = (0..8).map(|n| (format!("crash {n}"), Told::default())).collect();
     for round in 0..3u32 {
@@ -85,7 +85,7 @@ async fn what_was_answered_survives_a_crash_under_load_and_no_fence_falls() {
         until("there is load", async || run.kept.load(Ordering::Relaxed) >= 20 + round).await;
         server.stop(if round == 1 { Stop::Kill } else { Stop::Immediate });
         run.stop.store(true, Ordering::Relaxed);
-        // Those who have not got in yet must be let in to see that they are to stop.
+        // Tasks that still wait must get in, to see that they are to stop.
         server.start_again();
         told = in_time("all have seen the crash", tasks.join_all()).await.into_iter().collect();
     }
@@ -124,7 +124,7 @@ async fn a_lease_that_was_granted_before_a_crash_still_excludes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn storms_of_killed_sessions_break_neither_exclusion_nor_progress() {
+async fn killing_many_sessions_breaks_neither_exclusion_nor_progress() {
     let place = place();
     let url = format!("{}&application_name={}", place.url, place.schema);
     let stop = Arc::new(AtomicBool::new(false));
@@ -138,7 +138,7 @@ async fn storms_of_killed_sessions_break_neither_exclusion_nor_progress() {
             let (inside, last, done) = (Arc::clone(&inside), Arc::clone(&last), Arc::clone(&done));
             tasks.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    // A fault is told; the next try goes on.
+                    // The caller gets the fault as an error; its next try goes on.
                     let Some(guard) = retryable(locks.mutex("storm").lock().await) else { continue };
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
                     let fence = guard.fence().get();
@@ -177,7 +177,7 @@ async fn storms_of_killed_sessions_break_neither_exclusion_nor_progress() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_drops_any_number_of_expired_rows_and_old_counters_and_nothing_else() {
+async fn a_sweep_drops_only_expired_rows_and_old_counters() {
     let place = place();
     let store = place.open().await;
     let live = claim("live", LONG);
@@ -220,12 +220,12 @@ fn old_fence() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_forgets_no_old_name_that_is_held_waited_for_or_refuses_an_id() {
+async fn a_sweep_keeps_old_names_with_holders_waiters_or_spent_ids() {
     let place = place();
     let store = place.open().await;
     granted(&store, &claim("held", LONG)).await;
     granted(&store, &Claim::new(name("shared"), Mode::Shared, LONG, "test")).await;
-    // A semaphore without any permits: somebody waits, and nobody holds it.
+    // A semaphore without any permits: a client waits, and none holds it.
     let waits = Claim::new(name("waited"), Mode::Permit { limit: 0 }, LONG, "test").queued(LONG);
     assert!(matches!(store.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
     let refused = claim("refused", LONG);
@@ -253,7 +253,7 @@ async fn a_sweep_forgets_no_old_name_that_is_held_waited_for_or_refuses_an_id() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
+async fn a_sweep_keeps_a_name_that_is_taken_meanwhile() {
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(9).open().await.unwrap();
     granted(&store, &claim("first", LONG)).await;
@@ -288,8 +288,8 @@ async fn a_sweep_forgets_no_name_that_somebody_takes_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_grant_renewal_and_release_is_on_disk_before_it_is_answered() {
-    // Whatever is left to be written later stays so for long.
+async fn grants_renewals_and_releases_are_on_disk_before_the_answer() {
+    // Makes the server put off all writes that it can put off.
     let server = Postgres::builder().setting("wal_writer_delay", "10s").start();
     let store = Store::connect(&server.url()).await.unwrap();
     let (look, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();

@@ -1,4 +1,4 @@
-//! Functions that an older client has made: they are replaced under whoever holds, waits and calls.
+//! Functions that an older client has made: a newer client replaces them while others hold, wait and call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +29,7 @@ fn older_ones(place: &Place) -> String {
     ))
 }
 
-/// A client that leaves the functions as they are, as an older one does: it calls them on connections that were lent
-/// to it.
+/// A client that leaves the functions as they are, as an older one does: it calls them on lent connections.
 async fn older(schema: &str) -> Store {
     Store::lent(lender("")).schema(schema).open().await.unwrap()
 }
@@ -79,7 +78,7 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced() {
+async fn old_and_new_clients_work_while_functions_are_replaced() {
     let place = Arc::new(place());
     server().sql(&older_functions(&place.schema));
     let (inside, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -107,7 +106,7 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
         tasks.spawn(work(older(&place.schema).await));
     }
     until("the older ones work", async || last.load(Ordering::SeqCst) > 0).await;
-    // Some at once, of which one does it.
+    // Several clients at once, one of which does it.
     let mut opening = JoinSet::new();
     for _ in 0..4 {
         let place = Arc::clone(&place);
@@ -125,7 +124,7 @@ async fn calls_of_older_and_newer_clients_go_on_while_the_functions_are_replaced
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_replace_older_functions_goes_on_with_them() {
+async fn a_client_that_may_not_replace_older_functions_uses_them() {
     let server = Postgres::start();
     server.sql("CREATE ROLE app LOGIN");
     server.sql(&older_functions("granted"));

@@ -1,4 +1,4 @@
-//! Calls that had to wait for the row of their name, and found it other than it was when they began.
+//! Calls that had to wait for the row of their name, and found it changed since they began.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::support::{
     LONG, Place, TICKET, claim, granted, has_seen_a_deadlock, look, name, place, server, told, until,
 };
 
-/// A store whose sessions can be told from others.
+/// A store whose sessions can be distinguished from others.
 async fn open(place: &Place) -> Store {
     Store::connect(&format!("{}&application_name={}", place.url, place.schema)).await.unwrap()
 }
 
-/// Somebody who has done this in a transaction that has not ended.
+/// A session that has run this in a transaction that has not ended.
 async fn keeper(place: &Place, sql: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -26,7 +26,7 @@ async fn keeper(place: &Place, sql: &str) -> Client {
     client
 }
 
-/// So many calls wait for a row.
+/// Waits until this many calls wait for a row.
 async fn queued(place: &Place, calls: u32) {
     let sql = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
@@ -38,7 +38,7 @@ async fn queued(place: &Place, calls: u32) {
 const LOCK: &str = "SELECT 1 FROM leasehold.names FOR UPDATE";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_for_a_name_that_is_forgotten_while_it_waits_is_granted() {
+async fn a_claim_whose_name_is_dropped_while_it_waits_is_granted() {
     let place = place();
     let store = open(&place).await;
     let known = claim("x", LONG);
@@ -66,7 +66,7 @@ async fn a_claim_for_a_name_that_is_forgotten_while_it_waits_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_waits_while_somebody_joins_the_queue_lets_it_in() {
+async fn a_release_admits_a_waiter_that_joined_while_it_was_delayed() {
     let place = place();
     let store = open(&place).await;
     let (held, next) = (claim("x", LONG), claim("x", LONG).queued(TICKET));
@@ -86,7 +86,7 @@ async fn a_release_that_waits_while_somebody_joins_the_queue_lets_it_in() {
     let joins = joins.await.unwrap();
     assert_eq!(release.await.unwrap(), Released::Done);
     match joins {
-        // It came first, and must have been called.
+        // It came first, so it must have been woken.
         Attempt::Busy(_) => assert_eq!(place.sql("SELECT woken FROM leasehold.tickets"), "t"),
         Attempt::Granted(grant) => assert!(grant.fence > fence),
         other => panic!("{other:?}"),
@@ -95,7 +95,7 @@ async fn a_release_that_waits_while_somebody_joins_the_queue_lets_it_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_waits_past_the_end_of_its_lease_says_that_it_has_expired() {
+async fn a_release_delayed_past_its_leases_end_says_expired() {
     let place = place();
     let store = open(&place).await;
     let live = "SELECT count(*) FROM leasehold.leases WHERE expires > clock_timestamp()";
@@ -130,20 +130,20 @@ async fn a_release_that_waits_past_the_end_of_its_lease_says_that_it_has_expired
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_waits_for_a_release_has_the_next_fence_and_nothing_of_the_lease_before() {
+async fn a_claim_delayed_by_a_release_gets_a_fresh_lease_and_fence() {
     let place = place();
     let store = open(&place).await;
     let mut first = claim("x", LONG);
     first.metadata = Some("first".into());
     let fence = granted(&store, &first).await.fence;
-    // Hours ahead of the clock, so that the row alone tells the next one.
+    // Hours ahead of the clock, so that only the row determines the next fence.
     let far = Fence::new(fence.get() + 20 * 3600 * 256_000);
     let mut raise = Renewal::new(name("x"), first.id, LONG);
     raise.raise_fence = Some(far);
     assert!(matches!(store.renew(&[raise]).await.remove(0), Ok(Renewed::Held(_))));
     store.revoke(&name("x"), false, None).await.unwrap();
     assert_eq!(store.release(&told(&first, far)).await.unwrap(), Released::Done);
-    // What another client's acquire and release do: as the claim began, the row had the older fence.
+    // What another client's acquire and release do: when the claim began, the row had the older fence.
     let keeper = keeper(&place, "UPDATE leasehold.names SET fence = fence + 5, version = version + 2").await;
     let attempt = {
         let (store, next) = (store.clone(), claim("x", LONG));
@@ -160,7 +160,7 @@ async fn a_claim_that_waits_for_a_release_has_the_next_fence_and_nothing_of_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_that_finds_more_leases_ended_than_it_has_counted_tells_that_none_is_left() {
+async fn a_sweep_that_ends_uncounted_leases_reports_none_left() {
     let place = place();
     let store = open(&place).await;
     let short = Duration::from_millis(1);
@@ -169,9 +169,9 @@ async fn a_sweep_that_finds_more_leases_ended_than_it_has_counted_tells_that_non
     granted(&store, &repeated).await;
     granted(&store, &claim("b", short)).await;
     tokio::time::sleep(short).await;
-    // Nobody holds b while it is counted; it is due because an id is to be forgotten.
+    // No client holds b when it is counted; it is due because an id is to be forgotten.
     place.sql("UPDATE leasehold.names SET holders = 0, next_forget = now() WHERE name = '/b'");
-    // In the way of the sweep at a, whose id it has to refuse.
+    // Blocks the sweep at a, whose id it has to refuse.
     let refuse =
         format!("INSERT INTO leasehold.spent VALUES ('/a', '{}', now(), 'expired')", repeated.id.expose());
     let keeper = keeper(&place, &refuse).await;
@@ -187,7 +187,7 @@ async fn a_sweep_that_finds_more_leases_ended_than_it_has_counted_tells_that_non
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_verbs_at_once_on_a_few_names_never_wait_in_a_circle_and_leave_nothing_behind() {
+async fn concurrent_verbs_never_deadlock_and_leave_nothing_behind() {
     const NAMES: usize = 6;
     let place = place();
     let store = Store::builder(&place.url).unwrap().pool_size(12).open().await.unwrap();
@@ -201,7 +201,7 @@ async fn all_verbs_at_once_on_a_few_names_never_wait_in_a_circle_and_leave_nothi
                 if started.elapsed() > Duration::from_secs(3) {
                     break;
                 }
-                // Short enough to end in the hands of whoever comes by.
+                // Short enough that another client's call finds it expired.
                 let ttl = Duration::from_millis(1 + (round as u64 * 7) % 40);
                 let on = name(&format!("n{}", round * 5 % NAMES));
                 let mode = if round % 4 == 0 { Mode::Shared } else { Mode::Exclusive };

@@ -1,4 +1,4 @@
-//! Wake-ups by LISTEN and NOTIFY: only when somebody waits, and what happens when they do not come.
+//! Wake-ups by LISTEN and NOTIFY: they are sent only to waiters, and what happens when they do not come.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use testkit::until::PATIENCE;
 
 use crate::support::{LONG, Place, TICKET, claim, granted, in_time, name, place, server, until};
 
-/// A holder and one who waits, in clients of their own; the waiter's sessions bear the name of the schema.
+/// A holder and a waiter, in clients of their own; the waiter's sessions bear the name of the schema.
 struct Pair {
     place: Place,
     holder: Locks,
@@ -26,7 +26,7 @@ impl Pair {
         Pair { place, holder, waiter }
     }
 
-    /// The process that listens for the waiter, once it does.
+    /// The process that listens for the waiter, as soon as it does.
     async fn listener(&self) -> i32 {
         let ask = format!(
             "SELECT pid FROM pg_stat_activity WHERE application_name = '{}' AND query LIKE 'LISTEN%' AND state = 'idle'",
@@ -41,14 +41,14 @@ impl Pair {
         listener.unwrap()
     }
 
-    /// A hand-over to one who never looks by itself, but only when it is woken; with this done before the release.
+    /// Hands the lock to a waiter that never looks by itself, only when it is woken; runs `before` before the release.
     async fn hand_over(&self, before: impl AsyncFnOnce()) {
         let guard = self.holder.mutex("pushed").lock().await.unwrap();
         let (name, store) = (guard.name().clone(), self.waiter.backend());
         let claim = Claim::new(name.clone(), Mode::Exclusive, LONG, "waiter").queued(2 * PATIENCE);
         let waits = async {
             while !matches!(store.try_acquire(&claim).await.unwrap(), Attempt::Granted(_)) {
-                // While nobody listens there is nothing to wait for.
+                // While the client does not listen there is nothing to wait for.
                 if store.wait(&claim).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// Waits until the client has given up a listener.
+/// Waits until the client has closed a listener.
 async fn is_gone(pid: i32) {
     let there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
     until("the listener is gone", async || server().sql(&there) == "0").await;
@@ -119,7 +119,7 @@ async fn a_silent_listener_loses_no_hand_over_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_never_waits_costs_no_listener() {
+async fn a_client_that_never_waits_costs_no_listener() {
     let pair = Pair::new().await;
     for _ in 0..10 {
         pair.waiter.mutex("free").lock().await.unwrap().release().await.unwrap();
@@ -132,7 +132,7 @@ async fn who_never_waits_costs_no_listener() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_those_who_are_let_in_are_called() {
+async fn only_waiters_that_may_enter_are_woken() {
     let place = place();
     let store = place.open().await;
     let held = claim("queue", LONG);
@@ -144,7 +144,7 @@ async fn only_those_who_are_let_in_are_called() {
     store.release(&Release::new(name("queue"), held.id)).await.unwrap();
     let woken = "SELECT string_agg(arrival::text, ',') FROM leasehold.tickets WHERE woken";
     assert_eq!(place.sql(woken), "1");
-    // The wake-up may have been for the listener's coming, so the second is the one to look at.
+    // The first wake-up may come from the listener's start, so look at the second.
     in_time("it is called", store.wait(&crowd[0])).await.unwrap();
 }
 

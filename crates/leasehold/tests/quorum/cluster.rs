@@ -55,7 +55,7 @@ impl Cluster {
         Cluster::with_clocks(vec![0; nodes]).0
     }
 
-    /// A cluster whose nodes' wall clocks are so many days ahead, and how to set them.
+    /// A cluster whose nodes' wall clocks are this many days ahead, and how to set them.
     pub(crate) fn with_clocks(ahead: Vec<u64>) -> (Self, Vec<Arc<Ahead>>) {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let clocks: Vec<_> = ahead.into_iter().map(|days| Ahead::new(&clock, days)).collect();
@@ -78,7 +78,7 @@ impl Cluster {
         Locks::builder(quorum).clock(Arc::clone(&self.clock)).runtime(runtime).build()
     }
 
-    /// What every call to a node does from here on.
+    /// Sets what every call to a node does from now on.
     pub(crate) fn set(&self, node: usize, act: Act) {
         VERBS.iter().for_each(|verb| self.nodes[node].always(*verb, act));
     }
@@ -95,13 +95,13 @@ impl Cluster {
         Ok(granted(self.quorum.try_acquire(claim).await?))
     }
 
-    /// Who holds a name on a node, by the store itself.
+    /// The holders of a name on a node, according to the store itself.
     pub(crate) async fn holders(&self, node: usize, name: &Name) -> Vec<HolderInfo> {
         let page = self.memory[node].inspect(&Query::Name(name.clone())).await.unwrap();
         page.items.into_iter().flat_map(|info| info.holders).collect()
     }
 
-    /// On how many nodes anybody holds the name.
+    /// On how many nodes the name is held.
     pub(crate) async fn held(&self, name: &Name) -> usize {
         let mut held = 0;
         for node in 0..self.nodes.len() {
@@ -140,7 +140,7 @@ pub(crate) fn granted(attempt: Attempt) -> Grant {
     }
 }
 
-/// Until everything that was left to the background is over.
+/// Waits until all background work is over.
 pub(crate) async fn later() {
     tokio::time::sleep(Duration::from_secs(10)).await;
 }

@@ -1,4 +1,4 @@
-//! Many who want one name, and nodes that are slow or dead beside it.
+//! Many clients that want one name, while nodes are slow or dead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,8 +84,8 @@ async fn fifty_contenders_on_slow_nodes_all_get_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_slow_and_silent_nodes_cost_nothing_beside_a_healthy_majority() {
-    // Every healthy answer takes 10 ms; what a turn takes then is what it takes with any minority.
+async fn bad_nodes_cost_nothing_beside_a_healthy_majority() {
+    // Every healthy answer takes 10 ms; a turn then takes as long as with any minority.
     let healthy = Act::SlowBefore(Duration::from_millis(10));
     let bad = [
         Act::Never,
@@ -108,7 +108,7 @@ async fn dead_slow_and_silent_nodes_cost_nothing_beside_a_healthy_majority() {
         later().await;
         cluster.set(1, act);
         cluster.set(3, act);
-        // The first that meets them waits for them as long again as the majority took; then it is known.
+        // The first call that meets them waits as long again as the majority took; then the client knows them.
         let first = turn().await;
         assert!(first <= before * 2, "{act:?}: {first:?} instead of {before:?}");
         for _ in 0..5 {

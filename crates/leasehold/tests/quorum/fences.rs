@@ -1,4 +1,4 @@
-//! The fence against counters that are set against it, and nodes that die or forget at the worst moment.
+//! The fence, when counters differ wildly and nodes die or forget at the worst moment.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) async fn raise(store: &Memory, on: &str, fence: Fence) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fence_rises_over_a_majority_that_never_saw_the_highest_counter() {
+async fn fences_rise_on_a_majority_that_never_saw_the_highest_one() {
     for nodes in [3, 4, 5] {
         let cluster = Cluster::new(nodes);
         let high = Fence::new(Fence::at(cluster.clock.wall_micros()).get() + 1_000_000_000);
@@ -30,7 +30,7 @@ async fn a_fence_rises_over_a_majority_that_never_saw_the_highest_counter() {
         assert!(one.fence > high, "{} came after {high}", one.fence);
         cluster.quorum.release(&release(&first)).await.unwrap();
         later().await;
-        // The next majority is without the node that had it.
+        // The next majority does not include the node that had it.
         cluster.kill(0);
         let two = cluster.acquire(&claim("x")).await.unwrap();
         assert!(two.fence > one.fence, "{} came after {}", two.fence, one.fence);
@@ -116,7 +116,7 @@ async fn counters_far_ahead_of_all_clocks_still_rise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_that_dies_between_the_phases_grants_nothing_and_leaves_nothing() {
+async fn a_majority_dying_between_phases_grants_and_leaves_nothing() {
     for act in [
         Act::Fail(ErrorKind::Unavailable),
         Act::LostAfter(ErrorKind::NetworkTimeout),
@@ -131,7 +131,7 @@ async fn a_majority_that_dies_between_the_phases_grants_nothing_and_leaves_nothi
         assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{act:?}");
         later().await;
         assert_eq!(cluster.held(&first.name).await, 0, "{act:?}");
-        // The id was given back by force: it is never granted again, and the next fence is above the burnt one.
+        // The id was given back by force: it is never granted again, and the next fence is above the one it used.
         assert!(matches!(cluster.quorum.try_acquire(&first).await.unwrap(), Attempt::Gone(_)), "{act:?}");
         let burnt = cluster.nodes[3].calls(Verb::Renew)[0].renewals()[0].raise_fence.unwrap();
         (0..3).for_each(|node| cluster.revive(node));
@@ -141,7 +141,7 @@ async fn a_majority_that_dies_between_the_phases_grants_nothing_and_leaves_nothi
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ended_between_the_phases_is_not_granted_and_leaves_nothing() {
+async fn a_claim_ended_between_the_phases_grants_and_leaves_nothing() {
     let cluster = Cluster::new(5);
     (0..3).for_each(|node| cluster.nodes[node].plan(Verb::Renew, [Act::Gone(Gone::Expired)]));
     let first = claim("x");
@@ -153,7 +153,7 @@ async fn what_ended_between_the_phases_is_not_granted_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_failed_is_refused_while_its_give_back_is_on_its_way() {
+async fn a_failed_claim_is_refused_while_its_give_back_is_pending() {
     let cluster = Cluster::new(3);
     for node in &cluster.nodes {
         node.always(Verb::Renew, Act::LostAfter(ErrorKind::NetworkTimeout));
@@ -161,7 +161,7 @@ async fn a_claim_that_failed_is_refused_while_its_give_back_is_on_its_way() {
     }
     let mut first = claim("x");
     assert!(cluster.acquire(&first).await.is_err());
-    // All nodes have it, with one fence, as if it were confirmed; and soon they will not.
+    // All nodes have it, with one fence, as if it were confirmed; it soon expires.
     assert_eq!(cluster.held(&first.name).await, 3);
     first.repeat = true;
     assert!(matches!(cluster.quorum.try_acquire(&first).await.unwrap(), Attempt::Gone(_)));
@@ -177,7 +177,7 @@ async fn a_minority_that_dies_between_the_phases_is_not_missed() {
     assert_eq!(grant.left, Some(crate::cluster::TTL));
     let held = cluster.holders(0, &first.name).await;
     assert_eq!(held[0].grant.fence, grant.fence);
-    // Its release, which names the fence, also ends what those two have, which is of another fence.
+    // Its release, which names the fence, also ends the leases of those two, which have another fence.
     [1, 4].iter().for_each(|node| cluster.revive(*node));
     let mut release = Release::new(first.name.clone(), first.id);
     release.fence = Some(grant.fence);
@@ -187,12 +187,12 @@ async fn a_minority_that_dies_between_the_phases_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_majority_forgot_the_lease_is_gone_and_fences_still_rise() {
+async fn after_a_majority_lost_data_the_lease_is_gone_and_fences_rise() {
     let cluster = Cluster::new(3);
     let first = claim("x");
     let one = cluster.acquire(&first).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    // Two nodes restart empty: in place of their stores come new ones.
+    // Two nodes restart empty: new stores replace theirs.
     let mut nodes = cluster.nodes.clone();
     for node in &mut nodes[1..] {
         *node =
@@ -219,7 +219,7 @@ async fn a_lease_lives_while_a_majority_of_its_nodes_does() {
         tokio::time::sleep(crate::cluster::TTL / 2).await;
         assert!(matches!(renew(&cluster.quorum, &first).await.unwrap(), Renewed::Held(_)));
     }
-    // Those two have lost it meanwhile and are not given it again.
+    // Those two have lost it meanwhile and do not get it again.
     cluster.revive(0);
     cluster.revive(1);
     cluster.kill(2);
@@ -232,13 +232,13 @@ async fn a_lease_lives_while_a_majority_of_its_nodes_does() {
 async fn a_grant_lasts_as_long_as_a_majority_of_nodes_has_it() {
     let cluster = Cluster::new(3);
     let first = claim("x");
-    // One node answers its renewal late: it is not waited for.
+    // One node answers its renewal late: the client does not wait for it.
     cluster.nodes[2].always(Verb::Renew, Act::Slow(Duration::from_millis(500)));
     let started = tokio::time::Instant::now();
     let grant = cluster.acquire(&first).await.unwrap();
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert_eq!((grant.left, grant.waited), (Some(crate::cluster::TTL), Duration::ZERO));
-    // Phase 1 takes its time: what is left counts from after it.
+    // Phase 1 takes a while: the time left counts from after it.
     let second = claim("y");
     (0..3).for_each(|node| {
         cluster.nodes[node].always(Verb::TryAcquire, Act::Slow(Duration::from_millis(300)));

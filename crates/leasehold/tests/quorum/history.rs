@@ -1,5 +1,5 @@
-//! Random histories on nodes that fail at random, in paused time: nobody believes beside another, and fences
-//! follow each other.
+//! Random histories on nodes that fail at random, in paused time: no two clients believe that they hold the name at
+//! once, and fences increase.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, VERBS, name, release};
 
-/// Numbers that are the same for the same seed.
+/// A random generator that repeats with the same seed.
 #[derive(Clone)]
 struct Dice(Rc<Cell<u64>>);
 
@@ -100,7 +100,7 @@ async fn come_and_go(cluster: Rc<Cluster>, dice: Dice, end: Instant) -> Vec<Beli
     beliefs
 }
 
-/// What becomes of a call while a node is in this mood.
+/// What happens to a call while a node is in this mood.
 fn act(mood: u64, random: u64) -> Act {
     let time = Duration::from_millis(random % 1500);
     match (mood, random % 10) {

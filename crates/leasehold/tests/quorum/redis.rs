@@ -38,7 +38,7 @@ async fn a_quorum_of_five_redis_servers_keeps_every_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_die_one_after_the_other_and_fences_rise_over_every_majority() {
+async fn fences_rise_on_every_majority_while_servers_die_in_turn() {
     let mut servers: Vec<Server> = (0..5).map(|_| Server::durable()).collect();
     let locks = Locks::connect(&url(&servers)).await.unwrap();
     let mutex = locks.mutex("x").ttl(Duration::from_secs(5));
@@ -83,7 +83,7 @@ async fn a_blackholed_server_is_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_at_connect_joins_when_it_is_there_and_a_majority_must_be() {
+async fn connecting_needs_a_majority_and_missing_servers_join_later() {
     let mut servers = servers(3);
     let url = url(&servers);
     servers[2].kill();

@@ -1,4 +1,4 @@
-//! What can be a quorum, and what cannot.
+//! Which stores can form a quorum, and which cannot.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn fewer_than_three_nodes_or_one_twice_are_refused() {
 }
 
 #[tokio::test]
-async fn stores_without_ttl_fences_or_a_clock_of_their_own_are_refused() {
+async fn stores_without_a_ttl_fences_or_their_own_clock_are_refused() {
     let changes: [fn(&mut leasehold::Info); 3] = [
         |info| info.liveness = Liveness::Session,
         |info| info.fenced = false,

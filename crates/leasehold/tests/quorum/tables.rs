@@ -1,4 +1,4 @@
-//! The tables of answers, every combination of what nodes can say.
+//! The tables of answers, for every combination of what nodes can answer.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Says {
     }
 }
 
-/// Every combination for so many nodes.
+/// Every combination for this many nodes.
 fn combinations(nodes: u32) -> impl Iterator<Item = Vec<Says>> {
     let all = [Says::Yes, Says::Gone, Says::Error, Says::Nothing];
     (0..4_usize.pow(nodes))
@@ -98,7 +98,7 @@ async fn a_release_is_done_gone_or_unknown_as_the_table_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_renewed_for_nobody_is_released() {
+async fn a_renewal_that_a_majority_refused_is_released() {
     let cluster = Cluster::new(5);
     let lease = claim("x");
     cluster.acquire(&lease).await.unwrap();
@@ -123,11 +123,11 @@ async fn a_broken_majority_is_an_error_and_never_contention() {
     cluster.kill(2);
     let error = try_it().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    // What all say is said.
+    // If all nodes give the same error, that is the error.
     (0..5).for_each(|node| cluster.set(node, Act::Fail(ErrorKind::AuthFailed)));
     assert_eq!(try_it().await.unwrap_err().kind(), ErrorKind::AuthFailed);
     assert_eq!(renew(&cluster.quorum, &holder).await.unwrap_err().kind(), ErrorKind::AuthFailed);
-    // A claim whose own confirmed lease may be there is not told that somebody else is in the way.
+    // A claim whose own confirmed lease may exist does not get the answer that another client is in the way.
     (0..5).for_each(|node| cluster.revive(node));
     (0..3).for_each(|node| cluster.kill(node));
     assert_eq!(cluster.quorum.try_acquire(&holder).await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -136,7 +136,7 @@ async fn a_broken_majority_is_an_error_and_never_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_lease_that_cannot_be_decided_does_not_keep_the_others_of_its_batch() {
+async fn one_undecided_lease_does_not_delay_the_rest_of_its_batch() {
     let cluster = Cluster::new(3);
     let (mut good, bad) = (claim("good"), claim("bad"));
     good.ttl = Duration::from_millis(400);

@@ -19,7 +19,7 @@ async fn a_request_that_arrives_late_never_becomes_a_ghost() {
             let claim = claim("x");
             if holder {
                 cluster.acquire(&crate::cluster::claim("x")).await.unwrap();
-                // The third is free, and would let a ghost in.
+                // The third node is free, and would let a ghost in.
                 let info = cluster.holders(2, &claim.name).await;
                 let free = leasehold::backend::Release::new(claim.name.clone(), info[0].id);
                 cluster.memory[2].release(&free).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_release_ends_a_lost_vote_on_a_slow_node_too() {
     let cluster = Cluster::new(3);
     let claim = claim("x");
     cluster.nodes[2].plan(Verb::TryAcquire, [Act::LostAfter(ErrorKind::Unavailable)]);
-    // Ending the vote fails at first; the node answers the release of the lease when the others have decided it.
+    // Ending the vote fails at first; the node answers the release of the lease only after the others have decided it.
     let slow = Act::SlowBefore(Duration::from_millis(200));
     cluster.nodes[2].plan(Verb::Release, [Act::Fail(ErrorKind::Unavailable), slow]);
     let grant = cluster.acquire(&claim).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_release_ends_a_lost_vote_on_a_slow_node_too() {
     assert_eq!(cluster.held(&claim.name).await, 0);
 }
 
-/// A vote that was left over has a fence of its own, and may be ended any moment: it holds nothing up.
+/// A left-over vote has its own fence, and may end at any moment: it holds nothing up.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_counts_no_vote_that_was_left_over() {
     let cluster = Cluster::new(3);
@@ -80,7 +80,7 @@ async fn a_renewal_counts_no_vote_that_was_left_over() {
     }
     let renewed = renew(&cluster.quorum, &claim).await.unwrap();
     assert!(matches!(&renewed, Renewed::Held(held) if held.fence == grant.fence), "{renewed:?}");
-    // Of those that count, one is no majority.
+    // Only one of the grants that count is left, which is no majority.
     cluster.memory[0].release(&release(&claim)).await.unwrap();
     assert!(matches!(renew(&cluster.quorum, &claim).await.unwrap(), Renewed::Gone(_)));
 }
@@ -111,11 +111,11 @@ async fn giving_back_never_hits_a_later_attempt_of_the_same_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_claim_again_is_the_same_grant_whichever_answers_were_lost() {
+async fn a_repeated_claim_is_the_same_grant_after_any_lost_answers() {
     for verb in [Verb::TryAcquire, Verb::Renew] {
         let cluster = Cluster::new(5);
         let mut claim = claim("x");
-        // The caller gives up while all is under way, after it had its effect.
+        // The caller gives up while all calls are in flight, after they had their effect.
         (0..5).for_each(|node| cluster.nodes[node].plan(verb, [Act::NeverAfter]));
         let attempt = tokio::time::timeout(Duration::from_millis(100), cluster.acquire(&claim)).await;
         assert!(attempt.is_err(), "{verb:?}: it was answered");
@@ -132,7 +132,7 @@ async fn the_same_claim_again_is_the_same_grant_whichever_answers_were_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_claim_again_is_the_same_grant_though_those_that_confirmed_it_are_the_slowest() {
+async fn a_repeated_claim_is_the_same_grant_with_slow_confirmers() {
     let cluster = Cluster::new(5);
     let claim = claim("x");
     // Two are behind, and what they grant too late is given back.
@@ -146,7 +146,7 @@ async fn the_same_claim_again_is_the_same_grant_though_those_that_confirmed_it_a
     let first = cluster.acquire(&claim).await.unwrap();
     later().await;
     assert_eq!(cluster.held(&claim.name).await, 3);
-    // Now two of those that have it are, and the others would grant it anew.
+    // Now two of the nodes that have it are behind, and the others would grant it anew.
     slow([1, 2]);
     let again = cluster.acquire(&claim).await.unwrap();
     assert_eq!((again.fence, again.renewals), (first.fence, first.renewals));
@@ -154,7 +154,7 @@ async fn the_same_claim_again_is_the_same_grant_though_those_that_confirmed_it_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn why_a_lease_is_gone_is_said_by_those_that_had_it() {
+async fn the_nodes_that_had_a_lease_say_why_it_is_gone() {
     let cluster = Cluster::new(5);
     let claim = claim("x");
     for node in [3, 4] {
@@ -176,7 +176,7 @@ async fn why_a_lease_is_gone_is_said_by_those_that_had_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_is_dropped_anywhere_leaves_nothing_on_any_node() {
+async fn an_acquire_dropped_at_any_point_leaves_nothing_on_any_node() {
     for polls in 1..60 {
         let cluster = Cluster::new(5);
         // Slow enough that every step is a poll of its own, and one node dead.
@@ -205,7 +205,7 @@ async fn an_acquire_that_is_dropped_anywhere_leaves_nothing_on_any_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_gets_its_lock_although_answers_are_lost_in_either_phase() {
+async fn answers_lost_in_either_phase_do_not_prevent_a_lock() {
     for verb in [Verb::TryAcquire, Verb::Renew] {
         for act in
             [Act::LostAfter(ErrorKind::NetworkTimeout), Act::NeverAfter, Act::Fail(ErrorKind::Unavailable)]
@@ -226,22 +226,22 @@ async fn a_client_gets_its_lock_although_answers_are_lost_in_either_phase() {
 async fn a_revocation_counts_what_a_majority_has_or_may_have() {
     let cluster = Cluster::new(5);
     let claim = claim("x");
-    // Left behind on one node, as by one that has not heard of a release yet.
+    // Left behind on one node, as on one that has not heard of a release yet.
     granted(cluster.memory[0].try_acquire(&claim).await.unwrap());
     assert_eq!(cluster.quorum.revoke(&claim.name, false, None).await.unwrap().leases, 0);
     for node in [1, 2] {
         granted(cluster.memory[node].try_acquire(&claim).await.unwrap());
     }
     assert_eq!(cluster.quorum.revoke(&claim.name, false, None).await.unwrap().leases, 1);
-    // Two of those who have it are away: one is enough to show that a majority may have it.
+    // Two of the nodes that have it are away: one is enough to show that a majority may have it.
     cluster.kill(1);
     cluster.kill(2);
     assert_eq!(cluster.quorum.revoke(&claim.name, false, None).await.unwrap().leases, 1);
 }
 
-/// One node never heard of the lease, and one that says that it is over is slow.
+/// One node never heard of the lease, and one that says it is over is slow.
 #[tokio::test(start_paused = true)]
-async fn a_repeat_after_its_end_is_told_so_by_a_majority() {
+async fn a_majority_refuses_a_repeat_after_its_end() {
     let cluster = Cluster::new(3);
     let (old, new) = (claim("x"), claim("x"));
     cluster.kill(2);

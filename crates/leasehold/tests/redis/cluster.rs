@@ -1,4 +1,4 @@
-//! A cluster whose slots move, and one of whose nodes is gone, or replaced by its replica.
+//! A cluster whose slots move, or in which a node is gone or replaced by its replica.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,7 @@ async fn a_slot_that_moves_under_load_costs_no_lock_and_no_error() {
         false
     })
     .await;
-    // Keys that do not exist are missing where the slot is to go, until it is said that it has moved.
+    // Keys that do not exist are missing at the slot's new node, until the move is announced.
     until_async("a call is put off", async || put_off(from) || put_off(to)).await;
     for node in [to, from].into_iter().chain(&cluster.nodes) {
         node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]);
@@ -78,7 +78,7 @@ async fn a_slot_that_moves_under_load_costs_no_lock_and_no_error() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_half_here_and_half_there_is_tried_again_until_it_has_moved() {
+async fn a_name_whose_slot_is_half_moved_is_retried_until_it_moved() {
     let cluster = Cluster::start();
     let store = Redis::connect(&format!("{}?response_timeout_ms=20000", cluster.url())).await.unwrap();
     let held = claim("half", LONG);
@@ -134,7 +134,7 @@ async fn every_node_is_reached_over_tls() {
 #[tokio::test]
 async fn when_one_node_is_gone_the_others_leases_are_renewed() {
     let mut cluster = Cluster::start();
-    // The others go on although a part of the slots has nobody.
+    // The others go on although no node serves a part of the slots.
     for node in &cluster.nodes {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
@@ -170,7 +170,7 @@ fn names_on(cluster: &Cluster, node: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// A field of what a node says of itself.
+/// A field of a node's `INFO`.
 fn said(node: &Server, section: &str, field: &str) -> String {
     let info = node.cli(&["INFO", section]);
     let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));

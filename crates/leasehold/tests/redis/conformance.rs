@@ -33,7 +33,7 @@ async fn a_cluster_keeps_every_promise() {
 
 /// Field by field, so that an ability cannot vanish together with its checks.
 #[tokio::test]
-async fn redis_says_that_it_can_do_everything_and_a_cluster_all_but_finding_ids() {
+async fn redis_claims_every_ability_and_a_cluster_all_but_finding_ids() {
     let server = Server::start();
     let info = Redis::connect(&server.url()).await.unwrap().info();
     assert_eq!(info, Info::new("redis"));

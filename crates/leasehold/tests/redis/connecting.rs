@@ -1,4 +1,4 @@
-//! What is refused when a store is opened, and which error says why.
+//! What a client refuses when it opens a store, and which error says why.
 
 use leasehold::backends::redis::Redis;
 use leasehold::{Error, ErrorKind, Locks};
@@ -7,7 +7,7 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::{LONG, claim, granted, granted_at_last, own_connection};
 
-/// How many connections a server has taken so far; the one that asks is among them.
+/// How many connections a server has accepted so far, including the one that asks.
 fn taken(server: &Server) -> u64 {
     let stats = server.cli(&["INFO", "stats"]);
     let taken = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -21,7 +21,7 @@ fn is_invalid(error: &Error, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn who_asks_for_tls_is_never_connected_without_it() {
+async fn a_tls_url_never_connects_without_tls() {
     let (server, tls) = (Server::start(), Server::with_tls());
     let (at, ca) = (format!("127.0.0.1:{}", server.port()), tls.ca().display().to_string());
     let before = taken(&server);
@@ -94,7 +94,7 @@ async fn a_node_of_a_cluster_is_refused_as_a_single_server() {
     let single = Server::start();
     let error = Redis::connect(&format!("redis-cluster://127.0.0.1:{}", single.port())).await.unwrap_err();
     is_invalid(&error, &["not a node of a cluster", "redis://"]);
-    // A database of its own is what a cluster does not have.
+    // A cluster has no numbered databases.
     is_invalid(&Redis::connect(&format!("{url}1")).await.unwrap_err(), &["cluster", "redis-cluster://"]);
 }
 
@@ -126,7 +126,7 @@ async fn a_server_without_info_is_used_all_the_same() {
     let report = leasehold::doctor::examine(&server.url()).await;
     let report = format!("{report:?}");
     assert!(report.contains("INFO") && report.contains("whether it is a replica"), "{report}");
-    // Only what INFO would have told is missing: a replica says so itself.
+    // Only what INFO would report is missing: a replica says so itself.
     let servers = with_replica();
     servers[1].cli(&["ACL", "SETUSER", "app", "on", ">hush", "~*", "&*", "+@all", "-info"]);
     let url = format!("redis://app:hush@127.0.0.1:{}", servers[1].port());
@@ -179,7 +179,7 @@ async fn quorum_notices_one_server_behind_several_urls() {
     server.cli(&[&allow[..], &["-config"]].concat());
     let error = Locks::connect(&quorum).await.unwrap_err();
     assert!(error.message().contains("was listed before"), "{error}");
-    // A server that does not say what it is cannot be noticed.
+    // A server that does not identify itself cannot be recognised.
     server.cli(&[&allow[..], &["-info"]].concat());
     Locks::connect(&quorum).await.unwrap();
 }

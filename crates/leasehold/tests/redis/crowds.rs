@@ -1,5 +1,5 @@
-//! Crowds of holders and waiters on the store as it is, by its own clock: as by the state machine. Every answer carries the
-//! time it was given at, and the state machine is asked with exactly that.
+//! Crowds of holders and waiters on the real store, by its own clock, give the same answers as the state machine.
+//! Every answer contains its time, and the state machine gets exactly that.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use testkit::until::{PATIENCE, in_time};
 use crate::kept::{Packed, same_rows};
 use crate::support::{LONG, name, own_connection};
 
-/// The name that all is about, one whose key has to be escaped, and that key.
+/// The name of all these tests, whose key has to be escaped, and that key.
 const ON: &str = "a}{b";
 const KEY: &str = "leasehold:{/a%7D{b}";
 
@@ -31,8 +31,8 @@ fn text(answer: &leasehold::Result<Answer>) -> String {
     }
 }
 
-/// The state machine, taken apart and put together, so that its hints when to look again are exact; whom the latest verb
-/// woke; and how many leases were found expired since the last sweep.
+/// The state machine, taken apart and put together, so that its hints when to try again are exact; the waiters that
+/// the latest verb woke; and how many leases were found expired since the last sweep.
 struct Model(State, Vec<LeaseId>, u64);
 
 impl Model {
@@ -46,7 +46,7 @@ impl Model {
         let now = Now { expiry: time, wall: time };
         self.2 += self.0.expired(now);
         let mut answer = self.0.apply(now, op, &mut self.1);
-        // A store tells of all that it found expired since it was last asked, whatever verb found it.
+        // A store reports all leases found expired since the last sweep, whichever verb found them.
         if let Ok(Answer::Swept(swept)) = &mut answer {
             swept.expired = std::mem::take(&mut self.2);
         }
@@ -78,7 +78,7 @@ impl Place {
         Place { runtime, _server: server, store, raw, heard: tokio::sync::Mutex::new(heard) }
     }
 
-    /// The wake numbers that were published since the last time.
+    /// The wake numbers published since the last call.
     async fn numbers(&self) -> Vec<String> {
         let mut raw = self.raw.clone();
         // What was published before this comes before it.
@@ -98,7 +98,7 @@ impl Place {
     }
 }
 
-/// Those were woken who were to be, in the order of the queue, and each once.
+/// Checks that exactly the right waiters were woken, in the order of the queue, each once.
 async fn same_wakes(place: &Place, model: &Model) -> Result<(), TestCaseError> {
     let mut numbers = Vec::new();
     for id in &model.1 {
@@ -128,7 +128,7 @@ fn same_view(a: &NameInfo, b: &NameInfo) -> Result<(), TestCaseError> {
 fn a_crowd_of_holders_is_shown_as_by_the_state_machine() {
     let place = Place::start();
     let mut model = Model(State::new(), Vec::new(), 0);
-    // Some end early, and most of those unnoticed: looking settles nothing.
+    // Some end early, and most of those unnoticed: inspecting settles nothing.
     let ttl = |i: usize| Duration::from_millis(if i % 20 == 19 { 1 } else { 3_600_000 });
     let claims: Vec<Claim> =
         (0..150).map(|i| Claim::new(name(ON), Mode::Permit { limit: 200 }, ttl(i), "x")).collect();
@@ -154,7 +154,7 @@ fn a_crowd_of_holders_is_shown_as_by_the_state_machine() {
             same_view(&seen, &model.0.view(&name(ON), now, id)).unwrap();
             assert_eq!(seen.holders.len(), 100);
         }
-        // Leases from before there was an order of grants are in none, and shown all the same.
+        // Leases from before the order of grants was stored are not in it, and are shown all the same.
         let _: () =
             redis::cmd("DEL").arg(format!("{KEY}:grants")).query_async(&mut place.raw.clone()).await.unwrap();
         let seen = store.inspect(&Query::LeaseId(claims[148].id)).await.unwrap().items.remove(0);

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn scripts_survive_a_script_flush_and_a_killed_connection_is_replaced() {
+async fn scripts_survive_script_flush_and_connections_are_replaced() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("a", LONG);
@@ -71,11 +71,11 @@ async fn a_server_that_stalls_is_a_fault_and_never_contention() {
         server.go_on();
     };
     fails(&unanswered).await;
-    // The same claim again: the same lease, or refused once it was given up, but never in its own way.
+    // The same claim again: the same lease, or refused once it was given up, but never blocked by itself.
     let mut again = unanswered.clone();
     (again.repeat, again.first) = (true, false);
     granted_at_last(&hasty, &again).await;
-    // And while somebody else has it.
+    // And while another client has it.
     fails(&claim("stall", LONG)).await;
     busy(&store, &claim("stall", LONG)).await;
     let mut back = Release::new(name("stall"), unanswered.id);
@@ -99,7 +99,7 @@ async fn a_flush_while_held_frees_the_name_and_fences_still_rise() {
 }
 
 #[tokio::test]
-async fn a_restart_with_data_keeps_leases_and_one_without_still_has_rising_fences() {
+async fn a_restart_keeps_leases_and_fences_rise_even_without_data() {
     let mut server = Server::durable();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
@@ -188,7 +188,7 @@ async fn a_replica_is_refused_and_one_that_became_one_is_unavailable() {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_is_not_allowed_and_the_password_is_nowhere() {
+async fn a_refused_login_is_auth_failed_and_shows_no_password() {
     let server = Server::with(&["--requirepass", "hush-hush"]);
     let open = format!("redis://127.0.0.1:{}", server.port());
     for url in [open.clone(), open.replace("127", ":wrong-one@127")] {
@@ -201,16 +201,17 @@ async fn who_is_not_let_in_is_not_allowed_and_the_password_is_nowhere() {
     granted(&store, &claim("x", LONG)).await;
     // The user of docs/redis.md can do everything.
     let docs = include_str!("../../../../docs/redis.md");
-    let rules = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER locks on >secret ")).unwrap();
-    let rules: Vec<&str> =
-        ["ACL", "SETUSER", "locks", "on", ">secret"].into_iter().chain(rules.split(' ')).collect();
+    let (_, command) = docs.split_once("redis-cli ACL SETUSER locks").unwrap();
+    let (rules, _) = command.split_once("```").unwrap();
+    let rules = rules.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\''));
+    let rules: Vec<&str> = ["ACL", "SETUSER", "locks"].into_iter().chain(rules).collect();
     assert_eq!(server.cli(&rules), "OK");
     let url = open.replace("127", "locks:secret@127");
     let connect =
         || async { Ok(std::sync::Arc::new(Redis::connect(&url).await?) as std::sync::Arc<dyn Backend>) };
     let harness = leasehold::conformance::Harness::connect(connect).await.unwrap();
     leasehold::conformance::run_all(&harness).await.assert_passed();
-    // And nothing else.
+    // And it can do nothing else.
     let store = Redis::connect(&url).await.unwrap();
     server.cli(&["ACL", "SETUSER", "locks", "-evalsha"]);
     let error = store.try_acquire(&claim("x", LONG)).await.unwrap_err();
@@ -309,7 +310,7 @@ fn synchronous_callers_lock_and_wait_too() {
 }
 
 #[tokio::test]
-async fn connections_and_renewals_outlive_the_runtime_that_asked_for_them() {
+async fn connections_and_renewals_outlive_the_runtime_of_the_caller() {
     let server = Server::start();
     let url = server.url();
     // A runtime of its own, gone when the lock is held: the connection was replaced while it was there.

@@ -1,4 +1,4 @@
-//! What the scripts keep of a name, byte by byte, beside the rows of the state machine.
+//! What the scripts store of a name, byte by byte, beside the rows of the state machine.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-/// What the scripts pack: texts that end with a zero, and doubles.
+/// Reads the packed format of the scripts: texts that end with a zero, and doubles.
 pub(crate) struct Packed<'a>(pub(crate) &'a [u8]);
 
 impl Packed<'_> {
@@ -51,7 +51,7 @@ impl Packed<'_> {
         format!("{} {}", self.words(6, 2), self.skip(self.0.len()))
     }
 
-    /// Without where it is woken, and the number there.
+    /// Without the wake-up channel and the number there.
     pub(crate) fn ticket(mut self) -> (String, String) {
         assert_eq!(self.skip(1), "T");
         let words = self.words(3, 2);
@@ -60,7 +60,7 @@ impl Packed<'_> {
     }
 }
 
-/// Everything that is kept, and every index of it.
+/// Everything that is stored, and every index of it.
 pub(crate) async fn same_rows(
     raw: &mut MultiplexedConnection,
     key: &str,

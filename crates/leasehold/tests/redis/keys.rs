@@ -1,4 +1,4 @@
-//! What is in Redis: keys, slots, numbers, and what is left at rest.
+//! What is in Redis: keys, slots, numbers, and what is left of an unused name.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn keys(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn all_keys_of_awkward_names_are_in_one_slot_of_the_cluster_and_are_names_of_their_own() {
+async fn keys_of_an_awkward_name_share_a_slot_and_stay_distinct() {
     let cluster = Cluster::start();
     let store = Redis::connect(&cluster.url()).await.unwrap();
     let awkward =
@@ -69,7 +69,7 @@ async fn a_pattern_in_a_prefix_is_only_characters() {
 }
 
 #[tokio::test]
-async fn numbers_are_exact_and_at_rest_only_counters_that_expire_are_left() {
+async fn numbers_are_exact_and_only_expiring_counters_stay_at_rest() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("numbers", Duration::from_secs(24 * 3600));
@@ -122,7 +122,7 @@ async fn numbers_are_exact_and_at_rest_only_counters_that_expire_are_left() {
         assert!((week..week + 3_700_000).contains(&ttl), "{ttl}");
         assert!(server.cli(&["STRLEN", on]).parse::<u32>().unwrap() < 80, "nothing but counters");
     }
-    // What nobody ever got leaves nothing.
+    // A claim that was never granted leaves nothing.
     store.release(&Release::new(name("never"), LeaseId::random())).await.unwrap();
     let renewal = Renewal::new(name("never"), LeaseId::random(), LONG);
     assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(Gone::NotFound));
@@ -132,7 +132,7 @@ async fn numbers_are_exact_and_at_rest_only_counters_that_expire_are_left() {
 }
 
 #[tokio::test]
-async fn nine_thousand_expired_readers_and_places_do_not_break_the_next_call() {
+async fn nine_thousand_expired_entries_do_not_break_the_next_call() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     const CROWD: usize = 9_000;
@@ -158,7 +158,7 @@ async fn nine_thousand_expired_readers_and_places_do_not_break_the_next_call() {
         }
     }
     assert_eq!(look(&store, "crowd").await.queue_length, CROWD as u64);
-    // They end all at once: their ends are moved into the past, as if the time had passed.
+    // They end all at once: the test moves their ends into the past.
     let past = "local k = KEYS[1] for _, z in ipairs({':leases', ':places'}) do \
                 local all = redis.call('ZRANGE', k .. z, 0, -1) \
                 for _, m in ipairs(all) do redis.call('ZADD', k .. z, 5, m) end end \
@@ -217,7 +217,7 @@ async fn the_work_of_a_hand_over_does_not_depend_on_how_many_wait() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_keeps_there_is_an_error_and_stays() {
+async fn foreign_data_under_our_keys_is_an_error_and_stays() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     server.cli(&["SET", "leasehold:{/string}", "mine"]);
@@ -238,12 +238,12 @@ async fn what_somebody_else_keeps_there_is_an_error_and_stays() {
         assert!(store.revoke(&name(on), true, None).await.is_err());
     }
     assert_eq!(server.cli(&["DEBUG", "DIGEST"]), before, "nothing was overwritten");
-    // A sweep passes them by, and then tells of it.
+    // A sweep skips them, and then reports it.
     granted_at_last(&store, &claim("ended", Duration::from_millis(1))).await;
     let expired = async || store.sweep().await.is_ok_and(|swept| swept.expired == 1);
     until_async("the other name is swept", expired).await;
     assert_eq!(store.sweep().await.unwrap_err().kind(), ErrorKind::Internal);
-    // Listing and sweeping pass by what is not a name.
+    // Listing and sweeping skip what is not a name.
     server.cli(&["DEL", "leasehold:{/string}", "leasehold:{/hash}", "leasehold:{/long}"]);
     server.cli(&["SET", "leasehold:{no-slash}", "mine"]);
     granted(&store, &claim("good", LONG)).await;
@@ -270,7 +270,7 @@ async fn a_lease_is_found_by_its_id_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_thousand_names_are_listed_page_by_page_each_once_and_in_order() {
+async fn a_hundred_thousand_names_are_listed_once_each_and_in_order() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let all: Vec<String> = (0..100_000).map(|i| format!("many/{i:06}")).collect();

@@ -13,7 +13,7 @@ const LAYOUT: &str = "leasehold:layout";
 #[tokio::test]
 async fn a_store_of_a_newer_layout_is_refused() {
     let server = Server::start();
-    // What this build knows, and what is not said, is the present layout.
+    // A known number, or none, means the current layout.
     drop(Redis::connect(&server.url()).await.unwrap());
     assert_eq!(server.cli(&["DBSIZE"]), "0", "connecting writes nothing");
     server.cli(&["SET", LAYOUT, "1"]);
@@ -45,7 +45,7 @@ async fn a_cluster_of_a_newer_layout_is_refused() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_read_the_layout_is_let_in() {
+async fn a_user_without_the_right_to_read_the_layout_still_connects() {
     let server = Server::start();
     server.cli(&["SET", LAYOUT, "2"]);
     server.cli(&["ACL", "SETUSER", "few", "on", ">x", "~leasehold:{*", "~leasehold-id:*", "&*", "+@all"]);
@@ -72,7 +72,7 @@ async fn a_name_of_a_newer_layout_is_refused_and_left_as_it_is() {
     refused(store.release(&Release::new(held.name.clone(), held.id)).await.unwrap_err());
     refused(store.revoke(&held.name, true, None).await.unwrap_err());
     refused(store.inspect(&Query::Name(name("x"))).await.unwrap_err());
-    // It keeps no sweep from the other names, and the sweep after that tells of it.
+    // It keeps no sweep from the other names, and the next sweep reports it.
     granted(&store, &claim("y", LONG)).await;
     assert_eq!(store.sweep().await.unwrap().held, 1);
     refused(store.sweep().await.unwrap_err());

@@ -1,9 +1,8 @@
-//! Guided histories on the scripts and on the contract: the same answers, views, wake-ups and rows. And the scripts with
-//! one rule altered, which is to be seen.
+//! Guided histories on the scripts and on the contract: both give the same answers, views, wake-ups and rows. And the
+//! scripts with one rule altered, which the test must notice.
 //!
 //! The scripts are edited on their way to the server (`rewriting.rs`): they read the test's clock.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -27,14 +26,14 @@ mod contract;
 use contract::drive::{self, Kept, Store};
 use contract::history::Clocks;
 
-/// Steps of a run, and how many of each profile a planted fault has to be seen in.
+/// Steps of a run, and in how many steps of each profile the test must notice a planted fault.
 const STEPS: usize = 1_500;
 const STEPS_TO_SEE: usize = 1_200;
 
-/// The longest time that a script is told.
+/// The longest time that a script takes as an argument.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// A fault: its name, what scripts say, and what they say instead.
+/// A fault: its name, a piece of the scripts, and its replacement.
 type Planted = (&'static str, &'static str, &'static str);
 
 struct Place {
@@ -64,7 +63,7 @@ impl Place {
     }
 }
 
-/// The script with the test's clock, with ways to names that are not dropped by the server's, and with a planted fault.
+/// The script with the test's clock, with id keys that the server's clock does not expire, and with a planted fault.
 fn edited(script: &str, planted: Option<&Planted>) -> String {
     let clock = "{ call('GET', 'clock'), call('GET', 'clock:micros') }";
     let mut script = script.replace("call('TIME')", clock).replace("_millis)", "_millis + 1000000000)");
@@ -74,7 +73,7 @@ fn edited(script: &str, planted: Option<&Planted>) -> String {
     script
 }
 
-/// The key of a name's head, as `docs/redis.md` tells.
+/// The key of a name's head, as described in `docs/redis.md`.
 fn key(name: &Name) -> String {
     format!("leasehold:{{{}}}", name.stored().replace('%', "%25").replace('}', "%7D"))
 }
@@ -100,7 +99,7 @@ impl Store for Place {
                 .query_async(&mut self.raw)
                 .await
                 .unwrap();
-            // What the last history left untold.
+            // What the last history left unreported.
             self.store.sweep().await.unwrap();
         });
         self.numbers();
@@ -112,9 +111,9 @@ impl Store for Place {
         let _: () = self.runtime.block_on(set.query_async(&mut self.raw)).unwrap();
     }
 
-    /// In the order of each queue, and each once. A sweep goes through the names in any order.
+    /// In the order of the queue, and each once.
     fn check_woken(&mut self, woken: &[(Name, LeaseId)], _: &[Kept<'_>]) -> Result<(), String> {
-        let mut queues = HashMap::<&Name, Vec<String>>::new();
+        let mut numbers = Vec::new();
         for (name, id) in woken {
             let mut ask = redis::cmd("HGET");
             ask.arg(format!("{}:rows", key(name))).arg(id.expose());
@@ -122,14 +121,13 @@ impl Store for Place {
             if row.first() != Some(&b'T') {
                 return Err(format!("{id:?} is to be woken and has no place"));
             }
-            queues.entry(name).or_default().push(Packed(&row).ticket().1);
+            numbers.push(Packed(&row).ticket().1);
         }
         let heard = self.numbers();
-        let in_order = |queue: &Vec<String>| heard.iter().filter(|one| queue.contains(one)).eq(queue);
-        if heard.len() == woken.len() && queues.values().all(in_order) {
+        if heard == numbers {
             Ok(())
         } else {
-            Err(format!("{heard:?} were woken, and {queues:?} were to be"))
+            Err(format!("{heard:?} were woken, and {numbers:?} were to be"))
         }
     }
 
@@ -143,7 +141,7 @@ impl Store for Place {
 }
 
 impl Place {
-    /// The wake numbers that were published since the last time.
+    /// The wake numbers published since the last call.
     fn numbers(&mut self) -> Vec<String> {
         let Place { runtime, raw, heard, .. } = self;
         runtime.block_on(async {

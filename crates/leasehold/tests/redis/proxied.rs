@@ -1,4 +1,4 @@
-//! What the network between a client and Redis can do: answers that are lost, requests that come late, and silence.
+//! What the network between a client and Redis can do: lose answers, deliver requests late, and fall silent.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ fn before(server: &Server) -> Proxy {
     Proxy::before((Ipv4Addr::LOCALHOST, server.port()).into()).unwrap()
 }
 
-/// Through the proxy, with an answer that has to come so soon.
+/// A store through the proxy, whose answers must come this soon.
 async fn through(proxy: &Proxy, patience: Duration) -> Redis {
     let store = Redis::builder(&format!("redis://{}", proxy.address())).unwrap();
     store.response_timeout(patience).connect().await.unwrap()
 }
 
-/// A store that has sent its scripts: from here on a verb is one request.
+/// A store that has sent its scripts: from now on a verb is one request.
 async fn warm(store: &Redis) {
     let held = claim("warm", HOUR);
     granted_at_last(store, &held).await;
@@ -40,7 +40,7 @@ async fn warm(store: &Redis) {
     until_async("a release", async || store.release(&release).await.is_ok()).await;
 }
 
-/// What a request about this name contains.
+/// Bytes that a request about this name contains.
 fn about(on: &str) -> Vec<u8> {
     format!("leasehold:{{/{on}}}").into_bytes()
 }
@@ -66,7 +66,7 @@ async fn listening_through(proxy: &Proxy, server: &Server, options: &str) -> Red
 /// What happens to a connection.
 type Trouble = fn(&Proxy);
 
-/// A hand-over that begins so long after something happened to the subscriber, and one after that.
+/// A hand-over that begins this long after something happened to the subscriber, and one after that.
 async fn handed_over_after(server: &Server, on: &str, trouble: Trouble, after: Duration) {
     let proxy = before(server);
     let store = listening_through(&proxy, server, "").await;
@@ -111,23 +111,23 @@ async fn whatever_happens_to_the_subscriber_no_hand_over_is_missed() {
 }
 
 #[tokio::test]
-async fn who_waits_before_there_was_a_channel_is_served_too() {
+async fn a_waiter_from_before_the_subscription_is_served_too() {
     let server = Server::start();
     let proxy = before(&server);
-    // No end of a slow connect: those who wait are told that it takes long.
+    // A connect that never ends: the waiters learn that it takes long.
     let store = listening_through(&proxy, &server, "?connect_timeout_ms=3600000").await;
     proxy.blackhole();
     let (held, queued) = (claim("x", HOUR), claim("x", HOUR).queued(HOUR));
     granted(&store, &held).await;
     busy(&store, &queued).await;
     store.release(&Release::new(name("x"), held.id)).await.unwrap();
-    // Told so in its wait, or before it.
+    // It learns of it in its wait, or before.
     let _ = in_time("it is told to look for itself", store.wait(&queued)).await;
     granted(&store, &queued).await;
 }
 
 #[tokio::test]
-async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_for_again() {
+async fn a_lock_repeated_after_a_lost_answer_is_the_same_lease() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, ms(1500)).await, Redis::connect(&server.url()).await.unwrap());
@@ -155,7 +155,7 @@ async fn a_lock_whose_answer_was_swallowed_is_the_same_lease_when_it_is_asked_fo
 }
 
 #[tokio::test]
-async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
+async fn a_try_lock_with_a_lost_answer_fails_and_is_given_back() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
@@ -184,7 +184,7 @@ async fn a_try_lock_whose_answer_was_swallowed_fails_and_is_given_back() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_arrives_after_its_caller_gave_up_makes_no_ghost_holder() {
+async fn an_attempt_arriving_after_its_caller_left_makes_no_ghost() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
@@ -224,7 +224,7 @@ async fn an_attempt_that_arrives_after_its_caller_gave_up_makes_no_ghost_holder(
 }
 
 #[tokio::test]
-async fn a_release_or_renewal_that_arrives_late_touches_nobody_elses_lease() {
+async fn a_late_release_or_renewal_touches_no_other_lease() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
@@ -271,7 +271,7 @@ async fn on_a_slow_way_a_guard_never_believes_longer_than_the_store() {
     let guard = Locks::new(store).with_namespace("").mutex("x").ttl(ms(9000)).lock().await.unwrap();
     let mut before = Duration::MAX;
     until_async("it is renewed, and believed for longer", async || {
-        // What is believed first: then the store's word is about a later moment.
+        // Look at the belief first: then the store's answer is about a later moment.
         let (believed, at) = (guard.valid_for().unwrap(), Instant::now());
         let kept = look(&direct, "x").await.holders.remove(0).grant;
         let left = at.elapsed() + kept.left.unwrap();
@@ -284,8 +284,7 @@ async fn on_a_slow_way_a_guard_never_believes_longer_than_the_store() {
 }
 
 #[tokio::test]
-async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holders_and_then_all_works_again()
-{
+async fn a_long_silence_is_a_loss_never_two_holders_and_then_heals() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, ms(500)).await, Redis::connect(&server.url()).await.unwrap());
@@ -329,7 +328,7 @@ async fn a_silence_longer_than_the_ttl_is_a_risk_then_a_loss_and_never_two_holde
 }
 
 #[tokio::test]
-async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_lease() {
+async fn a_cut_request_or_answer_is_a_fault_and_a_repeat_is_one_lease() {
     let server = Server::start();
     let proxy = before(&server);
     let (store, direct) = (through(&proxy, LONG).await, Redis::connect(&server.url()).await.unwrap());
@@ -362,7 +361,7 @@ async fn an_answer_or_a_request_cut_in_two_is_a_fault_and_asked_again_gives_one_
 }
 
 #[tokio::test]
-async fn renewals_whose_answers_were_cut_off_in_the_middle_are_faults_and_not_losses() {
+async fn renewals_with_cut_answers_are_faults_and_not_losses() {
     let server = Server::start();
     let proxy = before(&server);
     let store = through(&proxy, LONG).await;

@@ -1,5 +1,5 @@
-//! A server that is there and says no: the right kind of error for each reason, never contention, and nothing
-//! granted; and when the reason is gone all works again.
+//! A server that is reachable and refuses: each reason gives the right kind of error, never contention, and nothing is
+//! granted; when the reason is gone everything works again.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use testkit::until::{in_time, until, until_async};
 
 use crate::support::{HOUR, LONG, TICKET, claim, granted, granted_at_last, look, name};
 
-/// Waits until an attempt is refused with these words, and demands that nothing else is said meanwhile.
+/// Waits until an attempt is refused with these words, and checks that no other error comes meanwhile.
 async fn refused(store: &Redis, on: &str, kind: ErrorKind, words: &str) {
     until_async(words, async || {
         let error = match store.try_acquire(&claim(on, LONG)).await {
@@ -28,7 +28,7 @@ async fn refused(store: &Redis, on: &str, kind: ErrorKind, words: &str) {
     .await;
 }
 
-/// All verbs that change something are refused alike.
+/// Checks that all verbs that change something are refused alike.
 async fn all_refused(store: &Redis, held: &leasehold::backend::Claim, words: &str) {
     let said = |error: Error| {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
@@ -43,7 +43,7 @@ async fn all_refused(store: &Redis, held: &leasehold::backend::Claim, words: &st
     said(locks.mutex("new").try_lock().await.unwrap_err());
 }
 
-/// What was held before still is, and all works again.
+/// Checks that what was held before still is, and everything works again.
 async fn works_again(store: &Redis, held: &leasehold::backend::Claim) {
     let renewal = Renewal::new(held.name.clone(), held.id, LONG);
     assert!(matches!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Held(_)));
@@ -57,7 +57,7 @@ async fn works_again(store: &Redis, held: &leasehold::backend::Claim) {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_busy_and_then_has_it() {
-    // Loading takes very long until it is told to hurry, and looks up often enough to say no.
+    // Loading takes very long until the test speeds it up, and the server looks up often enough to refuse.
     let mut server =
         Server::with(&["--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024"]);
     let port = server.port().to_string();
@@ -106,7 +106,7 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn a_server_that_runs_somebody_elses_script_is_busy_until_it_ends() {
+async fn a_server_running_a_foreign_script_is_overloaded_meanwhile() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
@@ -149,7 +149,7 @@ async fn a_server_that_cannot_save_is_unavailable_until_it_can() {
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
     granted(&store, &held).await;
-    // Nobody can write there, whoever runs the server.
+    // Nobody can write there, not even root.
     let dir = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
     assert_eq!(server.cli(&["CONFIG", "SET", "dir", "/proc"]), "OK");
     assert_eq!(server.cli(&["CONFIG", "SET", "save", "3600 1"]), "OK");
@@ -166,7 +166,7 @@ async fn a_server_that_cannot_save_is_unavailable_until_it_can() {
 }
 
 #[tokio::test]
-async fn a_server_that_misses_its_replicas_is_unavailable_until_it_has_them() {
+async fn a_server_without_its_replicas_is_unavailable_until_they_join() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
@@ -178,13 +178,13 @@ async fn a_server_that_misses_its_replicas_is_unavailable_until_it_has_them() {
 }
 
 #[tokio::test]
-async fn a_server_that_became_the_replica_of_nobody_is_unavailable_until_it_is_a_primary_again() {
+async fn an_orphaned_replica_is_unavailable_until_it_is_primary_again() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let held = claim("x", LONG);
     granted(&store, &held).await;
     server.cli(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
-    // Nobody listens there.
+    // No process listens there.
     assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
     let error = store.try_acquire(&claim("new", LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");

@@ -8,12 +8,12 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::{HOUR, LONG, busy, claim, granted, granted_at_last, look, name, shared};
 
-/// Where the primary's grants count when its replica has them within so many milliseconds.
+/// The URL of a store whose grants count only when a replica has them within this many milliseconds.
 fn within(servers: &[Server], millis: u32) -> String {
     format!("{}?wait_replicas=1&wait_timeout_ms={millis}", servers[0].url())
 }
 
-/// The same claim in a new attempt, as a client makes it that starts over with the same lease id.
+/// The same claim in a new attempt, as from a client that starts over with the same lease id.
 fn anew(claim: &Claim) -> Claim {
     let mut again = claim.clone();
     again.nonce ^= 1;
@@ -111,7 +111,7 @@ async fn every_repeat_writes_something_to_wait_for() {
     }
 }
 
-/// Waits until a connection waits for replicas.
+/// Waits until a connection is inside `WAIT`.
 async fn some_call_waits(server: &Server) {
     until_async("a call waits for the replica", async || {
         server.cli(&["CLIENT", "LIST"]).contains("cmd=wait")

@@ -1,7 +1,7 @@
-//! A way to a Redis server on which scripts are edited: the model test gives them its own clock, and plants faults.
+//! A proxy to a Redis server that edits scripts: the model test gives them its own clock, and plants faults.
 //!
-//! It reads the commands that pass. A script is called by its hash, which the server does not know, and then by its text,
-//! which is edited; from then on its hash stands for the edited text.
+//! It reads the commands that pass. A client calls a script by its hash, which the server does not know, and then by
+//! its text, which the proxy edits; from then on the hash stands for the edited text.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
@@ -11,10 +11,10 @@ use std::thread;
 
 type Edit = dyn Fn(&str) -> String + Send + Sync;
 
-/// By the hash of the original: what is run instead.
+/// The edited script, by the hash of the original.
 type Scripts = Mutex<HashMap<String, String>>;
 
-/// Listens, and passes everything on to the server; it ends with the process. The port.
+/// Listens, and passes everything on to the server, until the process ends. Returns the port.
 pub(crate) fn start(server: u16, edit: impl Fn(&str) -> String + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,5 @@
-//! Connections on the runtimes that call: each for itself, none left behind, and what has to go on does so at home.
+//! Connections on the runtimes that call: each has its own, none is left behind, and work that must go on does so at
+//! home.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn pairs(locks: &Locks, on: &str) {
 }
 
 #[test]
-fn a_runtime_that_calls_often_has_a_connection_of_its_own_until_it_ends_or_the_store_does() {
+fn a_busy_runtime_keeps_its_own_connection_until_either_ends() {
     let server = Server::start();
     let (first, second) = (runtime(), runtime());
     let locks = first.block_on(Locks::connect(&server.url())).unwrap();
@@ -51,7 +52,7 @@ fn a_runtime_that_calls_often_has_a_connection_of_its_own_until_it_ends_or_the_s
 }
 
 #[test]
-fn a_runtime_that_is_blocked_or_ends_in_the_middle_of_a_call_disturbs_nobody() {
+fn a_runtime_blocked_or_ended_during_a_call_disturbs_no_other() {
     let server = Server::start();
     let ours = runtime();
     let locks = ours.block_on(Locks::connect(&server.url())).unwrap();
@@ -69,7 +70,7 @@ fn a_runtime_that_is_blocked_or_ends_in_the_middle_of_a_call_disturbs_nobody() {
                 wait.recv_timeout(PATIENCE).unwrap();
                 assert!(guard.check().is_ok(), "it was lost though it was renewed");
                 guard.release().await.unwrap();
-                // And it ends with somebody waiting on it.
+                // And it ends while a client waits on it.
                 let mutex = locks.mutex("ours");
                 tokio::spawn(async move { mutex.lock().await });
                 let waits = async || locks.inspect("ours").await.unwrap().queue_length > 0;
@@ -89,7 +90,7 @@ fn a_runtime_that_is_blocked_or_ends_in_the_middle_of_a_call_disturbs_nobody() {
     theirs.join().unwrap();
     ours.block_on(async {
         held.release().await.unwrap();
-        // Whoever waited there is gone, and so is its place.
+        // The waiter there is gone, and so is its place.
         let next = locks.mutex("ours").try_lock_for(PATIENCE).await.unwrap().unwrap();
         next.release().await.unwrap();
         locks.close().await;

@@ -8,7 +8,7 @@ use testkit::until::{in_time, until, until_async};
 
 use crate::support::{HOUR, LONG, a_release_is_pushed, claim, granted, granted_at_last, name};
 
-/// Lets every sentinel wait so long, in milliseconds, before it finds that a server is down.
+/// Sets how long, in milliseconds, every sentinel waits before it finds that a server is down.
 fn patient(sentinels: &[Server], millis: &str) {
     for sentinel in sentinels {
         let set = ["SENTINEL", "SET", "main", "down-after-milliseconds", millis];
@@ -16,7 +16,8 @@ fn patient(sentinels: &[Server], millis: &str) {
     }
 }
 
-/// Sentinels that fail nothing over because the machine is busy, and which server is the primary, which the replica.
+/// Sentinels that start no fail-over just because the machine is busy; which server is the primary, and which the
+/// replica.
 fn steady() -> (Sentinels, usize, usize) {
     let group = Sentinels::start();
     patient(&group.sentinels, "3600000");
@@ -32,13 +33,13 @@ fn steady() -> (Sentinels, usize, usize) {
     (group, primary, 1 - primary)
 }
 
-/// Lets a sentinel say that the primary is there, as one that was cut off or started from an old file does.
+/// Makes a sentinel claim that the primary is there, like one that was cut off or started from an old file.
 fn misled(sentinel: &Server, port: u16) {
     assert_eq!(sentinel.cli(&["SENTINEL", "REMOVE", "main"]), "OK");
     assert_eq!(sentinel.cli(&["SENTINEL", "MONITOR", "main", "127.0.0.1", &port.to_string(), "2"]), "OK");
 }
 
-/// A lock is taken and handed over, also after all connections broke.
+/// Checks that a lock is taken and handed over, even after all connections broke.
 async fn all_works(group: &Sentinels, url: &str) {
     let store = in_time("a store", Redis::connect(url)).await.unwrap();
     for on in ["first", "again", "once more", "and again"] {
@@ -88,7 +89,7 @@ async fn silent_sentinels_and_servers_leave_time_for_the_others() {
     group.sentinels[0].freeze();
     misled(&group.sentinels[1], silent.port());
     silent.freeze();
-    // Whoever waits for one of them to the end waits for an hour.
+    // A client that waited for one of them to the end would wait for an hour.
     let url = format!("{}?connect_timeout_ms=3600000", group.url());
     all_works(&group, &url).await;
 }

@@ -1,4 +1,4 @@
-//! A cluster whose nodes say little, disagree, or are wrong about who serves what.
+//! A cluster whose nodes say little, disagree, or are wrong about which node serves what.
 
 use leasehold::ErrorKind;
 use leasehold::backend::Backend as _;
@@ -27,7 +27,7 @@ fn name_on(cluster: &Cluster, node: usize) -> String {
     (0..).map(|i| format!("n{i}")).find(|on| serving(cluster, on) == node).unwrap()
 }
 
-/// How often a node has sent somebody elsewhere.
+/// How often a node has redirected a call.
 fn sent_on(node: &Server) -> u64 {
     let stats = node.cli(&["INFO", "errorstats"]);
     let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_MOVED:count="));
@@ -87,7 +87,7 @@ async fn nodes_that_disagree_are_not_asked_in_a_tight_loop() {
     let on = name_on(&cluster, 0);
     let slot = slot_of(&cluster, &on);
     let (one, other) = (&cluster.nodes[0], &cluster.nodes[1]);
-    // One believes that it is the other's; the other, and the third, that it is the first one's.
+    // The first believes that the slot is the other's; the other, and the third, that it is the first one's.
     assert_eq!(one.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(other)]), "OK");
     let key = format!("leasehold:{{/{on}}}");
     assert_eq!(one.cli(&["GET", &key]), format!("MOVED {slot} 127.0.0.1:{}", other.port()));
@@ -105,7 +105,7 @@ async fn nodes_that_disagree_are_not_asked_in_a_tight_loop() {
 }
 
 #[tokio::test]
-async fn after_clusterdown_the_cluster_is_asked_who_serves() {
+async fn after_clusterdown_the_client_asks_which_nodes_serve() {
     let cluster = Cluster::start();
     // The node that is taken out is the first to be asked, too.
     let store = Redis::connect(&url(&[&cluster.nodes[0], &cluster.nodes[1]])).await.unwrap();
@@ -124,7 +124,7 @@ async fn after_clusterdown_the_cluster_is_asked_who_serves() {
     until("the others serve everything", || {
         cluster.nodes[1..].iter().all(|node| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
     });
-    // Connecting may have been sent on from here.
+    // A node may have redirected the connect from here.
     assert_eq!(cluster.nodes[0].cli(&["CONFIG", "RESETSTAT"]), "OK");
     let error = store.try_acquire(&claim(&on, LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
@@ -144,7 +144,7 @@ async fn a_node_that_is_cut_off_is_not_believed() {
     ];
     let names = [0, 1, 2].map(|node| name_on(&cluster, node));
     let ids: Vec<String> = cluster.nodes.iter().map(id).collect();
-    // It hears of nobody any more, and still answers everybody.
+    // It hears from no other node any more, and still answers every client.
     for other in &ids[1..] {
         assert_eq!(cluster.nodes[0].cli(&["CLUSTER", "FORGET", other]), "OK");
     }

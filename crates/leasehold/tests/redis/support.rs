@@ -10,7 +10,7 @@ use testkit::until::{PATIENCE, in_time, until_async};
 use tokio::time::timeout;
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
-/// So long that nothing that lasts this long ends during a test.
+/// So long that nothing with this duration ends during a test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
@@ -69,13 +69,13 @@ pub(crate) async fn own_connection(url: &str) -> MultiplexedConnection {
     client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
-/// Waits until somebody is in the queue of a name.
+/// Waits until a client is in the queue of a name.
 pub(crate) async fn somebody_waits(store: &dyn Backend, on: &str) {
     until_async("somebody waits", async || look(store, on).await.queue_length > 0).await;
 }
 
-/// Waits for its turn. It never comes back by itself, as the loop above a store does to keep its place: if the store
-/// does not tell it, the test fails.
+/// Waits for its turn. Unlike the wait loop, it never comes back by itself to keep its place: if the store does not
+/// wake it, the test fails.
 pub(crate) async fn served(store: &dyn Backend, queued: &Claim) {
     in_time("its turn", async {
         loop {
@@ -92,7 +92,7 @@ pub(crate) async fn served(store: &dyn Backend, queued: &Claim) {
     .await;
 }
 
-/// Waits until there is a channel for wake-ups, and demands that a release comes over it: nothing else ends this wait.
+/// Waits until there is a channel for wake-ups, and checks that a release comes over it: nothing else ends this wait.
 pub(crate) async fn a_release_is_pushed(store: &dyn Backend, on: &str) {
     let (held, queued) = (claim(on, HOUR), claim(on, HOUR).queued(HOUR));
     granted(store, &held).await;
@@ -108,7 +108,7 @@ pub(crate) async fn a_release_is_pushed(store: &dyn Backend, on: &str) {
     store.release(&Release::new(name(on), queued.id)).await.unwrap();
 }
 
-/// How many connections a server has for calls; the one that asks is not among them.
+/// How many connections a server has for calls, without the one that asks.
 pub(crate) fn connections(server: &Server) -> usize {
     let list = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]);
     list.lines().filter(|line| !line.contains("cmd=client")).count()

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::support::{HOUR, claim, granted, granted_at_last, name};
 
-/// A server with so many keys that are not ours, a proxy before it, and a store that is reached through that.
+/// A server with this many foreign keys, a proxy before it, and a store that connects through the proxy.
 async fn crowded(keys: u32) -> (Server, Proxy, Redis) {
     let server = Server::start();
     server.cli(&["DEBUG", "POPULATE", &keys.to_string(), "other", "8"]);
@@ -61,7 +61,7 @@ async fn a_long_sweep_answers_with_what_the_last_whole_one_found() {
     until_async("two are left", async || held().await == 2).await;
 }
 
-/// While somebody sweeps: a dashboard asks once a second for each who looks at it.
+/// While a client sweeps: a dashboard asks once a second for each of its viewers.
 #[tokio::test]
 async fn a_list_costs_no_walk_of_its_own() {
     let (server, _proxy, store) = crowded(20_000).await;
@@ -85,7 +85,7 @@ async fn a_list_costs_no_walk_of_its_own() {
         stats.lines().find(|line| line.starts_with("cmdstat_scan:")).unwrap_or_default().to_owned()
     };
     let before = walks();
-    // What was taken here since is there, what was given back is not, and pages follow each other.
+    // Names taken here since are listed, released ones are not, and pages follow each other.
     granted(&store, &claim("c", HOUR)).await;
     store.revoke(&name("a"), true, None).await.unwrap();
     let (names, age, next) = listed(&store, 2, None).await;
@@ -94,7 +94,7 @@ async fn a_list_costs_no_walk_of_its_own() {
     let (names, _, next) = listed(&store, 2, next).await;
     assert_eq!((names, next), (vec!["d".to_owned()], None));
     assert_eq!(walks(), before, "it has walked");
-    // What another has taken is there after the next walk.
+    // Names that another client has taken are listed after the next walk.
     granted(&other, &claim("e", HOUR)).await;
     until_async("it is met", async || {
         store.sweep().await.unwrap();

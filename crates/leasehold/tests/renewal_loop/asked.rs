@@ -1,4 +1,4 @@
-//! Renewals that were asked for.
+//! Renewals that a caller asked for.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use testkit::paused::{Paused, believed, settle};
 use crate::{HOUR, ms};
 
 #[tokio::test(start_paused = true)]
-async fn renew_for_moves_the_deadline_when_it_is_confirmed_and_not_before() {
+async fn renew_for_moves_the_deadline_only_once_confirmed() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").lock().await.unwrap();
     world.until(1000).await;
@@ -38,7 +38,7 @@ async fn renew_for_moves_the_deadline_when_it_is_confirmed_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renew_for_that_fails_leaves_the_guard_at_risk_only_until_the_loop_has_tried_again() {
+async fn a_failed_renew_for_is_a_risk_only_until_the_loop_retries() {
     for act in [Act::Fail(ErrorKind::Unavailable), Act::LostAfter(ErrorKind::NetworkTimeout), Act::Never] {
         let world = Paused::new();
         let guard = world.locks.mutex("x").request_timeout(ms(500)).lock().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_shortened_lease_is_renewed_for_no_longer_from_there_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_before_a_shortening_does_not_raise_the_deadline_after_it() {
+async fn an_earlier_renewal_never_raises_a_shortened_deadline() {
     let world = Paused::new();
     let guard = world.locks.mutex("x").lock().await.unwrap();
     // Sent at 10 s, but it reaches the store only at 12 s.
@@ -122,7 +122,7 @@ async fn answers_out_of_order_do_not_make_a_shortening_miss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn downgrade_is_shared_from_the_call_on_whatever_the_store_answers() {
+async fn downgrade_makes_it_shared_at_once_whatever_the_store_says() {
     for act in
         [Act::Pass, Act::Never, Act::Fail(ErrorKind::Unavailable), Act::LostAfter(ErrorKind::Unavailable)]
     {

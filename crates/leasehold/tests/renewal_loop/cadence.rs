@@ -38,7 +38,7 @@ async fn the_cadence_can_be_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_waited_for_is_renewed_a_third_of_its_ttl_after_it_was_granted() {
+async fn the_first_renewal_after_a_wait_counts_from_the_grant() {
     let world = Paused::new();
     let holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.end_after(ms(3000), holder);
@@ -60,7 +60,7 @@ async fn a_slow_answer_does_not_delay_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_taken_while_the_loop_sleeps_is_renewed_in_its_own_time() {
+async fn a_lock_taken_while_the_loop_sleeps_is_renewed_on_time() {
     let world = Paused::new();
     let long = world.locks.mutex("long").lock().await.unwrap();
     world.until(1000).await;

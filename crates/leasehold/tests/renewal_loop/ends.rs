@@ -1,4 +1,4 @@
-//! Ends that are known beforehand.
+//! Leases whose end is known in advance.
 
 use leasehold::{ErrorKind, GuardState, LostReason, Mode};
 use testkit::faulty::{Act, Verb};
@@ -54,7 +54,7 @@ async fn nothing_reaches_past_max_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_counts_from_the_grant_and_not_from_the_wait_before_it() {
+async fn max_hold_counts_from_the_grant_not_from_the_wait() {
     let world = Paused::new();
     let holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.end_after(ms(3000), holder);

@@ -52,7 +52,7 @@ async fn a_short_ttl_is_tried_again_soon_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_cannot_be_renewed_is_lost_exactly_at_its_local_deadline() {
+async fn an_unrenewable_lease_is_lost_exactly_at_its_local_deadline() {
     let acts = [
         Act::Fail(ErrorKind::Unavailable),
         Act::Fail(ErrorKind::Internal),
@@ -104,7 +104,7 @@ async fn the_deadline_counts_from_when_the_renewal_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_renewal_is_noticed_tried_again_and_never_hides_the_loss() {
+async fn a_hanging_renewal_is_retried_and_never_hides_the_loss() {
     for act in [Act::Never, Act::NeverAfter] {
         let world = Paused::new();
         let guard = world.locks.mutex("x").ttl(ms(12_000)).lock().await.unwrap();
@@ -116,7 +116,7 @@ async fn a_hanging_renewal_is_noticed_tried_again_and_never_hides_the_loss() {
         assert_eq!(guard.lost().await, LostReason::DeadlinePassed);
         assert_eq!(world.elapsed(), believed(12_000), "while the call still hangs");
         assert_eq!(world.times(Verb::Renew), [4000, 6000, 8000, 10_000]);
-        // None is kept longer than it is of use.
+        // No attempt continues longer than it is of use.
         tokio::time::sleep(ms(2000)).await;
         assert_eq!(world.store.under_way(), 0);
     }
@@ -150,7 +150,7 @@ async fn a_hanging_batch_does_not_delay_another_lease() {
     assert_eq!(second.state(), GuardState::Held);
 }
 
-/// Two guards that are renewed in one call, of which one is patient enough to let it answer late.
+/// Two guards that are renewed in one call; one is patient enough to let it answer late.
 async fn one_batch(world: &Paused) -> (Guard, Guard) {
     let hasty = world.locks.mutex("hasty").ttl(ms(3000)).lock().await.unwrap();
     let patient = world.locks.mutex("patient").ttl(ms(30_000)).renew_every(ms(1000)).lock().await.unwrap();
@@ -158,7 +158,7 @@ async fn one_batch(world: &Paused) -> (Guard, Guard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_of_an_earlier_try_counts_from_when_that_was_sent() {
+async fn a_late_answer_counts_from_when_its_renewal_was_sent() {
     let world = Paused::new();
     let (hasty, patient) = one_batch(&world).await;
     world.store.plan(Verb::Renew, [Act::Slow(ms(800)), Act::Never]);
@@ -203,7 +203,7 @@ async fn an_answer_that_comes_after_the_deadline_does_not_revive() {
     assert_eq!((hasty.state(), hasty.lost().now()), (GuardState::Lost, Some(LostReason::DeadlinePassed)));
     assert_eq!(world.deadline(&patient), ms(1000) + believed(30_000));
 
-    // The same when nobody looked in between: the answer comes first, and it is too late.
+    // The same without a look in between: the answer comes first, and is too late.
     let world = Paused::new();
     let guard = world.locks.mutex("x").ttl(ms(3000)).lock().await.unwrap();
     world.store.plan(Verb::Renew, [Act::Slow(ms(2500))]);
@@ -228,7 +228,7 @@ async fn a_refused_renewal_is_a_loss_at_once_and_for_good() {
         assert_eq!((guard.state(), guard.valid_for()), (GuardState::Lost, Some(Duration::ZERO)));
         let error = guard.check().unwrap_err();
         assert_eq!((error.kind(), error.lease_id()), (ErrorKind::Lost, Some(guard.lease_id())));
-        // Nothing brings it back, and nobody tries.
+        // Nothing brings it back, and the client does not try.
         let errors = [
             guard.renew_for(ms(60_000)).await.unwrap_err(),
             guard.shorten_to(ms(1000)).await.unwrap_err(),

@@ -1,4 +1,4 @@
-//! Backends that panic, or do not answer for all.
+//! Backends that panic, or answer only a part of a batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,7 +106,7 @@ impl Backend for Eager {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_panics_before_it_has_a_future_does_not_end_the_loop() {
+async fn a_backend_that_panics_without_a_future_does_not_end_the_loop() {
     let world = Paused::new();
     let backend = Arc::new(Eager { memory: world.memory.clone(), panics: AtomicUsize::new(0) });
     let locks = Locks::builder(backend.clone())

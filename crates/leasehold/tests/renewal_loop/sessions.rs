@@ -49,7 +49,7 @@ async fn a_session_lock_whose_store_needs_no_looking_at_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_lock_is_released_when_it_was_held_as_long_as_allowed() {
+async fn a_session_lock_is_released_at_max_hold() {
     for check_every in [None, Some(ms(2000))] {
         for ttl in [ms(30_000), ms(1000)] {
             let world = session(check_every);
@@ -58,7 +58,7 @@ async fn a_session_lock_is_released_when_it_was_held_as_long_as_allowed() {
             assert_eq!(world.elapsed(), ms(9000));
             settle().await;
             assert!(world.is_free("x").await, "it is given back, not only given up");
-            // Until then it was looked at all the same.
+            // Until then the client checked it all the same.
             let looks = if check_every.is_some() { vec![2000, 4000, 6000, 8000] } else { vec![] };
             assert_eq!(world.times(Verb::Renew), looks, "ttl {ttl:?}");
             assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
@@ -83,7 +83,7 @@ async fn a_session_lock_does_not_care_about_the_ttl() {
         assert!((4..=12).contains(&calls), "{ttl:?}: {calls} calls");
         assert_eq!(guard.state(), GuardState::Held);
     }
-    // Nor can it be shortened, or be looked at more rarely by trying.
+    // It cannot be shortened either, nor does an attempt to do so make checks rarer.
     let world = session(Some(ms(2000)));
     let guard = world.locks.mutex("x").lock().await.unwrap();
     guard.shorten_to(HOUR).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whose time it is: boots, wall clocks, expiry.
+//! Which clock decides: boots, wall clocks, expiry.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{HandClock, LONG, TICKET, claim, granted, last_fence, look, 
 const HOUR: i64 = 3_600_000_000;
 
 #[tokio::test]
-async fn the_wall_clock_may_jump_an_hour_either_way_and_no_lease_ends_early_or_late() {
+async fn wall_clock_jumps_end_no_lease_early_or_late() {
     for jump in [HOUR, -HOUR] {
         let (place, clock) = (place(), HandClock::new());
         let store = Sqlite::builder(&place.path).clock(clock.clone()).open().await.unwrap();
@@ -32,7 +32,7 @@ async fn the_wall_clock_may_jump_an_hour_either_way_and_no_lease_ends_early_or_l
 }
 
 #[tokio::test]
-async fn under_another_boot_every_lease_gets_its_full_ttl_and_nobody_waits() {
+async fn a_reboot_gives_leases_their_full_ttl_and_empties_queues() {
     let (place, clock) = (place(), HandClock::new());
     let open = |boot: &'static str| Sqlite::builder(&place.path).clock(clock.clone()).boot_id(boot).open();
     let store = open("first").await.unwrap();
@@ -67,7 +67,7 @@ async fn under_another_boot_every_lease_gets_its_full_ttl_and_nobody_waits() {
 }
 
 #[tokio::test]
-async fn a_sweep_drops_what_has_ended_and_counters_only_after_the_retention() {
+async fn a_sweep_drops_ended_leases_and_counters_past_the_retention() {
     let (place, clock) = (place(), HandClock::new());
     // What has ended is left to the sweep.
     let builder = Sqlite::builder(&place.path).clock(clock.clone()).look_every(Duration::MAX);

@@ -1,4 +1,4 @@
-//! A store that cannot do its work says so, never that somebody holds the lock, and recovers.
+//! A store that cannot do its work says so, never that another client holds the lock, and recovers.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::{HandClock, LONG, claim, gathered, granted, look, name, place};
 
-/// How long a locked database is waited for.
+/// How long the store waits for a locked database.
 const BOUND: Duration = Duration::from_secs(2);
 
 #[tokio::test]
-async fn a_database_locked_by_another_is_busy_after_a_bound_and_never_contention() {
+async fn a_locked_database_is_overloaded_in_time_and_never_contention() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     let held = claim("held", LONG);
@@ -37,7 +37,7 @@ async fn a_database_locked_by_another_is_busy_after_a_bound_and_never_contention
     let locks = Locks::new(store.clone());
     assert_eq!(locks.mutex("held").try_lock().await.unwrap_err().kind(), ErrorKind::Overloaded);
 
-    // A shorter wait is not noticed. One that a slow machine made longer shows nothing.
+    // A shorter wait goes unnoticed. One that a slow machine made longer shows nothing.
     let attempt = loop {
         let locked = Instant::now();
         let unlock = async {
@@ -55,7 +55,7 @@ async fn a_database_locked_by_another_is_busy_after_a_bound_and_never_contention
 }
 
 #[tokio::test]
-async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_is_room() {
+async fn a_full_store_grants_nothing_still_releases_and_recovers() {
     let place = place();
     let store = Sqlite::builder(&place.path).max_pages(40).open().await.unwrap();
     let mut held = Vec::new();
@@ -65,7 +65,7 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
             Ok(Attempt::Granted(_)) => held.push(claim),
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
-                // What was not stored is not remembered either.
+                // The store does not remember what was not stored.
                 let again = store.try_acquire(&claim).await;
                 assert!(again.is_err(), "a claim that was not stored is granted: {again:?}");
                 break error;
@@ -75,7 +75,8 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(
-        error.message().contains("no room") && error.message().contains("nothing was changed"),
+        error.message().contains("disk of the database is full")
+            && error.message().contains("nothing was changed"),
         "{error}"
     );
     assert!(held.len() > 10);
@@ -85,7 +86,7 @@ async fn a_full_store_grants_nothing_still_releases_and_works_again_when_there_i
     let leases: u32 = db.query_row("SELECT count(*) FROM leases", [], |row| row.get(0)).unwrap();
     assert_eq!(leases as usize, held.len());
 
-    // Releases that are in one transaction with claims that do not fit are not held back by them.
+    // Claims that do not fit do not hold back releases in the same transaction.
     let bigs: Vec<_> = (0..20).map(|n| claim(&format!("{n}-{}", "y".repeat(500)), LONG)).collect();
     let first = held.remove(0);
     let release = Release::new(first.name.clone(), first.id);
@@ -110,7 +111,7 @@ async fn a_layout_that_was_pulled_away_is_an_error_with_no_sql_in_it() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     granted(&store, &claim("x", LONG)).await;
-    // A layout that was pulled away under us: every statement fails.
+    // The tables disappear while the store is open: every statement fails.
     let db = rusqlite::Connection::open(&place.path).unwrap();
     db.execute_batch("ALTER TABLE leases RENAME TO elsewhere").unwrap();
     let error = store.try_acquire(&claim("y", LONG)).await.unwrap_err();

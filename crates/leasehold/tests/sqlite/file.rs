@@ -11,7 +11,7 @@ use testkit::until::until_async;
 use crate::support::{HandClock, LONG, claim, granted, last_fence, look, name, place};
 
 #[tokio::test]
-async fn all_files_can_be_read_by_their_owner_alone_from_the_first_moment() {
+async fn all_files_are_private_to_their_owner_from_the_start() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     granted(&store, &claim("x", LONG)).await;
@@ -140,7 +140,7 @@ async fn an_older_layout_is_brought_up_to_date_with_all_that_is_in_it() {
     assert_eq!((seen.version, &*seen.holders[0].owner, &*seen.waiters[0].owner), (7, "holds", "waits"));
     let layout: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     assert_eq!(layout, 3);
-    // It would not know who keeps which place, and is stopped by what it asks for.
+    // It would not know which keeper keeps which place, so its own query stops it.
     assert!(older().unwrap_err().to_string().contains("lapses_us"));
     clock.advance(Duration::from_secs(1));
     assert_eq!(look(&store, "old").await.queue_length, 0);
@@ -177,7 +177,7 @@ async fn a_damaged_file_is_an_internal_error_and_grants_nothing() {
     }
 }
 
-/// Lets go of a store and waits until its thread has closed the file.
+/// Drops a store and waits until its thread has closed the file.
 pub(crate) async fn close(store: Sqlite, path: &std::path::Path) {
     drop(store);
     let log = path.with_extension("db-wal");

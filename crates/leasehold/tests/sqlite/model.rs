@@ -1,5 +1,5 @@
-//! Guided histories on the store and on the contract: the same answers, views, wake-ups and rows. And a file that does not
-//! keep what it is given, which is to be seen.
+//! Guided histories on the store and on the contract: both give the same answers, views, wake-ups and rows. And a file
+//! that loses what is written to it, which the test must notice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use contract::Said;
 use contract::drive::{self, Kept, Store};
 use contract::history::{Clocks, Verb};
 
-/// Steps of a run, and how many of each profile a fault of the file has to be seen in.
+/// Steps of a run, and in how many steps of each profile the test must notice a fault of the file.
 const STEPS: usize = 2_500;
 const STEPS_TO_SEE: usize = 400;
 
-/// What the file does not keep: a trigger in it.
+/// A trigger in the file that loses something.
 type Planted = (&'static str, &'static str);
 
 struct File {
@@ -34,7 +34,7 @@ struct File {
     clock: Arc<HandClock>,
     place: Place,
     store: Sqlite,
-    /// Who waits: claims whose last attempt has joined the queue or kept a place.
+    /// The waiters: claims whose last attempt has joined the queue or kept a place.
     claims: HashMap<LeaseId, Claim>,
 }
 
@@ -48,7 +48,7 @@ impl File {
 }
 
 async fn open(clock: &Arc<HandClock>, place: &Place, planted: Option<Planted>) -> Sqlite {
-    // Nobody looks by itself: the contract would have to know when.
+    // The store never looks by itself: the contract would have to know when.
     let store = Sqlite::builder(&place.path).clock(Arc::clone(clock) as _).look_every(Duration::MAX).open();
     let store = store.await.unwrap();
     if let Some((_, trigger)) = planted {
@@ -57,7 +57,7 @@ async fn open(clock: &Arc<HandClock>, place: &Place, planted: Option<Planted>) -
     store
 }
 
-/// As the file keeps times and nonces.
+/// Times and nonces as the file stores them.
 fn time(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
@@ -93,8 +93,8 @@ impl Store for File {
         }
     }
 
-    /// The wait of a claim that was woken ends at once. The others are not asked: the store keeps the place of a claim whose
-    /// wait is pending, which the contract leaves to it; and who is woken is in the rows.
+    /// The wait of a woken claim ends at once. Other waits are not tested here: the store keeps the place of a claim
+    /// whose wait is pending, which the contract leaves to the store; and the rows show which waiters were woken.
     fn check_woken(&mut self, woken: &[(Name, LeaseId)], _: &[Kept<'_>]) -> Result<(), String> {
         for (_, id) in woken {
             let Some(claim) = self.claims.get(id) else { continue };
@@ -171,7 +171,7 @@ fn the_store_answers_and_keeps_as_the_contract_says() {
     drive::agrees(&mut File::start(None), STEPS);
 }
 
-/// What a file may fail to keep.
+/// What a file may lose.
 const FAULTS: &[Planted] = &[
     (
         "the nonce of a lease",
@@ -241,7 +241,7 @@ fn places_that_are_kept_all_at_once_are_kept_as_one_by_one() {
     for claim in &claims[2..] {
         one_by_one.apply(later, Op::Keep(claim), &mut Vec::new()).unwrap();
     }
-    // One of them says less than is so already.
+    // One of them claims less than is already true.
     let until = |id: &LeaseId| match claims.iter().position(|claim| claim.id == *id) {
         Some(2..) => Some(1_700_005),
         Some(1) => Some(7),

@@ -1,6 +1,6 @@
-//! One heartbeat per process keeps the places of those who wait in it, and only theirs.
+//! One heartbeat per process keeps the places of the waiters in it, and only theirs.
 //!
-//! Time passes by hand. That the heart beats by itself is for `sqlite_processes` to show.
+//! The test moves the clock by hand. `sqlite_processes` shows that the heartbeat runs by itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use tokio::task::JoinHandle;
 
 use crate::support::{HOUR, HandClock, LONG, Place, TICKET, claim, granted, look, name, place};
 
-/// Between two heartbeats.
+/// The time between two heartbeats.
 const BEAT: Duration = TICKET.checked_div(3).unwrap().saturating_add(Duration::from_millis(1));
 
 async fn open(place: &Place, clock: &Arc<HandClock>) -> Sqlite {
     Sqlite::builder(&place.path).clock(clock.clone()).open().await.unwrap()
 }
 
-/// So much time passes that the hearts of these stores beat once.
+/// Lets enough time pass for one heartbeat of these stores.
 async fn beat(clock: &HandClock, stores: &[&Sqlite]) {
     clock.advance(BEAT);
     for store in stores {
-        // Whatever it is asked, it beats first. A heart may also fail.
+        // Before any request it makes its heartbeat, which may also fail.
         let _ = store.inspect(&Query::Name(name("x"))).await;
     }
 }
@@ -44,20 +44,20 @@ async fn waits(store: &Sqlite, claim: &Claim) -> JoinHandle<Wake> {
     waiting
 }
 
-/// Stops waiting, without a word.
+/// Stops waiting, without a release.
 async fn goes(waiting: JoinHandle<Wake>) {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
 }
 
-/// Who is in the queue, after a verb that drops what has lapsed.
+/// The queue, after a verb that drops what has lapsed.
 async fn queue(store: &Sqlite, on: &str) -> Vec<LeaseId> {
     joins(store, &claim(on, LONG)).await;
     look(store, on).await.waiters.iter().map(|waiter| waiter.id).collect()
 }
 
 #[tokio::test]
-async fn a_thousand_idle_waiters_cost_one_small_commit_every_few_seconds() {
+async fn a_thousand_idle_waiters_cost_a_small_commit_now_and_then() {
     const WAITERS: usize = 1000;
     let (place, clock) = (place(), HandClock::new());
     let store = open(&place, &clock).await;
@@ -90,7 +90,7 @@ async fn a_thousand_idle_waiters_cost_one_small_commit_every_few_seconds() {
         commits += 1;
         assert_eq!((store.commits(), written()), (commits, rows), "a heartbeat writes one row for all");
     }
-    // Nothing is written while no time passes, however often it looks.
+    // While no time passes it writes nothing, however often it looks.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(store.commits(), commits);
     assert!(all_wait().await, "somebody lost its place");
@@ -103,7 +103,7 @@ async fn a_thousand_idle_waiters_cost_one_small_commit_every_few_seconds() {
 }
 
 #[tokio::test]
-async fn who_does_not_come_back_to_its_wait_loses_its_place_to_those_who_wait() {
+async fn a_waiter_that_does_not_return_loses_its_place() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     let held = claim("x", HOUR);
@@ -117,7 +117,7 @@ async fn who_does_not_come_back_to_its_wait_loses_its_place_to_those_who_wait() 
     assert_eq!(queue(&b, "x").await, [gone.id, stays.id], "both were kept");
     goes(going).await;
     a.release(&Release::new(name("x"), held.id)).await.unwrap();
-    // It is the first, and may still come: nobody is let in before it, until its place has lapsed.
+    // It is the first, and may still come: no other waiter enters before it, until its place has lapsed.
     for _ in 0..2 {
         beat(&clock, &[&a, &b]).await;
         let seen = look(&b, "x").await;
@@ -130,9 +130,9 @@ async fn who_does_not_come_back_to_its_wait_loses_its_place_to_those_who_wait() 
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_passes_on_at_once_although_nobody_looks() {
+async fn an_expired_lease_passes_on_at_once_without_a_call() {
     let place = place();
-    // Looking by itself is out of the question.
+    // It never looks by itself here.
     let store = Sqlite::builder(&place.path).look_every(HOUR).open().await.unwrap();
     let ttl = Duration::from_millis(2500);
     let started = Instant::now();
@@ -145,7 +145,7 @@ async fn a_lease_that_runs_out_passes_on_at_once_although_nobody_looks() {
 }
 
 #[tokio::test]
-async fn another_store_that_has_the_name_at_hand_sees_that_its_places_are_kept() {
+async fn a_store_with_a_cached_name_sees_that_places_are_kept() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     let held = claim("x", HOUR);
@@ -166,7 +166,7 @@ async fn another_store_that_has_the_name_at_hand_sees_that_its_places_are_kept()
 }
 
 #[tokio::test]
-async fn who_stops_waiting_loses_its_place_although_others_of_its_process_wait_on() {
+async fn a_waiter_that_stops_loses_its_place_while_others_wait_on() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     for on in ["x", "y"] {
@@ -194,13 +194,13 @@ async fn who_stops_waiting_loses_its_place_although_others_of_its_process_wait_o
 }
 
 #[tokio::test]
-async fn a_place_that_a_newer_attempt_took_over_elsewhere_is_that_ones_to_keep() {
+async fn a_place_taken_over_elsewhere_is_kept_by_the_newer_attempt() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b, c) = (open(&place, &clock).await, open(&place, &clock).await, open(&place, &clock).await);
     granted(&c, &claim("x", HOUR)).await;
     let older = claim("x", LONG).queued(TICKET);
     let _older = waits(&a, &older).await;
-    // Somebody else keeps the heartbeat going.
+    // Another waiter keeps the heartbeat going.
     let other = claim("x", LONG).queued(TICKET);
     let _other = waits(&a, &other).await;
     let mut newer = older.clone();
@@ -218,7 +218,7 @@ async fn a_place_that_a_newer_attempt_took_over_elsewhere_is_that_ones_to_keep()
 }
 
 #[tokio::test]
-async fn who_was_held_up_for_longer_than_its_ticket_has_lost_its_place_and_is_told_so() {
+async fn a_waiter_delayed_past_its_ticket_learns_it_lost_its_place() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     granted(&a, &claim("x", HOUR)).await;
@@ -230,7 +230,7 @@ async fn who_was_held_up_for_longer_than_its_ticket_has_lost_its_place_and_is_to
     assert_eq!(queue(&b, "x").await, [first.id]);
     clock.advance(TICKET - Duration::from_micros(1));
     assert_eq!(look(&b, "x").await.queue_length, 1);
-    // Nobody has noticed yet when it beats again.
+    // No process has noticed yet when it makes its heartbeat again.
     clock.advance(Duration::from_micros(1));
     assert_eq!(look(&a, "x").await.queue_length, 0);
     assert!(matches!(in_time("an answer", waiting).await.unwrap(), Wake::Retry));
@@ -238,7 +238,7 @@ async fn who_was_held_up_for_longer_than_its_ticket_has_lost_its_place_and_is_to
 }
 
 #[tokio::test]
-async fn after_a_failed_heartbeat_those_who_come_back_are_kept_and_the_others_are_not() {
+async fn after_a_failed_heartbeat_only_returning_waiters_are_kept() {
     let (place, clock) = (place(), HandClock::new());
     let (a, b) = (open(&place, &clock).await, open(&place, &clock).await);
     granted(&b, &claim("x", HOUR)).await;
@@ -262,7 +262,7 @@ async fn after_a_failed_heartbeat_those_who_come_back_are_kept_and_the_others_ar
 }
 
 #[tokio::test]
-async fn what_a_dead_process_kept_is_kept_by_nobody_else() {
+async fn places_of_a_dead_process_are_kept_by_no_other() {
     let (place, clock) = (place(), HandClock::new());
     let open = || Sqlite::builder(&place.path).clock(clock.clone()).look_every(Duration::MAX).open();
     let (dead, store) = (open().await.unwrap(), open().await.unwrap());

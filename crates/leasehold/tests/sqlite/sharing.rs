@@ -1,4 +1,4 @@
-//! Two stores on one file, as two processes have them; and many tasks on one store.
+//! Two stores on one file, like two processes; and many tasks on one store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ async fn two_stores_on_one_file_exclude_each_other_and_serve_in_order() {
     for (store, claim) in waiting {
         let wait = in_time("its turn", store.wait(&claim));
         let release = Release::new(name("x"), id);
-        // It waits before the release is sent, or it may have to ask what became of it.
+        // It waits before the release is sent; otherwise it may have to ask what became of it.
         let (wake, released) = tokio::join!(wait, holder.release(&release));
         assert_eq!(released.unwrap(), Released::Done);
         let Wake::Granted(grant) = wake.unwrap() else { panic!("the attempt was not made for it") };
@@ -85,7 +85,7 @@ async fn a_wake_up_that_was_not_announced_is_found_by_looking() {
 }
 
 #[tokio::test]
-async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
+async fn a_waiter_behind_the_front_follows_a_dead_holder_in_time() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
     let ttl = Duration::from_millis(300);
@@ -94,7 +94,7 @@ async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
     assert!(matches!(a.try_acquire(&second).await.unwrap(), Attempt::Busy(_)));
     let third = claim("x", HOUR).queued(HOUR);
     assert!(matches!(b.try_acquire(&third).await.unwrap(), Attempt::Busy(_)));
-    // The second takes the lease and is never heard of again. Nobody tells the third.
+    // The second takes the lease and then falls silent. No wake-up reaches the third.
     a.release(&Release::new(name("x"), first.id)).await.unwrap();
     let started = Instant::now();
     granted(&a, &second).await;
@@ -104,7 +104,7 @@ async fn a_waiter_behind_the_front_takes_over_from_a_dead_holder_in_time() {
 }
 
 #[tokio::test]
-async fn what_another_store_wrote_is_seen_by_the_next_call() {
+async fn the_next_call_sees_what_another_store_wrote() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
     for n in 0..20 {
@@ -112,7 +112,7 @@ async fn what_another_store_wrote_is_seen_by_the_next_call() {
         let held = claim("x", LONG);
         let fence = granted(here, &held).await.fence;
         assert!(matches!(there.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
-        // By the other one, which has only the file to know it from.
+        // Through the other store, which knows it only from the file.
         let released = there.release(&Release::new(name("x"), held.id)).await.unwrap();
         assert_eq!(released, Released::Done);
         assert!(look(here, "x").await.holders.is_empty());
@@ -121,12 +121,12 @@ async fn what_another_store_wrote_is_seen_by_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_name_that_others_did_not_touch_is_not_read_again() {
+async fn a_name_untouched_by_others_is_not_read_again() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
     granted(&a, &claim("mine", LONG)).await;
     let db = rusqlite::Connection::open(&place.path).unwrap();
-    // What nobody may do shows whether it is read: the owner is changed, and not counted.
+    // A forbidden change shows whether the row is read: the owner is changed without counting it.
     db.execute_batch("UPDATE leases SET owner = 'somebody else'").unwrap();
     granted(&b, &claim("other", LONG)).await;
     assert_eq!(&*look(&a, "mine").await.holders[0].owner, "test");
@@ -138,7 +138,7 @@ async fn a_name_that_others_did_not_touch_is_not_read_again() {
 }
 
 #[tokio::test]
-async fn readers_that_stand_together_enter_together_also_on_two_stores() {
+async fn adjacent_readers_enter_together_also_on_two_stores() {
     let place = place();
     let (a, b) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
     let writer = claim("x", LONG);
@@ -175,7 +175,7 @@ async fn calls_that_wait_together_share_a_commit() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_not_committed() {
+async fn calls_that_change_nothing_are_not_committed() {
     let place = place();
     let store = Sqlite::open(&place.path).await.unwrap();
     let held = claim("x", LONG);
@@ -240,7 +240,7 @@ async fn a_store_that_is_always_busy_does_not_keep_another_out() {
         })
         .collect();
     until_async("the other is busy", async || a.commits() > 10).await;
-    // How long it takes is counted in what the other got done meanwhile.
+    // Time is measured by what the other store got done meanwhile.
     let mut worst = 0;
     for _ in 0..300 {
         let (claim, before) = (claim("x", LONG), a.commits());

@@ -18,7 +18,7 @@ pub(crate) struct Place {
     pub(crate) path: PathBuf,
 }
 
-/// In memory where the system has that: no test here is about a disk, and a busy one would hold them all up.
+/// In memory where possible: no test here is about a disk, and a busy one would hold them all up.
 pub(crate) fn place() -> Place {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn place() -> Place {
     Place { directory, path }
 }
 
-/// A clock that moves by hand.
+/// A clock that the test moves by hand.
 #[derive(Debug)]
 pub(crate) struct HandClock {
     micros: AtomicU64,
@@ -80,7 +80,7 @@ pub(crate) fn claim(on: &str, ttl: Duration) -> Claim {
 }
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
-/// So long that nothing that lasts this long ends during a test.
+/// So long that nothing with this duration ends during a test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const TICKET: Duration = Duration::from_secs(10);
 
@@ -91,7 +91,7 @@ pub(crate) async fn granted(store: &Sqlite, claim: &Claim) -> Grant {
     }
 }
 
-/// Runs calls that are all sent while the database is locked, so that those after the first wait together.
+/// Runs calls that are all sent while the database is locked, so that all but the first wait together.
 pub(crate) async fn gathered<T>(path: &Path, calls: impl Future<Output = T>) -> T {
     let db = rusqlite::Connection::open(path).unwrap();
     db.execute_batch("BEGIN IMMEDIATE").unwrap();

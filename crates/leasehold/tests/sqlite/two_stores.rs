@@ -16,7 +16,7 @@ use testkit::until::PATIENCE;
 
 use crate::support::{HandClock, name, place};
 
-/// A step of a history. Claims, leases and tickets are named by a number.
+/// A step of a history. A number identifies a claim, lease or ticket.
 #[derive(Debug, Clone)]
 enum Step {
     Acquire {
@@ -53,7 +53,7 @@ enum Step {
     JumpWall {
         seconds: i64,
     },
-    /// Another store on the same file does the following steps.
+    /// The other store on the same file does the following steps.
     Switch,
 }
 
@@ -81,19 +81,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Who waits, and on which of the two stores.
+/// The waiters, and which of the two stores each waits on.
 type Waiting = HashMap<LeaseId, (usize, Claim)>;
 
-/// The state machine, and who is to be told that it may come. A store makes the attempts of those who wait at that
-/// moment, and here nobody does: other tests are about them.
+/// The state machine, and the waiters to wake. A store makes the attempts of claims whose `wait` is pending; there are
+/// none here, because other tests cover them.
 #[derive(Default)]
 struct Model {
-    /// Leases that expired, by who found them, and that no sweep has told of.
+    /// Expired leases that no sweep has reported yet, by the store that found them.
     expired: [u64; 2],
     names: HashMap<Name, (State, Waiting)>,
-    /// Which of the two stores a step runs on: it wakes its own waiters itself.
+    /// The store that runs a step: it wakes its own waiters itself.
     side: usize,
-    /// Who is to be woken on the other side.
+    /// The waiters to wake on the other side.
     elsewhere: Vec<(Name, LeaseId)>,
 }
 
@@ -126,8 +126,8 @@ impl Model {
     }
 }
 
-/// What two answers must have in common. Which of several holders is shown, and when to look again
-/// after a state was read from the file, is left open.
+/// What two answers must have in common. Which of several holders is shown is open, and so is when to try again after
+/// a state was read from the file.
 fn text(answer: &leasehold::Result<Answer>) -> String {
     match answer {
         Ok(Answer::Acquired(Attempt::Busy(busy))) => {
@@ -153,7 +153,7 @@ fn same_view(a: &NameInfo, b: &NameInfo) -> Result<(), TestCaseError> {
 
 async fn run(steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
     let (place, clock) = (place(), HandClock::new());
-    // Nobody looks by itself: the model would have to know when.
+    // The stores never look by themselves: the model would have to know when.
     let never = Duration::MAX;
     let open = || Sqlite::builder(&place.path).clock(clock.clone()).look_every(never).open();
     let stores = [open().await.unwrap(), open().await.unwrap()];
@@ -188,7 +188,7 @@ async fn run(steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
                 claim.queue = queue.then_some(Duration::from_secs(2));
                 (claim.repeat, claim.nonce, claim.first) = (*repeat, *nonce, *first);
                 about = Some(*who);
-                // A claim lives in one process; anybody may renew or release.
+                // A claim lives in one process; any process may renew or release.
                 model.side = who / NAMES % 2;
                 let store = &stores[model.side];
                 let ours = store.try_acquire(&claim).await.map(Answer::Acquired);
@@ -227,7 +227,7 @@ async fn run(steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
                         tickets += part.tickets;
                     }
                 }
-                // A store tells of all that it found expired since it was last asked, whatever verb found it.
+                // A store reports all leases found expired since the last sweep, whichever verb found them.
                 let expired = std::mem::take(&mut model.expired[model.side]);
                 prop_assert_eq!((swept.expired, swept.tickets), (expired, tickets));
                 settle_elsewhere(&mut model, &stores, now).await?;
@@ -238,7 +238,7 @@ async fn run(steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
         if let (Some(who), Ok(Answer::Acquired(Attempt::Granted(grant)))) = (about, &ours) {
             fences[who] = grant.fence;
         }
-        // Those who were woken on the other side come, and the model lets them.
+        // The waiters woken on the other side try again, and the model lets them.
         settle_elsewhere(&mut model, &stores, now).await?;
         for name in (0..NAMES).map(|n| name(&format!("n{n}"))) {
             let page = store.inspect(&Query::Name(name.clone())).await.unwrap();
@@ -249,7 +249,7 @@ async fn run(steps: &[Step], kind: u8) -> Result<(), TestCaseError> {
     check_stored(&place.path, &model)
 }
 
-/// The other store wakes its own waiters, and makes the attempts of those who wait; the others come by themselves.
+/// The other store wakes its own waiters, and makes the attempts of those in `wait`; the others try by themselves.
 async fn settle_elsewhere(model: &mut Model, stores: &[Sqlite; 2], now: Now) -> Result<(), TestCaseError> {
     // They come in the order of the queue.
     while !model.elsewhere.is_empty() {
@@ -269,7 +269,7 @@ async fn settle_elsewhere(model: &mut Model, stores: &[Sqlite; 2], now: Now) -> 
     Ok(())
 }
 
-/// What is in the file is the model's state, row by row.
+/// Checks that the file contains the model's state, row by row.
 fn check_stored(path: &std::path::Path, model: &Model) -> Result<(), TestCaseError> {
     let db = rusqlite::Connection::open(path).unwrap();
     let count = |sql: &str| -> u32 { db.query_row(sql, [], |row| row.get(0)).unwrap() };

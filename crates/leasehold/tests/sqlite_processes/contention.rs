@@ -13,15 +13,15 @@ use testkit::until::until;
 use crate::support::{Log, Process, directory, lines, random, runtime, start, told};
 
 const PROCESSES: usize = 16;
-/// The first are killed now and then, the next stopped.
+/// The first processes are killed now and then, the next stopped.
 const KILLED: std::ops::Range<usize> = 0..3;
 const STOPPED: std::ops::Range<usize> = 3..6;
-/// Far longer than a busy machine holds somebody up who is inside.
+/// Far longer than a busy machine delays a process that is inside.
 const TTL: Duration = Duration::from_millis(2500);
 /// How many are killed, and how many stopped.
 const EACH: u32 = 2;
 const LINGER: Duration = Duration::from_millis(30);
-/// How often somebody has to have been inside.
+/// How often a process has to have been inside.
 const ENTERED: usize = 150;
 
 /// The child: adds one to a number in a file, by reading and writing it, whenever it has the lock.
@@ -40,7 +40,7 @@ pub(crate) fn contend() {
         let locks = Locks::new(Sqlite::open(directory.join("locks.db")).await.unwrap());
         let mutex = locks.mutex("x").ttl(TTL);
         loop {
-            // Somebody may be stopped in the middle of a transaction.
+            // Another process may be stopped in the middle of a transaction.
             let guard = match mutex.lock().await {
                 Ok(guard) => guard,
                 Err(error) => {
@@ -51,10 +51,10 @@ pub(crate) fn contend() {
             let fence = guard.fence();
             log.line(&format!("in {who} {fence} {}", SystemClock.now().as_micros()));
             if index < STOPPED.end {
-                // Long enough to be met inside.
+                // Long enough for the test to catch it inside.
                 tokio::time::sleep(LINGER).await;
             }
-            // Who may be stopped in here has no business in the file: that is what fences are for.
+            // A process that may be stopped in here must not touch the file: that is what fences are for.
             if !STOPPED.contains(&index) {
                 let mut text = [b'0'; 20];
                 let _ = counter.read_at(&mut text, 0).unwrap();
@@ -72,7 +72,7 @@ pub(crate) fn contend() {
 }
 
 #[test]
-fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
+fn sixteen_processes_never_overlap_though_some_die_or_sleep() {
     let directory = directory();
     let mut names: Vec<_> = (0..PROCESSES).map(|index| format!("{index}-0")).collect();
     let mut running: Vec<_> = names.iter().map(|who| start("contend", who, directory.path())).collect();
@@ -84,7 +84,7 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
         if (kills, stops) == (EACH, EACH) && entered >= ENTERED {
             return true;
         }
-        // Who is inside, and was not met yet.
+        // The process inside, if it was not hit yet.
         let last: Vec<_> = log.last().unwrap().split(' ').collect();
         let index: usize = last[1].split('-').next().unwrap().parse().unwrap();
         if last[0] != "in" || names[index] != last[1] || random(2) == 0 {
@@ -103,14 +103,14 @@ fn sixteen_processes_of_which_some_die_or_sleep_never_hold_together() {
         }
         false
     });
-    // No half line, and nobody who still reads the counter.
+    // No half line, and no process that still reads the counter.
     running.iter_mut().for_each(Process::kill);
     let log = lines(&directory.path().join("log"));
     let entered = judge(&log);
     println!("{entered} times inside, {kills} kills, {stops} stops");
 }
 
-/// Reads the history in the order it was written. Returns how often somebody was inside.
+/// Reads the history in the order it was written. Returns how often a process was inside.
 fn judge(log: &[String]) -> usize {
     let index = |who: &str| who.split('-').next().unwrap().parse::<usize>().unwrap();
     let mut inside: Option<(&str, Fence)> = None;
@@ -127,7 +127,7 @@ fn judge(log: &[String]) -> usize {
                 let fence = Fence::new(words[2].parse().unwrap());
                 assert!(seen.insert(fence), "fence {fence} was given twice");
                 if stopped {
-                    // Its line may be late. But nobody may have been let in while another was inside.
+                    // Its line may be late. But no process may have entered while another was inside.
                     if let Some((other, theirs)) = inside {
                         let killed = KILLED.contains(&index(other));
                         assert!(killed || fence < theirs, "{who} was let in while {other} was inside");
@@ -155,7 +155,7 @@ fn judge(log: &[String]) -> usize {
             _ => {}
         }
     }
-    // First come, first served: nobody who was left alone starved.
+    // First come, first served: no undisturbed process starved.
     for index in STOPPED.end..PROCESSES {
         assert!(entered.get(&index).is_some_and(|times| *times >= 3), "{index} starved: {entered:?}");
     }

@@ -13,7 +13,7 @@ use crate::support::{Log, directory, lines, random, runtime, start, told};
 
 const TASKS: usize = 8;
 const KILLS: u32 = 100;
-/// So many lines a child writes before it is killed.
+/// How many lines a child writes before it is killed.
 const MANY: usize = 3 * TASKS;
 /// Longer than the test: nothing expires.
 const TTL: Duration = Duration::from_secs(3600);
@@ -22,8 +22,8 @@ fn name(child: &str, task: usize) -> Name {
     Name::within("kill", &format!("{child}-{task}")).unwrap()
 }
 
-/// The child: takes and gives back without end, and writes down each answer after it came, and each
-/// release before it is sent.
+/// The child: takes and gives back without end. It writes down each answer after it came, and each release before it
+/// is sent.
 pub(crate) fn load() {
     let (child, directory) = told();
     let log = std::sync::Arc::new(Log::append(&directory.join(format!("log-{child}"))));
@@ -44,7 +44,7 @@ pub(crate) fn load() {
                             Err(error) if error.kind() == ErrorKind::Overloaded => continue,
                             other => panic!("{other:?}"),
                         }
-                        // Long enough to be killed with something in hand.
+                        // Long enough to be killed while it holds something.
                         tokio::time::sleep(Duration::from_micros(random(4_000))).await;
                         log.line(&format!("releasing {task} {id}"));
                         let release = Release::new(name.clone(), claim.id);
@@ -92,7 +92,7 @@ fn what_was_answered_survives_kill_9_at_any_moment() {
     assert!(held > 20, "{answers} answers and {held} held leases are not a load");
 }
 
-/// Everything that was written down is true of the file; then all leases are given back.
+/// Checks that everything that was written down is true of the file; then gives back all leases.
 async fn check(
     path: &Path,
     directory: &Path,
@@ -139,7 +139,7 @@ async fn check(
                 }
             }
             for holder in info.holders {
-                // Also a grant that nobody heard of: its fence counts.
+                // A grant whose answer was lost counts too: its fence does.
                 let highest = last.entry(name.clone()).or_default();
                 *highest = (*highest).max(holder.grant.fence);
                 store.release(&Release::new(name.clone(), holder.id)).await.unwrap();

@@ -1,8 +1,8 @@
-//! What a machine can do to a store: no room on its disk, nothing to write to, a clock of its own. Real ones, in
-//! namespaces of their own.
+//! What a machine can do to a store: a full disk, a file that cannot be written, a shifted clock. All of it is real,
+//! in namespaces of its own.
 //!
-//! `unshare` needs root, or a kernel that gives namespaces to everybody, as Debian's does. Without either these
-//! tests fail and say so.
+//! `unshare` needs root, or a kernel that gives namespaces to every user, as Debian's does. Without either these tests
+//! fail and say so.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use leasehold::{Error, ErrorKind, Mode, Name};
 
 use crate::support::{command, runtime, told};
 
-/// Runs a child in namespaces of its own, after a line of shell. What it printed, if it went well.
+/// Runs a child in its own namespaces, after a line of shell. Returns what it printed, if it succeeded.
 fn run_in(namespaces: &[&str], shell: &str, role: &str, directory: &Path) -> String {
     let child = command(role, "", directory);
     let mut unshare = Command::new("unshare");
@@ -59,7 +59,7 @@ fn a_process_with_a_clock_of_its_own_is_refused() {
     for offset in ["86400", "-100"] {
         run_in(&["--time", "--boottime", offset], "", "other-clock", directory.path());
     }
-    // Another monotonic clock is none of our business, and nor is a namespace that has moved none.
+    // A shifted monotonic clock does not matter, nor does a time namespace without a shift.
     run_in(&["--time", "--monotonic", "1000"], "", "same-clock", directory.path());
     run_in(&["--time"], "", "same-clock", directory.path());
 }
@@ -103,14 +103,14 @@ pub(crate) fn full() {
             held.push(claim(n));
             assert!(matches!(store.try_acquire(&held[n - 1]).await.unwrap(), Attempt::Granted(_)));
         }
-        // As happens now and then: the log is written back, and is used again from its beginning.
+        // As happens now and then: the log is written back, and reused from its beginning.
         let db = rusqlite::Connection::open(&path).unwrap();
         db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
-        // Others fill the disk, to the last byte.
+        // Other files fill the disk, to the last byte.
         let mut file = std::fs::File::create(&filler).unwrap();
         while file.write_all(&[b'x'; 512]).is_ok() {}
         assert_eq!(rustix::fs::statvfs(&directory).unwrap().f_bavail, 0);
-        // What is released needs no room but that of the log.
+        // A release needs no room but that of the log.
         for claim in held.drain(..10) {
             let release = Release::new(claim.name.clone(), claim.id);
             assert_eq!(store.release(&release).await.unwrap(), Released::Done);
@@ -133,7 +133,7 @@ pub(crate) fn full() {
             assert!(n < 5000, "never full");
         }
         println!("{} held, then 20 in a row refused", held.len());
-        // Every grant that was answered is there. Asking again grants nothing new.
+        // Every grant that was answered is there. Claiming again grants nothing new.
         for claim in &held {
             let again = store.try_acquire(claim).await.unwrap();
             assert!(matches!(again, Attempt::Granted(_)), "a grant was lost: {again:?}");
@@ -193,7 +193,7 @@ fn what_belongs_to_another_user_is_refused_when_it_is_opened() {
 
 pub(crate) fn another_user() {
     let (_, directory) = told();
-    // Of this thread, and so of those it starts.
+    // It applies to this thread, and so to the threads it starts.
     let nobody = rustix::process::Uid::from_raw(65_534);
     rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
     runtime().block_on(async {
@@ -212,7 +212,7 @@ pub(crate) fn another_user() {
 fn a_file_that_is_mounted_alone_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     runtime().block_on(async { drop(Sqlite::open(directory.path().join("locks.db")).await.unwrap()) });
-    // As two containers would have it, each of which was given the file alone.
+    // As in two containers that each mount only the file.
     let mount = "mkdir one two && touch one/locks.db two/locks.db \
         && mount --bind locks.db one/locks.db && mount --bind locks.db two/locks.db";
     run_in(&["--mount"], mount, "mounted-file", directory.path());

@@ -1,6 +1,6 @@
-//! The SQLite store between real processes, of which some are killed, stopped, or short of room.
+//! The SQLite store between real processes; some are killed, stopped, or short of room.
 //!
-//! Each test starts this binary again as its children, which are told by the environment what to do.
+//! Each test starts this binary again as its children; the environment tells them what to do.
 
 #![allow(clippy::unwrap_used)] // what the tests share may also stop
 
@@ -11,7 +11,7 @@ mod places;
 mod room;
 mod support;
 
-/// Where children begin. As a test of its own it has nothing to do.
+/// The entry point of children. As a test it does nothing.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("LEASEHOLD_TEST_CHILD") else { return };

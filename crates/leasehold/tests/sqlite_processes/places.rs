@@ -21,7 +21,7 @@ fn claim() -> Claim {
     Claim::new(Name::new("x").unwrap(), Mode::Exclusive, TTL, "waits")
 }
 
-/// The child: many that wait, each in its `wait`, until somebody ends it.
+/// The child: many waiters, each in its `wait`, until the test ends it.
 pub(crate) fn wait() {
     let (_, directory) = told();
     runtime().block_on(async {
@@ -37,7 +37,7 @@ pub(crate) fn wait() {
     });
 }
 
-/// The child: one that waits, and looks by itself only after an hour.
+/// The child: one waiter, which looks by itself only after an hour.
 pub(crate) fn wait_for_push() {
     let (_, directory) = told();
     let log = Log::append(&directory.join("log"));
@@ -86,7 +86,7 @@ async fn places_until(end: Signal) {
     let child = start("wait", "", directory.path());
     let log = directory.path().join("log");
     until_async("they wait", async || !lines(&log).is_empty()).await;
-    // Longer than a ticket lasts, and nobody in the child comes back to keep its place.
+    // Longer than a ticket lasts, and no waiter in the child comes back to keep its place.
     tokio::time::sleep(TICKET * 3 / 2).await;
     assert_eq!(length(&store).await, WAITERS as u64, "somebody lost its place");
     child.signal(end);

@@ -1,4 +1,4 @@
-//! Children, and the log they leave.
+//! Child processes, and the log they leave.
 
 use std::fs::File;
 use std::io::Write;
@@ -41,8 +41,8 @@ pub(crate) fn command(role: &str, argument: &str, directory: &Path) -> Command {
     command
 }
 
-/// A directory of its own, in memory where the system has that: what a process wrote survives its death there too, and
-/// a busy disk holds nobody up.
+/// A directory of its own, in memory where possible: what a process wrote survives its death there too, and a busy
+/// disk holds up no test.
 pub(crate) fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
@@ -52,7 +52,7 @@ pub(crate) fn start(role: &str, argument: &str, directory: &Path) -> Process {
     Process(command(role, argument, directory).spawn().unwrap())
 }
 
-/// What a child was told.
+/// The argument and the directory that a child got.
 pub(crate) fn told() -> (String, PathBuf) {
     // Nothing is left running, whatever becomes of the test.
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
@@ -60,7 +60,7 @@ pub(crate) fn told() -> (String, PathBuf) {
     (var("LEASEHOLD_TEST_ARGUMENT"), var("LEASEHOLD_TEST_DIRECTORY").into())
 }
 
-/// A log of lines, each appended by one write: what was written is there after a kill.
+/// A log of lines, each appended by one write: a written line survives a kill.
 pub(crate) struct Log(File);
 
 impl Log {
@@ -74,7 +74,7 @@ impl Log {
     }
 }
 
-/// The whole lines of a log; none if there is no file yet.
+/// The complete lines of a log; empty if there is no file yet.
 pub(crate) fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

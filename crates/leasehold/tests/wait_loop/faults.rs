@@ -69,7 +69,7 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
     }
     assert!(!attempts[0].claim().repeat);
 
-    // What is reported is what the store said.
+    // The reported error is the store's own.
     let granted = is_granted(last)
         || waits.iter().any(|call| matches!(call.answer, Some((_, Answer::Wake(Wake::Granted(_))))));
     match &result {
@@ -84,7 +84,7 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
             assert_eq!((guard.waited(), guard.state()), (took, GuardState::Held), "{what}");
         }
         Ok(None) => {
-            // A last word of the store that was cut off by the limit is no word.
+            // An answer that the limit cut off does not count as the store's last one.
             let cut = last.answer.is_none() && took == limit && attempts.len() > 1;
             let word = if cut { &attempts[attempts.len() - 2] } else { last };
             assert!(is_busy(word), "{what}: contention was reported, and the store said {word:?}");
@@ -93,7 +93,7 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
         Err(error) => assert_eq!(Some(error.kind()), failure(last), "{what}"),
     }
 
-    // Nothing is left, also of what was on its way.
+    // Nothing is left, not even of requests in transit.
     tokio::time::sleep(ms(1000)).await;
     match result {
         Ok(Some(guard)) => assert_eq!(guard.release().await.unwrap(), GuardState::Released, "{what}"),
@@ -109,7 +109,7 @@ async fn check(first: Act, second: Act, wait: Act, held: Option<u64>, limit: Opt
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_two_attempts_and_waits_meet_the_answer_is_true_and_nothing_is_left() {
+async fn whatever_two_attempts_meet_answers_are_true_and_none_is_left() {
     let acts = [
         Act::Pass,
         Act::Fail(ErrorKind::Unavailable),
@@ -178,7 +178,7 @@ async fn a_fault_that_passes_does_not_hide_later_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_lost_after_the_effect_is_asked_for_again_with_the_same_id() {
+async fn after_a_lost_answer_the_attempt_repeats_with_the_same_id() {
     let lost = RETRYABLE.map(Act::LostAfter);
     for act in [Act::NeverAfter].into_iter().chain(lost) {
         let world = Paused::new();
@@ -237,7 +237,7 @@ async fn errors_that_waiting_cannot_heal_come_at_once() {
             assert_eq!(world.store.count(Verb::TryAcquire), 1);
             assert_eq!(world.elapsed(), Duration::ZERO);
             settle().await;
-            // It may have a place: that is given up. Unless the store itself does not know, nothing is on its way.
+            // It may have a place, which is given up. Unless the store itself does not know, no request is in transit.
             let releases = world.store.calls(Verb::Release);
             assert_eq!(releases.len(), 1);
             let unknown = matches!(kind, ErrorKind::Internal | ErrorKind::Aborted);
@@ -273,7 +273,7 @@ async fn a_name_in_use_as_another_kind_is_a_mismatch_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_reported_within_bounds_and_told_that_an_attempt_is_unanswered() {
+async fn a_hang_is_reported_in_time_and_the_attempt_marked_unanswered() {
     for act in [Act::Never, Act::NeverAfter, Act::Late(ms(60_000))] {
         let world = Paused::new();
         world.store.always(Verb::TryAcquire, act);
@@ -288,7 +288,7 @@ async fn a_store_that_hangs_is_reported_within_bounds_and_told_that_an_attempt_i
         assert_eq!(releases.len(), 1);
         assert_eq!(releases[0].release().id, attempts[0].claim().id);
         assert_eq!(releases[0].release().unanswered, Some(ms(90_000)));
-        // What was on its way arrives in the end, and finds a door that stays shut.
+        // A request in transit arrives in the end, and its id is refused.
         tokio::time::sleep(ms(61_000)).await;
         assert!(world.is_free("x").await, "{act:?}");
 
@@ -301,7 +301,7 @@ async fn a_store_that_hangs_is_reported_within_bounds_and_told_that_an_attempt_i
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_still_on_its_way_never_becomes_a_ghost() {
-    // It was not answered; then the repeat was; then the acquire ended. At last the first arrives.
+    // The first call was not answered; the repeat was; then the acquire ended. At last the first arrives.
     let ends = [
         Act::Pass,                           // granted, or busy until the limit
         Act::Fail(ErrorKind::AuthFailed),    // refused

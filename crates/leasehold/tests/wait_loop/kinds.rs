@@ -1,4 +1,4 @@
-//! Stores of other kinds.
+//! Stores with other abilities.
 
 use leasehold::backend::Busy;
 use leasehold::{ErrorKind, GuardState, Mode};

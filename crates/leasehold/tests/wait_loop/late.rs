@@ -23,7 +23,7 @@ async fn a_grant_that_arrives_past_its_deadline_is_given_back() {
             assert_eq!(releases[0].release().unanswered, None, "it was answered");
             assert!(world.is_free("x").await);
 
-            // One that waits measures it again, once, with the same id.
+            // An acquire that waits measures it again, once, with the same id.
             let world = Paused::new();
             let mutex = world.locks.mutex("x").ttl(ms(100));
             world.store.plan(Verb::TryAcquire, [act]);
@@ -40,7 +40,7 @@ async fn a_grant_that_arrives_past_its_deadline_is_given_back() {
             assert_eq!(info.holders[0].id, guard.lease_id());
         }
     }
-    // In time is in time.
+    // A grant that is just in time is in time.
     let world = Paused::new();
     world.store.plan(Verb::TryAcquire, [Act::Slow(ms(96))]);
     let guard = world.locks.mutex("x").ttl(ms(100)).try_lock().await.unwrap().unwrap();
@@ -48,7 +48,7 @@ async fn a_grant_that_arrives_past_its_deadline_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_always_too_slow_for_the_ttl_is_reported_in_the_end() {
+async fn a_store_always_too_slow_for_the_ttl_is_reported_in_the_end() {
     let world = Paused::new();
     world.store.always(Verb::TryAcquire, Act::Slow(ms(150)));
     let lock = world.locks.mutex("x").ttl(ms(100));
@@ -59,7 +59,7 @@ async fn a_store_that_is_always_too_slow_for_the_ttl_is_reported_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_below_the_minimum_validity_is_measured_once_and_then_given_back() {
+async fn a_grant_below_minimum_validity_is_repeated_then_given_back() {
     // The store's own minimum, and one that was asked for.
     for asked in [None, Some(90)] {
         let world = Paused::with_info(|info| {
@@ -101,7 +101,7 @@ async fn a_grant_below_the_minimum_validity_is_measured_once_and_then_given_back
 async fn waiting_that_ate_the_minimum_validity_repeats_the_claim_once() {
     let world = Paused::new();
     let holder = world.hold("x", Mode::Exclusive, HOUR).await;
-    // A store that waits by itself and does not say for how long.
+    // A store that waits itself and does not say for how long.
     world.store.on_grant(|grant| grant.waited = Duration::ZERO);
     world.end_after(ms(3000), holder);
     let mutex = world.locks.mutex("x").ttl(ms(10_000)).min_validity_percent(90);
@@ -134,11 +134,11 @@ async fn no_claim_is_repeated_after_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_is_never_believed_longer_than_the_store_keeps_it_however_late_its_waiter_looks() {
+async fn a_late_waiter_never_trusts_a_grant_longer_than_the_store() {
     for slow in [0, 10, 250, 290, 350] {
         let world = Paused::new();
         let holder = world.hold("x", Mode::Exclusive, HOUR).await;
-        // It stands in the queue, but does not know yet; meanwhile its turn comes.
+        // It is in the queue, but does not know it yet; meanwhile its turn comes.
         world.store.plan(Verb::TryAcquire, [Act::Slow(ms(slow))]);
         world.end_after(Duration::ZERO, holder);
         let guard = world.locks.mutex("x").ttl(ms(300)).lock().await.unwrap();

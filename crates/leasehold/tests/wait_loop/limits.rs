@@ -30,10 +30,10 @@ async fn a_bounded_wait_ends_at_its_limit_with_no_attempt_after_it() {
     }
 }
 
-/// How much longer than its limit a wait may take, to see whether the store is there.
+/// How much longer than its limit a wait may take to find out whether the store is there.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// A world in which somebody holds the name, and only the first attempt is answered.
+/// A world in which another client holds the name, and only the first attempt is answered.
 async fn silent_after_one_answer(change: impl FnOnce(&mut Info)) -> Paused {
     let world = Paused::with_info(change);
     world.hold("x", Mode::Exclusive, HOUR).await;
@@ -46,7 +46,7 @@ async fn silent_after_one_answer(change: impl FnOnce(&mut Info)) -> Paused {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_falls_silent_is_an_error_soon_after_the_limit_and_never_contention() {
+async fn at_the_limit_a_silent_store_is_an_error_and_not_contention() {
     for keeps_places in [true, false] {
         for limit in [1000, 1001, 4000, 9000, 50_000].map(ms) {
             let silent = || silent_after_one_answer(|info| info.keeps_places = keeps_places);
@@ -60,7 +60,7 @@ async fn a_store_that_falls_silent_is_an_error_soon_after_the_limit_and_never_co
             assert!(world.elapsed() <= limit + LAST_LOOK, "{:?}", world.elapsed());
         }
     }
-    // A call that may take less is given less.
+    // A call with a shorter limit gets less.
     let world = silent_after_one_answer(|info| info.keeps_places = true).await;
     let mutex = world.locks.mutex("x").request_timeout(ms(300));
     assert_eq!(mutex.try_lock_for(ms(4000)).await.unwrap_err().kind(), ErrorKind::NetworkTimeout);
@@ -68,7 +68,7 @@ async fn a_store_that_falls_silent_is_an_error_soon_after_the_limit_and_never_co
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_a_store_says_at_the_limit_it_is_there_unless_it_says_that_it_is_not() {
+async fn at_the_limit_any_answer_but_a_store_fault_is_contention() {
     use ErrorKind::{AuthFailed, NetworkTimeout, Overloaded, RateLimited, Unavailable, Unsupported};
     for (act, late, fault) in [
         (Act::Pass, 0, None),
@@ -137,7 +137,7 @@ async fn no_duration_panics_or_overflows_or_means_something_else() {
         assert_eq!(guard.state(), GuardState::Held);
         drop(guard);
 
-        // Polls that never come are not attempts at once.
+        // Polls that never come are not made at once.
         let world = Paused::with_info(|info| info.push = false);
         let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
         for jitter in [Jitter::None, Jitter::Equal, Jitter::Full] {

@@ -66,7 +66,7 @@ async fn try_lock_meets_every_fault_with_one_call_and_leaves_nothing() {
                 (world.store.calls(Verb::TryAcquire), world.store.calls(Verb::Release));
             assert_eq!(attempts.len(), 1, "{act:?} {held}");
             assert_eq!(world.store.count(Verb::Wait), 0);
-            // What may have taken effect is taken back, and the store is told that it may still arrive.
+            // The client takes back what may have taken effect, and says that the attempt may still arrive.
             let unknown = match act {
                 Act::Fail(kind) | Act::LostAfter(kind) => {
                     RETRYABLE.contains(&kind) || matches!(kind, ErrorKind::Internal | ErrorKind::Aborted)

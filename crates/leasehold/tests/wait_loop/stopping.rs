@@ -1,4 +1,4 @@
-//! Acquires that are told to stop.
+//! Acquires that are cancelled or closed.
 
 use leasehold::{Cancel, ErrorKind, GuardState, Mode};
 use testkit::faulty::{Act, Verb};
@@ -46,7 +46,7 @@ async fn a_cancel_ends_a_wait_at_once_and_leaves_nothing() {
             assert!(!waiting.is_finished());
             if closes {
                 world.locks.close().await;
-                // Whoever ends the process now leaves nothing behind, though its task was not polled since.
+                // If the process ended now, it would leave nothing behind, though its task was not polled since.
                 assert_eq!(world.store.count(Verb::Release), 1, "{attempt:?}");
                 assert!(world.look("x").await.waiters.is_empty());
             } else {
@@ -82,14 +82,14 @@ async fn cancellation_token_of_the_program_ends_a_wait() {
     assert!(world.look("x").await.waiters.is_empty());
     world.end(&holder).await;
     assert!(world.is_free("x").await);
-    // A switch that was made of a token cancels that.
+    // A switch made from a token cancels that token.
     let token = CancellationToken::new();
     Cancel::from(&token).cancel();
     assert!(token.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_client_sends_nothing_more_and_keeps_what_it_holds() {
+async fn a_closed_client_makes_no_new_attempts_and_keeps_its_guards() {
     let world = Paused::new();
     let guard = world.locks.mutex("held").lock().await.unwrap();
     world.locks.close().await;

@@ -1,4 +1,4 @@
-//! When a waiter looks again.
+//! When a waiter tries again.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn a_store_without_push_is_polled_in_range_and_never_in_bursts() {
         assert_eq!(times(&world.store.calls(Verb::TryAcquire)), expected);
     }
 
-    // A slow answer is followed by a whole pause, not by what was missed.
+    // A full pause follows a slow answer; polls that were missed are not made up for.
     let world = Paused::with_info(|info| info.push = false);
     let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.store.plan(Verb::TryAcquire, [Act::Pass, Act::Slow(ms(1000))]);
@@ -50,7 +50,7 @@ async fn a_store_without_push_is_polled_in_range_and_never_in_bursts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_with_push_that_cannot_say_when_is_looked_at_now_and_then() {
+async fn a_push_store_that_gives_no_time_is_polled_now_and_then() {
     let world = Paused::new();
     let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.store.on_busy(|busy| busy.retry_in = None);
@@ -122,7 +122,7 @@ async fn a_lost_wake_up_costs_a_bounded_delay_and_never_a_hang() {
         let guard = world.locks.mutex("x").lock().await.unwrap();
         assert!(guard.waited() <= ms(released) + REFRESH, "{:?}", guard.waited());
     }
-    // A wait that fails is as good as none, and is not asked in a burst.
+    // A wait that fails is as good as none, and is not repeated in a burst.
     let world = Paused::new();
     let holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.store.always(Verb::Wait, Act::Fail(ErrorKind::Unavailable));
@@ -133,7 +133,7 @@ async fn a_lost_wake_up_costs_a_bounded_delay_and_never_a_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_holder_is_replaced_when_its_time_ends_without_any_wake_up() {
+async fn a_dead_holder_is_replaced_at_its_expiry_without_a_wake_up() {
     for ttl in [50, 333, 2000, 5000] {
         let world = Paused::new();
         let _holder = world.hold("x", Mode::Exclusive, ms(ttl)).await;
@@ -154,7 +154,7 @@ async fn wake_ups_that_mean_nothing_do_not_become_a_storm() {
     });
     assert!(world.locks.mutex("x").try_lock_for(ms(1000)).await.unwrap().is_none());
     assert!(world.store.count(Verb::TryAcquire) < 150, "{}", world.store.count(Verb::TryAcquire));
-    // One that means something after one that did not is not held up.
+    // A meaningful wake-up after a meaningless one is not delayed.
     world.store.always(Verb::Wait, Act::Pass);
     world.store.plan(Verb::Wait, [Act::Gone(Gone::NotFound)]);
     world.end_after(ms(1000), holder);

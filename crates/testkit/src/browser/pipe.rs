@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::until::PATIENCE;
 
-/// Both directions, and what the browser told without being asked.
+/// Both directions, and the browser's events.
 #[derive(Debug)]
 pub(super) struct Pipe {
     to: ChildStdin,
@@ -37,7 +37,7 @@ impl Pipe {
         Pipe { to, from: receive, last: 0, session: None, events: Vec::new() }
     }
 
-    /// Calls a method; its result.
+    /// Calls a method; returns its result.
     ///
     /// # Panics
     /// If the browser is gone, is silent for a minute, or refuses.

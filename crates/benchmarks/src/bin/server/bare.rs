@@ -1,4 +1,4 @@
-//! The least that can be called a server: one handler that reads JSON and answers JSON, of the size that an acquire has.
+//! The simplest possible server: one handler that reads and answers JSON of the size of an acquire.
 
 use axum::extract::Path;
 use axum::routing::post;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::post_request;
 
-/// What makes this program the bare server.
+/// The role in which this program is the bare server.
 pub(crate) const ROLE: &str = "bare-server";
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! The clients: HTTP/1.1 over connections that stay open, with no more in them than is needed.
+//! The clients: HTTP/1.1 over connections that stay open, with nothing more than needed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) fn post_request(path: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A connection that is used again and again.
+/// A connection that is reused.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -32,7 +32,7 @@ impl Connection {
         Connection::from(TcpStream::connect(address).await.expect("the server accepts"))
     }
 
-    /// From an address of its own: the ports of one do not suffice for many connections.
+    /// From another local address: the ports of one do not suffice for many connections.
     pub(crate) async fn open_from(local: SocketAddr, address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(local).expect("a loopback address");
@@ -48,7 +48,7 @@ impl Connection {
         self.stream.write_all(request).await.expect("the server reads");
     }
 
-    /// Sends a request and waits for its answer, which must be 200: the body.
+    /// Sends a request and waits for its answer, which must be 200. Returns the body.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> &str {
         self.send(request).await;
         self.buffer.clear();
@@ -64,7 +64,7 @@ impl Connection {
     }
 }
 
-/// Where the body of an answer begins, if all of it is there.
+/// Where the body of an answer begins, if the answer is complete.
 fn whole(answer: &[u8]) -> Option<usize> {
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&answer[..head]).ok()?;
@@ -87,7 +87,7 @@ impl Client {
 struct Asking {
     connection: Arc<Mutex<Connection>>,
     acquire: Vec<u8>,
-    /// Where to release it, unless it is the bare handler that is asked twice.
+    /// The path of the release; `None` for the bare handler, which is called twice.
     release: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The bare disk: how often it can be waited for.
+//! The bare disk: how many syncs it can do.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use testkit::turns::percentile;
 
 const TIME: Duration = Duration::from_millis(300);
 
-/// Where the databases of this benchmark are: `LEASEHOLD_BENCH_DIR`, or beside what cargo builds, because the system's
-/// temporary directory may be memory.
+/// The directory of the databases: `LEASEHOLD_BENCH_DIR`, or beside cargo's output, because the system's temporary
+/// directory may be in memory.
 pub(crate) fn directory() -> tempfile::TempDir {
     let built = || std::env::current_exe().ok()?.parent().map(Into::into);
     let place: std::path::PathBuf =
@@ -23,13 +23,13 @@ impl Disk {
         Disk(directory())
     }
 
-    /// Appends of a page, each waited for.
+    /// Appends a page and syncs, repeatedly; returns how often a second.
     pub(crate) fn syncs_a_second(&self) -> f64 {
         let times = self.times();
         times.len() as f64 / times.iter().sum::<f64>()
     }
 
-    /// What one takes, in milliseconds, the median.
+    /// The median time of one sync, in milliseconds.
     pub(crate) fn sync_time(&self) -> f64 {
         percentile(&mut self.times(), 50.0) * 1e3
     }

@@ -1,4 +1,4 @@
-//! Ten thousand who wait, and nothing happens.
+//! Ten thousand waiters while nothing happens.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ const WAITERS: usize = 10_000;
 const TIME: Duration = Duration::from_secs(10);
 
 /// How long each waiter waits: the longest that a server allows. All must have connected after half of it, because the
-/// first waiters leave at its end, and would be missing from the measurement.
+/// first waiters leave at its end and would be missing from the measurement.
 const WAIT: Duration = Duration::from_secs(50);
 
-/// From one loopback address at most so many, far fewer than it has ports.
+/// Most connections from one loopback address, far fewer than it has ports.
 const FROM_ONE: usize = 2500;
 
 pub(crate) async fn measure(leasehold: &str, store: &str, table: &mut Table) {
     let limit = getrlimit(Resource::Nofile);
-    // Otherwise the connections below say so.
+    // If this fails, the connections below report it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let server = Server::leasehold(leasehold, store);
     let acquire = |wait: u64| {

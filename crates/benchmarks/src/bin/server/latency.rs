@@ -10,7 +10,7 @@ use crate::process::Server;
 
 const TIMES: usize = 500;
 
-/// In milliseconds, what a caller should be able to expect on one machine.
+/// The time in milliseconds that a caller should be able to expect on one machine.
 const VERBS: [(&str, f64); 3] = [("acquire", 10.0), ("renew", 20.0), ("release", 20.0)];
 
 pub(crate) async fn measure(leasehold: &str, table: &mut Table) {

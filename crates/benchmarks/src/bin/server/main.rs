@@ -1,7 +1,7 @@
-//! The figures of the lock server, beside a bare handler and the bare disk: `make bench-server`.
+//! Benchmarks of the lock server, beside a bare handler and the bare disk: `make bench-server`.
 //!
-//! The servers are processes of their own: the built `leasehold`, whose path is the argument, and this program in
-//! another role. Both are asked by the same clients, over connections that stay open.
+//! The servers are separate processes: the built `leasehold`, whose path is the argument, and this program in another
+//! role. The same clients call both, over connections that stay open.
 
 mod bare;
 mod client;
@@ -34,7 +34,7 @@ fn main() {
     if argument == bare::ROLE {
         return runtime(&mut tokio::runtime::Builder::new_multi_thread()).block_on(bare::serve());
     }
-    // One thread for all clients, so that most of the machine is the servers'.
+    // One thread for all clients, so that the servers get most of the machine.
     runtime(&mut tokio::runtime::Builder::new_current_thread()).block_on(measure(&argument));
 }
 
@@ -65,7 +65,8 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
     ];
     let clients: Vec<Arc<dyn Contender>> =
         servers.iter().map(|server| Arc::new(Client::of(server)) as Arc<dyn Contender>).collect();
-    // Requests a second, and microseconds of a core that one costs the server; or how often the disk can be waited for.
+    // Requests a second, and the microseconds of a core that one costs the server; or the number of disk syncs a
+    // second.
     let rounds: Vec<[(f64, f64); 4]> = in_turns_async(ROUNDS, async |which: usize| {
         if which == DISK {
             return (disk.syncs_a_second(), 0.0);
@@ -92,7 +93,7 @@ async fn uncontended_rates(leasehold: &str, table: &mut Table) {
             column(&costs, BARE).median
         ),
     );
-    // The lower one decides: a slow disk, or a handler that is as fast as the machine.
+    // The lower limit decides: a slow disk, or a handler as fast as the machine.
     let by_disk = 0.7 * CONNECTIONS as f64 * column(&rates, DISK).median;
     table.row(
         "acquire + release, 64 connections, SQLite",

@@ -1,4 +1,4 @@
-//! A server in a process of its own, and what that uses.
+//! A server in a separate process, and the resources it uses.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl Server {
         Server::start(command, true)
     }
 
-    /// As everybody starts it; what it logs for each operation goes nowhere.
+    /// Starts it as users do, without its operations log.
     pub(crate) fn leasehold(program: &str, store: &str) -> Self {
         let program = std::fs::canonicalize(program).expect("the built `leasehold`");
         let mut command = killed_with_us();
@@ -50,16 +50,16 @@ impl Server {
         self.process.id()
     }
 
-    /// The time it has had on all cores together.
+    /// Its processor time on all cores together.
     pub(crate) fn cpu_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("it runs");
-        // After the name, which ends with a bracket: user and system time are the 12th and 13th.
+        // After the name, which ends with a bracket: user and system time are fields 12 and 13.
         let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).expect("its fields");
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
-    /// Bytes of memory that are its own.
+    /// Its private memory, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
@@ -67,7 +67,7 @@ impl Server {
     }
 }
 
-/// The beginning of a command whose process dies with this one.
+/// The start of a command line whose process dies with this one.
 fn killed_with_us() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]);

@@ -1,4 +1,4 @@
-//! What the server asks of the system: nobody is answered before what it was told is on the disk.
+//! The server's system calls: no client is answered before its change is on the disk.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ const CALLS: &str = "trace=recvfrom,read,sendto,write,writev,pwrite64,fdatasync,
 struct Seen {
     answers: u64,
     syncs: u64,
-    /// Answers that left before a write and a sync that began after their request had come.
+    /// Answers sent before a write and a sync that began after their request had arrived.
     too_early: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn count(leasehold: &str, table: &mut Table) {
     );
 }
 
-/// A running strace; it lets go of the process when dropped.
+/// A running strace; detaches from the process when dropped.
 struct Strace(Child);
 
 impl Strace {
@@ -78,18 +78,18 @@ impl Drop for Strace {
 /// One connection of the server, as the trace shows it.
 #[derive(Default)]
 struct Asked {
-    /// The line at which its request had come.
+    /// The line at which its request had arrived.
     at: Option<usize>,
 }
 
-/// Reads a trace: what comes later in it happened later, or at the same time.
+/// Reads a trace: later lines happened later, or at the same time.
 fn read(trace: &str) -> Seen {
     let mut seen = Seen::default();
     let mut asked: HashMap<String, Asked> = HashMap::new();
     // By thread: the call that has begun and not ended, with its line.
     let mut begun: HashMap<&str, (usize, String)> = HashMap::new();
     let mut written = None;
-    // The latest sync that is over: when it began, and the write before it.
+    // The latest finished sync: when it began, and the write before it.
     let mut synced: Option<(usize, usize)> = None;
     for (number, line) in trace.lines().enumerate() {
         let Some((thread, call)) = line.split_once(' ') else { continue };
@@ -98,7 +98,7 @@ fn read(trace: &str) -> Seen {
             None => (number, call.to_owned()),
             Some(rest) => {
                 let (began, start) = begun.remove(thread).unwrap_or((number, String::new()));
-                // As one line: its beginning, and what came of it.
+                // As one line: the call's start and its result.
                 (began, format!("{start}{}", rest.split_once('>').map_or("", |(_, rest)| rest)))
             }
         };
@@ -119,7 +119,7 @@ fn read(trace: &str) -> Seen {
                 seen.syncs += 1;
                 synced = written.map(|written| (began, written));
             }
-            // As soon as it begins it may be on its way.
+            // From its start it may already be on its way.
             "sendto" | "write" | "writev" if began == number && rest.contains("\"HTTP/1.1 200") => {
                 let Some(at) = asked.entry(fd).or_default().at.take() else { continue };
                 seen.answers += 1;

@@ -1,8 +1,8 @@
 //! The checker and the search over all orders agree on random small histories.
 //!
-//! What is a matter of order: I1, I2, I3, I5, I6, I9, I13.
-//! - Every history that the checker accuses of one of these has no order. Without exception.
-//! - Every history without an order is accused. Nearly: the gaps are counted, and their share is bounded.
+//! Covers the invariants about order: I1, I2, I3, I5, I6, I9, I13.
+//! - Every history that the checker accuses of one of these has no valid order, without exception.
+//! - Nearly every history without a valid order is accused: the gaps are counted, and their share is bounded.
 
 use super::notation::setting;
 use super::random::{OPERATIONS, Random, good, mutate};
@@ -11,14 +11,14 @@ use crate::check::Invariant::{self, I1, I2, I3, I5, I6, I9, I13};
 use crate::check::judge;
 use crate::history::record::Record;
 
-/// Of those without an order, so many in a thousand may go unnoticed.
+/// Of the histories without a valid order, this many in a thousand may go unnoticed.
 const GAPS: u64 = 15;
 
 fn histories() -> u64 {
     std::env::var("LEASEHOLD_CHECK_HISTORIES").ok().and_then(|many| many.parse().ok()).unwrap_or(4_000)
 }
 
-/// All invariants that are a matter of order, on a lock of this limit.
+/// The accusations about order, for a lock with this limit.
 fn accusations(histories: &[Vec<Record>], limit: u32) -> (Vec<Invariant>, String) {
     let mut setting = setting();
     setting.names.truncate(1);
@@ -50,7 +50,7 @@ fn a_lock_that_is_right_is_not_accused() {
 }
 
 #[test]
-fn who_is_accused_has_no_order_and_who_has_none_is_accused() {
+fn a_history_is_accused_exactly_if_it_has_no_order() {
     let (mut bad, mut missed, mut first) = (0, 0, String::new());
     let mut seen: std::collections::BTreeMap<Invariant, u64> = Default::default();
     for seed in 0..histories() {

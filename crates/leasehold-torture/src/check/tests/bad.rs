@@ -1,5 +1,5 @@
-//! Histories written by hand, each of which breaks the invariant that it names and no other. A line `BAD | GOOD` gives
-//! the look-alike that breaks none; `-` is no record.
+//! Histories written by hand, each of which breaks the named invariant and no other. A line `BAD | GOOD` gives the
+//! look-alike that breaks none; `-` means no record.
 
 use super::notation::judged;
 
@@ -31,7 +31,7 @@ fn all() -> Vec<Bad> {
 }
 
 #[test]
-fn a_bad_history_breaks_exactly_what_it_names_and_its_look_alike_nothing() {
+fn a_bad_history_breaks_only_its_rule_and_its_twin_none() {
     let stories = all();
     assert!(stories.len() >= 30);
     let mut wrong = Vec::new();
@@ -51,7 +51,7 @@ fn a_bad_history_breaks_exactly_what_it_names_and_its_look_alike_nothing() {
 }
 
 #[test]
-fn a_violation_tells_of_both_leases_and_all_their_operations_in_order() {
+fn a_violation_lists_both_leases_and_their_operations_in_order() {
     let first = &all()[0];
     let told = judged(&first.bad).violations[0].to_string();
     let expected = "\

@@ -1,5 +1,5 @@
-//! Histories of a lock that is right while everything goes wrong around it: workers die, answers are lost, requests are
-//! late, sessions end, and leases are revoked. Nobody is accused; and of a lock that lets in whoever comes, most are.
+//! Histories of a correct lock while everything around it goes wrong: workers die, answers are lost, requests are
+//! late, sessions end, leases are revoked. None is accused. Of a lock that lets every claim in, most are.
 
 use super::notation::setting;
 use super::random::Random;
@@ -8,27 +8,27 @@ use crate::check::Invariant::{I1, I2, I5, I6, I9, I12, I13};
 use crate::check::{Invariant, Verdict, judge};
 use crate::history::record::{Fault, Kind, Loss, Mode, Record, SESSION};
 
-/// Times are in steps of this many nanoseconds: what was sent arrives within ten of them.
+/// Times are in steps of this many nanoseconds: a message arrives within ten of them.
 const STEP: u64 = 100_000_000;
 const SLACK: u64 = 10;
 const TTL: u64 = 30;
 const NOTICES: u64 = 10;
 const END: u64 = 400;
 
-/// How long small ones go on, which are also searched.
+/// The length of the small histories, which are also searched.
 const SMALL: u64 = 60;
 
-/// How many steps a search may take: what needs more is not counted.
+/// How many steps a search may take; a longer one is not counted.
 const STEPS: u64 = 10_000;
 
-/// Of those without an order, so many in a hundred may go unnoticed.
+/// Of the histories without a valid order, this many in a hundred may go unnoticed.
 const GAPS: u64 = 15;
 
 fn histories() -> u64 {
     std::env::var("LEASEHOLD_CHECK_HISTORIES").ok().and_then(|many| many.parse().ok()).unwrap_or(4_000)
 }
 
-/// What reaches the store when.
+/// What reaches the store.
 #[derive(Debug, Clone, Copy)]
 enum Effect {
     Acquire { worker: usize, id: u64, mode: Mode },
@@ -49,7 +49,7 @@ struct Lease {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// Nothing until then.
+    /// Does nothing until then.
     Rests(u64),
     /// Waits for an answer; until when, and what it called.
     Waits(u64, Kind),
@@ -67,7 +67,7 @@ struct Worker {
     sent: u64,
     /// The number of its last call.
     call: u64,
-    /// What is the matter with its way to the store, until then.
+    /// Its route to the store is disturbed from the first moment until the second.
     fault: Option<(u64, u64)>,
     /// Its session has ended in the store; by then it knows.
     cut: Option<u64>,
@@ -79,12 +79,12 @@ struct World<'a> {
     random: &'a mut Random,
     limit: u32,
     session: bool,
-    /// Lets in whoever comes.
+    /// Lets every claim in.
     broken: bool,
     fence: u64,
     leases: Vec<Lease>,
     workers: Vec<Worker>,
-    /// When what arrives, and of which call it is.
+    /// When something arrives, and which call it belongs to.
     coming: Vec<(u64, u64, Effect)>,
     supervisor: Vec<Record>,
     end: u64,
@@ -121,7 +121,7 @@ impl World<'_> {
         self.supervisor.extend([record, end]);
     }
 
-    /// When something that is sent now arrives: late if something is the matter.
+    /// When a message sent now arrives: late during a disturbance.
     fn arrives(&mut self, worker: usize, now: u64) -> u64 {
         let soon = now + self.random.below(3);
         match self.workers[worker].fault {
@@ -183,7 +183,7 @@ impl World<'_> {
                 (worker, (Kind::Revoked, 0))
             }
         };
-        // An answer may be lost while something is the matter.
+        // During a disturbance an answer may be lost.
         let state = &self.workers[worker];
         let lost =
             state.fault.is_some_and(|(from, to)| from <= now && now <= to) && self.random.below(2) == 0;
@@ -238,7 +238,7 @@ impl World<'_> {
         let deadline = if self.session { SESSION } else { (self.workers[worker].sent + TTL) * STEP };
         let cut = self.workers[worker].cut.is_some();
         match answer {
-            // A client knows that the session on which it asked is no more.
+            // A client knows that the session on which it asked is over.
             Kind::Granted if cut => {
                 self.write(worker, Kind::AcquireFailed, now, 0, 0);
                 self.give_back(worker, now);
@@ -260,7 +260,7 @@ impl World<'_> {
         }
     }
 
-    /// What an acquire may have got is given back when it has arrived.
+    /// Gives back what an acquire may have got; the release arrives no earlier than the acquire.
     fn give_back(&mut self, worker: usize, now: u64) {
         let id = id(worker, self.workers[worker].claim);
         let own = |effect: &Effect| matches!(effect, Effect::Acquire { id: other, .. } if *other == id);
@@ -277,7 +277,7 @@ impl World<'_> {
             _ => (Kind::Revoked, 1),
         };
         self.write(worker, kind, now, 0, value);
-        // What has been sent is on its way all the same.
+        // What has been sent is in flight all the same.
         if kind == Kind::AcquireFailed {
             self.give_back(worker, now);
         }
@@ -305,7 +305,7 @@ impl World<'_> {
         }
     }
 
-    /// Something goes wrong for a worker, or is over.
+    /// A disturbance begins for a worker, or ends.
     fn trouble(&mut self, worker: usize, now: u64) {
         let state = &mut self.workers[worker];
         if state.cut.is_some_and(|by| now > by) {
@@ -329,7 +329,7 @@ impl World<'_> {
                 self.workers[worker].does = Does::Dead;
                 self.fault(Fault::Kill, worker, now, now);
                 if self.session {
-                    // With what it had sent.
+                    // Together with what it had sent.
                     let own = |effect: &Effect| matches!(effect, Effect::Acquire { worker: other, .. } if *other == worker);
                     let sent = self.coming.iter().filter(|(.., effect)| own(effect)).map(|(at, ..)| *at);
                     let freed = sent.max().unwrap_or(0).max(now + self.random.below(SLACK));
@@ -411,7 +411,7 @@ fn verdict(seed: u64, broken: bool, end: u64) -> (Verdict, Vec<Vec<Record>>) {
 }
 
 #[test]
-fn a_lock_that_is_right_is_not_accused_for_what_goes_wrong_around_it() {
+fn a_correct_lock_is_not_accused_whatever_goes_wrong() {
     for seed in 0..histories() {
         let (verdict, histories) = verdict(seed, false, END);
         let told: Vec<_> = verdict.violations.iter().map(ToString::to_string).collect();
@@ -421,9 +421,9 @@ fn a_lock_that_is_right_is_not_accused_for_what_goes_wrong_around_it() {
 }
 
 #[test]
-fn a_lock_that_lets_in_whoever_comes_is_accused_whatever_goes_wrong() {
+fn a_lock_that_admits_everyone_is_accused_whatever_goes_wrong() {
     let many = histories() / 4;
-    // Of those with sessions, and of those with a ttl and revokes: some end before two can have met.
+    // Histories with sessions, and histories with a ttl and revokes: some end before two holders can have met.
     for (session, percent) in [(true, 55), (false, 75)] {
         let seeds: Vec<u64> = (0..many).filter(|seed| is_session(*seed) == session).collect();
         let accused = seeds.iter().filter(|seed| !verdict(**seed, true, END).0.violations.is_empty()).count();
@@ -432,13 +432,13 @@ fn a_lock_that_lets_in_whoever_comes_is_accused_whatever_goes_wrong() {
     }
 }
 
-/// What the search finds, and what the checker says of the same small history.
+/// What the search finds, and what the checker says about the same small history.
 fn both(seed: u64, broken: bool) -> (Option<bool>, Vec<Invariant>, String) {
     let (verdict, histories) = verdict(seed, broken, SMALL);
     let session = is_session(seed);
     let promises = Promises { arrives: SLACK * STEP, notices: session.then_some(NOTICES * STEP) };
     let right = explained(&histories, if seed.is_multiple_of(4) { 2 } else { 0 }, promises, STEPS);
-    // Whether somebody can have held is another question (I13): the search lets an unknown acquire hold for ever.
+    // Possible holders are another question (I13): the search lets an unknown acquire hold for ever.
     let accused = verdict.violations.iter().filter(|violation| violation.invariant != I13);
     let told: String = accused.clone().map(|violation| format!("{violation}\n")).collect();
     (right, accused.map(|violation| violation.invariant).collect(), told)

@@ -11,7 +11,7 @@ fn broken(text: &str) -> Vec<Invariant> {
     judged(text).violations.iter().map(|violation| violation.invariant).collect()
 }
 
-/// Two take turns, the next has its lease so long after the release was called.
+/// Two clients take turns; the next has its lease this long after the release was called.
 fn turns(many: u64, after: u64) -> String {
     let mut text = String::from("1.0 1 call\n1.0 2 granted 1 90\n");
     let mut at = 10;
@@ -26,7 +26,7 @@ fn turns(many: u64, after: u64) -> String {
     text
 }
 
-/// Tries of another lock, each of which takes so long.
+/// Tries of another lock, each of which takes this long.
 fn tries(many: u64, takes: u64) -> String {
     let one = |turn: u64| {
         let (at, answer) = (turn * 20, turn * 20 + takes);
@@ -44,10 +44,10 @@ fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
     assert_eq!(broken(&(tries(200, 15) + &turns(60, 60))), []);
     // Too few to tell.
     assert_eq!(broken(&turns(40, 60)), []);
-    // One who died in the queue holds up the others.
+    // A dead waiter in the queue delays the others.
     let dead = "store ticket=9000\n8 1 call\nS 2 fault kill 2 8\n";
     assert_eq!(broken(&format!("{dead}{}", turns(60, 60))), []);
-    // Something was the matter all along.
+    // A disturbance lasted all along.
     assert_eq!(broken(&format!("S 0 fault delay 9999\n{}", turns(60, 60))), []);
     let figures = judged(&turns(60, 40)).figures;
     assert_eq!((figures.grants, figures.handovers, figures.takeovers), (60, 59, 0));
@@ -55,7 +55,7 @@ fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
 }
 
 #[test]
-fn one_who_waits_for_half_the_run_while_others_are_served_breaks_j5() {
+fn a_waiter_passed_over_for_half_the_run_breaks_j5() {
     let story =
         |wait: u64| format!("store unordered\n{}3 1 call wait={wait}\n3 {} busy\n", turns(900, 5), wait + 1);
     assert_eq!(broken(&story(9_000)), []);
@@ -103,7 +103,7 @@ fn one_dead_session_is_taken_over_once() {
 }
 
 #[test]
-fn one_who_releases_when_its_time_was_over_is_taken_over_once() {
+fn a_holder_that_releases_after_expiry_is_taken_over_once() {
     let figures = judged(
         "1 0 call\n1 5 granted 5 100\n2 10 call\n2 120 granted 6 210\n2 130 release\n2 131 released\n\
          3 20 call\n3 140 granted 7 230\n3 150 release\n3 151 released\n1 900 release\n1 901 nothing\n",
@@ -141,7 +141,7 @@ fn a_directory_is_judged_with_all_its_histories() {
     assert!(serde_json::to_string(&verdict).unwrap().contains("\"I1\""));
 }
 
-/// Not a test of time: it says what it took.
+/// Does not test the time, but prints it.
 #[test]
 fn a_million_records_are_judged() {
     let mut setting = setting();

@@ -1,4 +1,4 @@
-//! The checker is checked: by bad histories written by hand, by a search over all orders, and by its own speed.
+//! Tests of the checker: bad histories written by hand, a search over all orders, and its own speed.
 
 mod agree;
 mod bad;

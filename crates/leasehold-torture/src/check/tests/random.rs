@@ -1,8 +1,8 @@
-//! Random small histories: of a lock that is right, and the same with a few changes.
+//! Random small histories of a correct lock, and the same with a few changes.
 
 use crate::history::record::{Kind, Loss, Mode, Record};
 
-/// A small generator, the same everywhere.
+/// A small random generator, the same everywhere.
 #[derive(Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -46,7 +46,7 @@ struct Worker {
     history: Vec<Record>,
 }
 
-/// A lock that is right, by its own clock.
+/// A correct lock, by its own clock.
 #[derive(Debug, Default)]
 struct Store {
     limit: u32,
@@ -68,7 +68,7 @@ impl Store {
     }
 }
 
-/// A history of a lock that is right.
+/// A history of a correct lock.
 pub(super) fn good(random: &mut Random, limit: u32) -> Vec<Vec<Record>> {
     let mut store = Store { limit, fence: random.below(5) + 1, ..Store::default() };
     let mut workers: Vec<Worker> = (1..=3).map(|number| Worker::new(number, limit, random)).collect();
@@ -146,7 +146,7 @@ impl Worker {
         let Plan { call, effect, answer, kind } = self.plan;
         store.settle(effect);
         let id = self.id();
-        // Killed before the answer: it happened or not.
+        // Killed before the answer: the call took effect or not.
         let killed = kind != Kind::Held && random.chance(12);
         let happens = !killed || random.chance(2);
         match kind {
@@ -198,7 +198,7 @@ impl Worker {
     }
 }
 
-/// Changes a thing or two, such that it stays a history: each process in the order of its times, answers after calls.
+/// Makes one or two changes that leave it a history: each process in the order of its times, answers after calls.
 pub(super) fn mutate(random: &mut Random, histories: &mut [Vec<Record>]) {
     for _ in 0..1 + random.below(4) {
         let history = &mut histories[random.below(3) as usize];
@@ -259,7 +259,7 @@ pub(super) fn mutate(random: &mut Random, histories: &mut [Vec<Record>]) {
                 if answer && random.chance(2) {
                     history.remove(place);
                 } else if kind == Kind::Released {
-                    // A second release, that is told anything.
+                    // A second release, with any answer.
                     let at = record.at;
                     let again = Record { kind: Kind::ReleaseCall, ..*record };
                     let told = if random.chance(2) { Kind::Released } else { Kind::ReleasedNothing };

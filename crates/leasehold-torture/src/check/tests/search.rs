@@ -1,11 +1,13 @@
-//! Looks for an order of all operations that a lock could have had: by trying them all.
+//! Searches for a valid order of all operations, by trying them all.
 //!
-//! The lock is the contract's, made as permissive as a history can be read: a lease lasts at least until the latest deadline
-//! its holder saw and may end by itself at any moment after it; an answer tells what was true at one moment between
-//! call and return; a call without an answer takes effect at one moment after it, or never. Places in queues are no part of it.
+//! The lock is the contract's, as permissive as a history can be read: a lease lasts at least until the latest
+//! deadline its holder saw and may end by itself at any moment after that; an answer says what was true at one moment
+//! between call and return; a call without an answer takes effect at one moment after it, or never. Places in queues
+//! are left out.
 //!
-//! A revoke ends every lease, or has them refused from then on; without an answer it happens by the time at which everything that was
-//! sent has arrived, or never. A session may end while a fault is on its holder's way, or when that has died; nothing else ends it.
+//! A revoke ends every lease, or has them refused from then on; without an answer it takes effect before everything
+//! sent has arrived, or never. A session may end during a fault on its holder's route, or when its holder has died;
+//! nothing else ends it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -24,7 +26,7 @@ enum Act {
     Busy {
         mode: Mode,
     },
-    /// There: until a deadline.
+    /// The lease exists, until a deadline.
     There {
         id: u64,
         deadline: Option<u64>,
@@ -42,7 +44,7 @@ enum Act {
     MaybeGranted {
         mode: Mode,
     },
-    /// There, and renewed: not if it was revoked.
+    /// The lease exists and is renewed: not if it was revoked.
     Renewed {
         id: u64,
         deadline: Option<u64>,
@@ -57,7 +59,7 @@ enum Act {
     MaybeRevoked {
         now: bool,
     },
-    /// All that a worker holds by its session, if there are sessions.
+    /// Everything that a worker holds by its session, if there are sessions.
     MaybeEnded {
         worker: u32,
     },
@@ -81,21 +83,21 @@ impl Event {
     }
 }
 
-/// What goes on around the lock.
+/// The conditions around the lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Promises {
-    /// What was sent arrives within so long after it, or after a fault on its way. 0: at any time.
+    /// A message arrives within this time after it was sent, or after a fault on its route. 0: at any time.
     pub(super) arrives: u64,
-    /// There are sessions, and that one has ended is noticed within so long.
+    /// There are sessions, and the end of one is noticed within this time.
     pub(super) notices: Option<u64>,
 }
 
-/// Whether there is an order. `limit`: of permits, 0 for a reader-writer lock.
+/// Whether a valid order exists. `limit`: of permits, 0 for a reader-writer lock.
 pub(super) fn linearizable(histories: &[Vec<Record>], limit: u32) -> bool {
     explained(histories, limit, Promises::default(), u64::MAX).unwrap_or(false)
 }
 
-/// The same among faults; `None` if it is not found out in so many steps.
+/// The same with faults; `None` if it takes more steps than this.
 pub(super) fn explained(
     histories: &[Vec<Record>],
     limit: u32,
@@ -112,7 +114,7 @@ pub(super) fn explained(
     if found || search.left.get() > 0 { Some(found) } else { None }
 }
 
-/// Revokes, deaths, and faults of a worker's way.
+/// Revokes, deaths, and faults of a worker's route.
 fn around(histories: &[Vec<Record>], promises: Promises, events: &mut Vec<Event>) {
     let faults = || {
         let all = histories.iter().flatten();
@@ -136,7 +138,7 @@ fn around(histories: &[Vec<Record>], promises: Promises, events: &mut Vec<Event>
             faults().filter(|(fault, other, ..)| *fault != Fault::Kill && *other == worker).collect();
         ways.sort_by_key(|(_, _, from, _)| *from);
         for (_, _, from, to) in ways {
-            // One that was over before it was sent is not in its way; the next ones may be.
+            // A fault that ended before the message was sent does not delay it; later ones may.
             if to >= sent && from <= by {
                 by = by.max(to.saturating_add(promises.arrives));
             }
@@ -169,7 +171,7 @@ fn around(histories: &[Vec<Record>], promises: Promises, events: &mut Vec<Event>
     }
 }
 
-/// `None` if one lease alone contradicts itself: lost is final.
+/// `None` if a single lease contradicts itself: lost is final.
 fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for history in histories {
@@ -190,13 +192,13 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
             };
             let from = called.remove(&(claim, call)).map_or(at, |call| call.at);
             let act = match kind {
-                // A deadline that has passed is only the moment at which that was noticed.
+                // A deadline in the past is only the moment at which the loss was noticed.
                 Kind::Granted => {
                     Act::Granted { id, mode, fence, deadline: if deadline > at { deadline } else { 0 } }
                 }
                 Kind::Busy => Act::Busy { mode },
                 Kind::Held if lost.contains_key(&claim) => return None,
-                // Not believed at all.
+                // Never relied on.
                 Kind::Held if deadline <= at => continue,
                 Kind::Held => Act::There { id, deadline: Some(deadline).filter(|deadline| *deadline > at) },
                 Kind::Renewed => {
@@ -228,7 +230,7 @@ fn events(histories: &[Vec<Record>]) -> Option<Vec<Event>> {
             let act = match kind {
                 Kind::AcquireCall => Act::MaybeGranted { mode: call.mode },
                 Kind::ReleaseCall => Act::MaybeReleased { id: call.lease },
-                // A renewal without an answer lets a lease last longer, which any may.
+                // An unanswered renewal lets a lease last longer, which every lease may.
                 _ => continue,
             };
             events.push(Event { worker: call.worker, from: call.at, to: u64::MAX, act });
@@ -243,9 +245,9 @@ struct State {
     fence: u64,
     /// Id, whether exclusive, and from when on it may end by itself.
     leases: Vec<(u64, bool, u64)>,
-    /// Those that were revoked, and are there until their time is over.
+    /// Leases that were revoked, and last until their time is over.
     revoked: Vec<u64>,
-    /// Those that were ended without their holders' knowledge, and until when these may go on believing.
+    /// Leases that ended without their holders' knowledge, and until when these may still rely on them.
     unaware: Vec<(u64, u64)>,
 }
 
@@ -254,7 +256,7 @@ impl State {
         self.leases.iter().any(|(other, ..)| *other == id)
     }
 
-    /// Who is in the way of a claim; if there are none it may enter.
+    /// The leases that block a claim; if there are none it may enter.
     fn in_the_way(&self, mode: Mode, limit: u32) -> Vec<usize> {
         let all = 0..self.leases.len();
         match mode {
@@ -274,7 +276,7 @@ struct Search {
 }
 
 impl Search {
-    /// Tries each that can be next.
+    /// Tries each event that can be next.
     fn go(&self, state: &mut State, done: u64, made: u64) -> bool {
         if self.left.get() == 0 {
             return false;
@@ -285,12 +287,12 @@ impl Search {
         if left().all(|place| !self.events[place].must_be()) {
             return true;
         }
-        // Nothing may be later than the first that must have ended.
+        // No event may be later than the first that must have ended.
         let soonest =
             left().filter(|place| self.events[*place].must_be()).map(|place| self.events[place].to).min();
         for place in left() {
             let event = self.events[place];
-            // What one process did it did in its order, also at one moment.
+            // One process did its operations in order, even at one moment.
             let earlier =
                 |before: usize| self.events[before].worker == event.worker && self.events[before].must_be();
             if event.must_be() && left().take_while(|before| *before < place).any(earlier) {
@@ -308,7 +310,7 @@ impl Search {
         false
     }
 
-    /// The states that an event can lead to; none if it cannot be.
+    /// The states that an event can lead to; none if it cannot happen.
     fn after(&self, state: &State, event: &Event, soonest: u64, number: u64) -> Vec<State> {
         let to = event.to.min(soonest);
         let mut next = state.clone();
@@ -375,7 +377,7 @@ impl Search {
         }
     }
 
-    /// Enters, when those in the way have ended by themselves: all, or for a permit any one.
+    /// Enters when the leases in the way have ended by themselves: all, or for a permit any one.
     fn enter(&self, next: State, lease: (u64, bool, u64), mode: Mode, to: u64) -> Vec<State> {
         let in_the_way = next.in_the_way(mode, self.limit);
         let sets: Vec<Vec<usize>> = match mode {

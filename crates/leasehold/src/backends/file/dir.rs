@@ -1,5 +1,5 @@
-//! The directory of the locks and what may be in it. Everything is opened relative to it, nothing is
-//! followed, and what is not a plain file of our own is refused.
+//! The directory of the lock files and its rules. Every file is opened relative to it, no symbolic link is followed,
+//! and anything that is not a plain file of our own is refused.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which file it is, whatever its name: device and inode.
+/// Identifies a file whatever its name: device and inode.
 pub(crate) type Identity = (u64, u64);
 
 #[allow(clippy::unnecessary_cast)] // the types differ between systems
@@ -51,7 +51,7 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    /// Opens the directory, makes it if only itself is missing, and refuses one that is not safe.
+    /// Opens the directory, makes it if its parent exists, and refuses one that is not safe.
     pub(crate) fn open(path: &Path, allow_network: bool) -> Result<Self> {
         match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -60,27 +60,32 @@ impl Dir {
                     "the directory above the one for the lock files does not exist; create it first",
                 ));
             }
-            Err(error) => return Err(broken("the directory for the lock files cannot be made", error)),
+            Err(error) => return Err(broken("cannot create the directory for the lock files", error)),
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .map_err(|error| broken("the directory for the lock files cannot be opened", error))?;
-        let stat = rustix::fs::fstat(&fd)
-            .map_err(|error| broken("the directory for the lock files cannot be looked at", error))?;
+            .map_err(|error| broken("cannot open the directory for the lock files", error))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|error| {
+            broken("cannot read the attributes of the directory for the lock files", error)
+        })?;
         check_owner(&stat)?;
         if !allow_network {
             refuse_network(&fd)?;
         }
-        // The working directory may change.
+        // Resolved now, because the working directory may change.
         let path = path.canonicalize().map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the directory for the lock files has gone").with_source(error)
+            Error::new(
+                ErrorKind::Unavailable,
+                "the directory for the lock files was moved or removed; connect again",
+            )
+            .with_source(error)
         })?;
         let boot = if allow_network { None } else { boot_id() };
         Ok(Dir { identity: identity(&stat), fd, path, boot })
     }
 
-    /// Which boot of this machine this is: what was written in it and not synced is still there. `None` if
-    /// that is not known, or other machines may have written.
+    /// The current boot of this machine: what was written during it is still there, even if it was not synced. `None`
+    /// if the boot is not known, or other machines may have written.
     pub(crate) fn boot(&self) -> Option<&str> {
         self.boot.as_deref()
     }
@@ -89,95 +94,99 @@ impl Dir {
         &self.path
     }
 
-    /// Whether the directory is still where it was: otherwise other processes see another one.
+    /// Whether the directory is still in its place: otherwise other processes see another one.
     pub(crate) fn is_in_place(&self) -> Result<bool> {
         match rustix::fs::statat(CWD, &self.path, AtFlags::empty()) {
             Ok(stat) => Ok(identity(&stat) == self.identity),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(error) => Err(broken("the directory of the lock files cannot be looked at", error)),
+            Err(error) => Err(broken("cannot read the attributes of the directory of the lock files", error)),
         }
     }
 
-    /// Opens one of our files; `None` if there is none and it is not to be made.
+    /// Opens one of our files; `None` if it does not exist and `create` is false.
     pub(crate) fn open_file(&self, name: &str, create: bool) -> Result<Option<File>> {
         let make = if create { OFlags::CREATE } else { OFlags::empty() };
         self.open_with(name, OFlags::RDWR | make)
     }
 
-    /// Opens one of our files only to look at it; `None` if there is none.
+    /// Opens one of our files for reading only; `None` if it does not exist.
     pub(crate) fn open_to_look(&self, name: &str) -> Result<Option<File>> {
         self.open_with(name, OFlags::RDONLY)
     }
 
-    /// Makes a file that must not be there.
+    /// Makes a file that must not exist yet.
     pub(crate) fn make_file(&self, name: &str) -> Result<File> {
         self.open_with(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?.ok_or_else(|| gone(Errno::NOENT))
     }
 
     fn open_with(&self, name: &str, flags: OFlags) -> Result<Option<File>> {
-        // NONBLOCK: a FIFO in its place must not keep us waiting.
+        // NONBLOCK: a FIFO in its place must not make us wait.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => fd,
             Err(Errno::NOENT) if !flags.contains(OFlags::CREATE) => return Ok(None),
             Err(Errno::NOENT) => return Err(gone(Errno::NOENT)),
             Err(error @ (Errno::LOOP | Errno::MLINK)) => {
-                return Err(planted("a symbolic link is in the place of a lock file").with_source(error));
+                return Err(planted("there is a symbolic link where a lock file belongs; remove it")
+                    .with_source(error));
             }
             Err(error @ (Errno::ISDIR | Errno::NXIO | Errno::NODEV | Errno::EXIST)) => {
-                return Err(
-                    planted("something other than a file is in the place of a lock file").with_source(error)
-                );
+                return Err(planted(
+                    "there is something other than a regular file where a lock file belongs; remove it",
+                )
+                .with_source(error));
             }
-            Err(error) => return Err(broken("a lock file cannot be opened", error)),
+            Err(error) => return Err(broken("cannot open a lock file", error)),
         };
-        let stat =
-            rustix::fs::fstat(&fd).map_err(|error| broken("a lock file cannot be looked at", error))?;
+        let stat = rustix::fs::fstat(&fd)
+            .map_err(|error| broken("cannot read the attributes of a lock file", error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(planted("something other than a file is in the place of a lock file"));
+            return Err(planted(
+                "there is something other than a regular file where a lock file belongs; remove it",
+            ));
         }
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Error::new(ErrorKind::AuthFailed, "a lock file belongs to another user"));
         }
         if stat.st_nlink > 1 {
-            return Err(planted("a lock file has a second name"));
+            return Err(planted("a lock file has more than one hard link; remove the others"));
         }
         Ok(Some(File::from(fd)))
     }
 
-    /// Which file this is.
+    /// Identifies this open file.
     pub(crate) fn identify(file: &File) -> Result<Identity> {
         rustix::fs::fstat(file)
             .map(|stat| identity(&stat))
-            .map_err(|error| broken("a lock file cannot be looked at", error))
+            .map_err(|error| broken("cannot read the attributes of a lock file", error))
     }
 
-    /// Whether the file of this name is that one.
+    /// Whether the file with this name is that one.
     pub(crate) fn is_at(&self, name: &str, file: Identity) -> Result<bool> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(identity(&stat) == file),
             Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(broken("a lock file cannot be looked at", error)),
+            Err(error) => Err(broken("cannot read the attributes of a lock file", error)),
         }
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(broken("a lock file cannot be removed", error)),
+            Err(error) => Err(broken("cannot remove a lock file", error)),
         }
     }
 
-    /// Gives a file another name, for good: also after a power failure.
+    /// Renames a file durably, so that it holds even after a power failure.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
         rustix::fs::renameat(&self.fd, from, &self.fd, to)
             .and_then(|()| rustix::fs::fsync(&self.fd))
-            .map_err(|error| broken("the fence counter cannot be replaced", error))
+            .map_err(|error| broken("cannot replace the fence counter", error))
     }
 
-    /// The names of all files that end like this.
+    /// The names of all files with this ending.
     pub(crate) fn list(&self, ending: &str) -> Result<Vec<String>> {
-        let unreadable = |error| broken("the directory of the lock files cannot be read", error);
+        let unreadable = |error| broken("cannot list the directory of the lock files", error);
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -194,7 +203,7 @@ fn boot_id() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Others must not be able to swap the files under us.
+/// Checks that other users cannot swap the files.
 fn check_owner(stat: &Stat) -> Result<()> {
     let (ours, sticky) = (rustix::process::geteuid().as_raw(), Mode::SVTX.as_raw_mode());
     let refuse = |why: &'static str| Err(Error::new(ErrorKind::AuthFailed, why));
@@ -203,7 +212,7 @@ fn check_owner(stat: &Stat) -> Result<()> {
     }
     if stat.st_mode & Mode::WOTH.as_raw_mode() != 0 && stat.st_mode & sticky == 0 {
         return refuse(
-            "everybody can remove files from the directory for the lock files: it has no sticky bit",
+            "every user can remove files from the directory for the lock files; set its sticky bit (chmod +t), or use another directory",
         );
     }
     Ok(())
@@ -212,7 +221,7 @@ fn check_owner(stat: &Stat) -> Result<()> {
 #[cfg(target_os = "linux")]
 fn refuse_network(fd: &OwnedFd) -> Result<()> {
     let stat = rustix::fs::fstatfs(fd)
-        .map_err(|error| broken("the file system of the lock files cannot be looked at", error))?;
+        .map_err(|error| broken("cannot find out the file system of the lock files", error))?;
     // Its type differs between architectures; the magic numbers have 32 bits.
     network_name(stat.f_type as u32).map_or(Ok(()), |network| {
         Err(Error::new(
@@ -233,14 +242,15 @@ fn refuse_network(_: &OwnedFd) -> Result<()> {
 }
 
 fn gone(error: Errno) -> Error {
-    Error::new(ErrorKind::Unavailable, "the directory of the lock files has gone").with_source(error)
+    Error::new(ErrorKind::Unavailable, "the directory of the lock files was moved or removed; connect again")
+        .with_source(error)
 }
 
 fn planted(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, what)
 }
 
-/// What a system error means to the caller.
+/// The error for a failed system call.
 pub(crate) fn broken(what: &'static str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let kind = match error.kind() {
@@ -256,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_file_systems_are_known_and_local_ones_are_not_among_them() {
+    fn network_file_systems_are_recognised_and_local_ones_are_not() {
         assert_eq!(network_name(0x6969), Some("NFS"));
         assert_eq!(network_name(0xFF53_4D42), Some("CIFS"));
         for local in [0xEF53, 0x0102_1994, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x2FC1_2FC1] {

@@ -1,12 +1,11 @@
-//! How the directory of lock files is set up.
+//! Findings about the directory of lock files.
 
 use std::path::Path;
 
 use super::super::place::{on_file_system, permissions};
 use crate::doctor::Finding;
 
-/// Looks at the directory; that network file systems and strangers' directories are refused was seen when
-/// it was opened.
+/// Examines the directory. Opening it has already refused network file systems and directories of other users.
 pub(crate) fn findings(path: &Path) -> Vec<Finding> {
     vec![
         on_file_system(path, "fence counters are gone after a reboot; fences then rest on the wall clock"),

@@ -1,5 +1,5 @@
-//! What this process holds and who waits in it, by name: leases with their open files, spent ids, and
-//! the queue of local waiters. No I/O but closing files.
+//! The leases and waiters of this process, by name: leases with their open files, spent ids, and the queue of local
+//! waiters. It does no I/O except closing files.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::state::WAITERS_SHOWN;
 
 use super::locked::Locked;
 
-/// How long the front of the queue may be out of touch: between being woken and coming back, or because
-/// its runtime is blocked. Then the next is let past.
+/// How long the front waiter may be out of touch: between its wake-up and its return, or because its runtime is
+/// blocked. After that the next waiter may pass it.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Entry {
 pub(crate) struct Lease {
     pub(crate) file: Locked,
     pub(crate) held: Held,
-    /// Rung when it is over, however it ended.
+    /// Notified when the lease is over, however it ended.
     pub(crate) over: Arc<Notify>,
 }
 
@@ -48,23 +48,23 @@ struct Place {
     mode: Mode,
     owner: Arc<str>,
     joined: Moment,
-    /// When it was last in touch, or came to the front.
+    /// When the waiter was last in touch, or came to the front.
     seen: Moment,
     bell: Arc<Notify>,
 }
 
-/// Where a waiter stands.
+/// A waiter's position.
 pub(crate) enum Stand {
     Front,
     /// Look again after this long at the latest.
     Behind(Duration),
-    /// It was let past while it was out of touch.
+    /// It lost its place while it was out of touch.
     Nowhere,
 }
 
 impl Local {
     fn entry(&mut self, name: &Name) -> &mut Entry {
-        // Looked up by `&str` first: an entry is there more often than not.
+        // Look up by `&str` first: usually the entry exists.
         if !self.names.contains_key(name.stored()) {
             self.names.insert(Arc::clone(name.stored_arc()), Entry::default());
         }
@@ -87,13 +87,12 @@ impl Local {
         self.names.get(name.stored()).map(|entry| entry.leases.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// The lease with this id, whatever its name.
+    /// The lease with this id, on any name.
     pub(crate) fn by_id(&mut self, id: &LeaseId) -> Option<&mut Lease> {
         self.names.values_mut().find_map(|entry| entry.leases.get_mut(id))
     }
 
-    /// The answer that needs no file: the id is spent, has its lease already, or others wait before it.
-    /// `None`: try.
+    /// The answer that needs no file: the id is spent, has its lease already, or others wait before it. `None`: try.
     pub(crate) fn known(&mut self, claim: &Claim, now: Moment) -> Result<Option<Known>> {
         if self.spent.contains(&claim.name, &claim.id, now) {
             return Ok(Some(Known::Answer(Attempt::Gone(Gone::Superseded))));
@@ -107,7 +106,7 @@ impl Local {
         Ok(waits.then_some(Known::Wait))
     }
 
-    /// Keeps a new lease, unless its id was given up meanwhile: then the file is handed back.
+    /// Keeps a new lease. If its id was given up meanwhile, returns the file instead.
     pub(crate) fn keep(&mut self, claim: &Claim, lease: Lease, now: Moment) -> Result<Grant, Box<Lease>> {
         if self.spent.contains(&claim.name, &claim.id, now) {
             return Err(Box::new(lease));
@@ -119,7 +118,7 @@ impl Local {
         Ok(grant)
     }
 
-    /// Ends a lease, or says why there is none to end; the file is for the caller to let go.
+    /// Ends a lease, or says why there is none to end. The caller has to unlock the returned file.
     pub(crate) fn release(&mut self, release: &Release, now: Moment) -> (Released, Option<Lease>) {
         self.leave(&release.name, &release.id, now);
         let lease = self.lease(&release.name, &release.id);
@@ -132,14 +131,14 @@ impl Local {
         (answer, if answer == Released::Done { self.take(&release.name, &release.id) } else { None })
     }
 
-    /// A lease whose file is no longer in its place.
+    /// Drops a lease whose file is no longer in its place.
     pub(crate) fn lose(&mut self, name: &Name, id: &LeaseId, now: Moment) -> Option<Lease> {
         let lease = self.take(name, id)?;
         self.spent.add(name, *id, lease.held.spends(), now);
         Some(lease)
     }
 
-    /// Takes a lease out, and tells those who watch it.
+    /// Removes a lease and notifies its watchers.
     fn take(&mut self, name: &Name, id: &LeaseId) -> Option<Lease> {
         let lease = self.names.get_mut(name.stored())?.leases.remove(id)?;
         lease.over.notify_one();
@@ -147,14 +146,14 @@ impl Local {
         Some(lease)
     }
 
-    /// Rings for the front of the queue.
+    /// Wakes the front of the queue.
     pub(crate) fn ring(&mut self, name: &Name) {
         if let Some(front) = self.names.get(name.stored()).and_then(|entry| entry.places.front()) {
             front.bell.notify_one();
         }
     }
 
-    /// Joins the queue, or comes back to a place in it.
+    /// Joins the queue, or returns to a place in it.
     pub(crate) fn join(&mut self, claim: &Claim, now: Moment) -> Arc<Notify> {
         let entry = self.entry(&claim.name);
         if let Some(place) = entry.places.iter_mut().find(|place| place.id == claim.id) {
@@ -173,7 +172,7 @@ impl Local {
         bell
     }
 
-    /// Shows that a waiter is there, and says where it stands.
+    /// Records that a waiter is alive, and returns its position.
     pub(crate) fn stand(&mut self, claim: &Claim, now: Moment) -> Stand {
         let Some(entry) = self.names.get_mut(claim.name.stored()) else { return Stand::Nowhere };
         if let Some(front) = entry.places.front_mut().filter(|front| front.id == claim.id) {
@@ -183,7 +182,7 @@ impl Local {
         entry.settle(now);
         match entry.places.iter().take(2).position(|place| place.id == claim.id) {
             Some(0) => Stand::Front,
-            // Nobody else looks whether the front is still there.
+            // Only the waiters behind it check whether the front is still there.
             Some(_) => Stand::Behind(GRACE),
             None if entry.places.iter().any(|place| place.id == claim.id) => Stand::Behind(Duration::MAX),
             None => Stand::Nowhere,
@@ -198,7 +197,7 @@ impl Local {
         }
     }
 
-    /// Who waits here: the first, and how many.
+    /// The first waiter here, and how many there are.
     pub(crate) fn waiters(&self, name: &Name, now: Moment) -> (Vec<WaiterInfo>, u64) {
         let Some(entry) = self.names.get(name.stored()) else { return (Vec::new(), 0) };
         let show = |place: &Place| WaiterInfo {
@@ -215,15 +214,15 @@ impl Local {
     }
 }
 
-/// What is known without trying.
+/// The answer without trying.
 pub(crate) enum Known {
     Answer(Attempt),
-    /// Others wait before it.
+    /// Others wait before this claim.
     Wait,
 }
 
 impl Entry {
-    /// Lets those past a front that is out of touch.
+    /// Lets waiters pass a front that is out of touch.
     fn settle(&mut self, now: Moment) {
         while self.places.front().is_some_and(|front| front.seen + GRACE <= now) {
             self.places.pop_front();
@@ -240,7 +239,7 @@ impl Entry {
         }
     }
 
-    /// Somebody came to the front, and somebody stands behind it now.
+    /// Handles a new front that has another waiter behind it.
     fn promote(&mut self, now: Moment) {
         if let Some(front) = self.places.front_mut() {
             front.seen = now;

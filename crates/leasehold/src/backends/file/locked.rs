@@ -1,4 +1,4 @@
-//! One file with a lock on it. Taking it never waits, and what was locked is what the name stands for.
+//! One locked file. Locking never waits, and makes sure that the locked file is the one that has the name.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,39 +12,40 @@ use crate::error::{Error, ErrorKind, Result};
 
 use super::dir::{Dir, Identity, broken};
 
-/// More than the files of a name are ever read for.
+/// The most bytes read from a file: more than the files of a name ever have.
 const READ_LIMIT: u64 = 1 << 20;
 
-/// How often a file may be replaced between opening and locking it before that is a fault. Cooperating
-/// processes replace one only under the meta lock, at most once per attempt.
+/// How often a file may be replaced between opening and locking before that is a fault. Cooperating processes replace
+/// a file only under the meta lock, at most once per attempt.
 const TRIES: usize = 100;
 
-/// A locked file. Dropped, it is unlocked, unless it was handed over.
+/// A locked file. Dropping it unlocks it, unless it was handed over.
 #[derive(Debug)]
 pub(crate) struct Locked {
     file: File,
     name: String,
     identity: Identity,
-    /// Another process has it open too, on purpose, and keeps the lock if we go without releasing it.
+    /// A child process has the file open too, on purpose, and keeps the lock if we end without releasing it.
     handed_over: bool,
-    /// The process that locked it. A fork has it open too, but it is not the fork's to unlock.
+    /// The process that locked it. A fork has the file open too, but must not unlock it.
     process: u32,
 }
 
-/// Tries to lock; false if somebody else's lock is in the way.
+/// Tries to lock. Returns false if another lock is in the way.
 fn try_flock(file: &File, operation: FlockOperation) -> Result<bool> {
     loop {
         return match flock(file, operation) {
             Ok(()) => Ok(true),
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(Errno::INTR) => continue,
-            Err(error) => Err(broken("a lock file cannot be locked", error)),
+            Err(error) => Err(broken("cannot lock a lock file", error)),
         };
     }
 }
 
 impl Locked {
-    /// Locks the file of this name, if it can be done now. Without `create` also `None` if there is none.
+    /// Locks the file with this name, if that is possible now. Without `create`, also `None` if the file does not
+    /// exist.
     pub(crate) fn take(dir: &Dir, name: &str, shared: bool, create: bool) -> Result<Option<Self>> {
         let operation = if shared {
             FlockOperation::NonBlockingLockShared
@@ -59,23 +60,23 @@ impl Locked {
             let identity = Dir::identify(&file)?;
             let process = std::process::id();
             let locked = Locked { file, name: name.to_owned(), identity, handed_over: false, process };
-            // Removed or replaced since it was opened: the lock is on a file that nobody else will find.
+            // Removed or replaced since it was opened: no other process will find the file that we locked.
             if locked.is_in_place(dir)? {
                 return Ok(Some(locked));
             }
         }
-        Err(Error::new(ErrorKind::Overloaded, "a lock file is being replaced all the time"))
+        Err(Error::new(ErrorKind::Overloaded, "a lock file keeps being replaced by another process"))
     }
 
-    /// Whether somebody has the file locked. Nobody may try to lock it meanwhile.
+    /// Whether the file is locked. No other process may try to lock it meanwhile.
     pub(crate) fn is_held(dir: &Dir, name: &str) -> Result<bool> {
         Locked::keeps_out(dir, name, false)
     }
 
-    /// Whether somebody has the file locked who keeps out one that wants it shared, or alone. Nobody may try
-    /// to lock it meanwhile.
+    /// Whether a lock on the file blocks a claim that wants it shared, or alone. No other process may try to lock it
+    /// meanwhile.
     pub(crate) fn keeps_out(dir: &Dir, name: &str, shared: bool) -> Result<bool> {
-        // Opened for reading: closing what was opened for writing would wake everybody who waits.
+        // Open for reading: closing a file that was opened for writing would wake every waiter.
         let Some(file) = dir.open_to_look(name)? else { return Ok(false) };
         let operation = if shared {
             FlockOperation::NonBlockingLockShared
@@ -89,12 +90,12 @@ impl Locked {
         Ok(!free)
     }
 
-    /// Whether the name still stands for this file.
+    /// Whether the name still belongs to this file.
     pub(crate) fn is_in_place(&self, dir: &Dir) -> Result<bool> {
         dir.is_at(&self.name, self.identity)
     }
 
-    /// What [`is_in_place`](Locked::is_in_place) needs to know.
+    /// The data that [`is_in_place`](Locked::is_in_place) compares.
     pub(crate) fn identity(&self) -> (String, Identity) {
         (self.name.clone(), self.identity)
     }
@@ -104,8 +105,8 @@ impl Locked {
         self.file.as_raw_fd()
     }
 
-    /// Shares what was locked alone. False if it was lost on the way, to one who does not keep to the
-    /// meta lock: changing a lock is not atomic.
+    /// Turns an exclusive lock into a shared one. Returns false if the lock was lost on the way to a program that
+    /// ignores the meta lock: changing a lock is not atomic.
     pub(crate) fn share(&self) -> Result<bool> {
         try_flock(&self.file, FlockOperation::NonBlockingLockShared)
     }
@@ -115,13 +116,13 @@ impl Locked {
     }
 
     pub(crate) fn write(&self, text: &str) -> Result<()> {
-        let failed = |error| broken("a lock file cannot be written", error);
+        let failed = |error| broken("cannot write a lock file", error);
         self.file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
         self.file.set_len(text.len() as u64).map_err(failed)
     }
 
-    /// Unlocks it, and removes it if nobody else shares it. Only under the meta lock: then nobody is
-    /// between opening and locking it. `or_write` is for the others if there are any.
+    /// Unlocks the file, and removes it if no other process shares it. Call it only under the meta lock: then no
+    /// process is between opening and locking the file. `or_write` changes its text for the processes that share it.
     pub(crate) fn remove(mut self, dir: &Dir, or_write: impl FnOnce(String) -> String) -> Result<()> {
         self.handed_over = false;
         if try_flock(&self.file, FlockOperation::NonBlockingLockExclusive)? {
@@ -138,11 +139,11 @@ impl Locked {
         self.handed_over = false;
     }
 
-    /// The same open file once more, for a child to inherit. From here on the lock is free only when it is
-    /// released, or all who have it open are gone.
+    /// Duplicates the open file for a child to inherit. From now on the lock is free only when it is released, or when
+    /// every process that has the file open has ended.
     pub(crate) fn hand_over(&mut self) -> Result<OwnedFd> {
         let handed = rustix::io::dup(&self.file)
-            .map_err(|error| broken("a lock file cannot be handed over", error))?;
+            .map_err(|error| broken("cannot pass a lock file to the child process", error))?;
         self.handed_over = true;
         Ok(handed)
     }
@@ -153,13 +154,13 @@ impl Drop for Locked {
         if self.handed_over || self.process != std::process::id() {
             return;
         }
-        // Closing is not enough while a child that was just forked, and will close it too, has it open.
+        // Closing is not enough while a child that was just forked still has it open.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Whether an open file of this process has a lock on it, alone or shared, as the system says. A process that inherited the
-/// file, and unlocks it, unlocks it for all. `None` where the system does not say.
+/// Whether an open file of this process has a lock, exclusive or shared, according to the system. If a process that
+/// inherited the file unlocks it, it is unlocked for all. `None` where the system does not say.
 pub(crate) fn is_locked(descriptor: RawFd, shared: bool) -> Option<bool> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -171,12 +172,12 @@ pub(crate) fn is_locked(descriptor: RawFd, shared: bool) -> Option<bool> {
     Some(locks.any(|line| line.contains("FLOCK") && line.split_whitespace().any(|word| word == kind)))
 }
 
-/// The text of a file; empty if it is none.
+/// The text of a file; empty if it is not text.
 pub(crate) fn read(mut file: &File) -> Result<String> {
     use std::io::Seek as _;
     let mut bytes = Vec::new();
     file.rewind()
         .and_then(|()| file.take(READ_LIMIT).read_to_end(&mut bytes))
-        .map_err(|error| broken("a lock file cannot be read", error))?;
+        .map_err(|error| broken("cannot read a lock file", error))?;
     Ok(String::from_utf8(bytes).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The meta file of a name: whoever has it locked is the only one that tries, releases or counts there.
+//! The meta file of a name: only the process that has it locked may try, release or count there.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use super::dir::{Dir, broken};
 use super::locked::{Locked, read};
 use super::text::{Content, Kind, read_fence};
 
-/// Pauses between looks at a meta file that is locked: what is done under it takes some microseconds, or
-/// as long as writing the counter to disk.
+/// Pauses between tries to lock a meta file. The work under that lock takes some microseconds, or as long as writing
+/// the counter to disk.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(300));
 
-/// How far ahead fences are reserved on disk: a minute of the clock they follow. So a name that is taken again
-/// and again waits for the disk once a minute, and after a power failure its fences run at most a minute ahead.
+/// How far ahead fences are reserved on disk: a minute of their clock. So a name that is taken again and again waits
+/// for the disk once a minute, and after a power failure its fences run at most a minute ahead.
 const RESERVE: u64 = 60 * 256_000;
 
-/// The names of the files of a name.
+/// The file names of a lock name.
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     base: String,
@@ -46,7 +46,7 @@ impl Files {
         format!("{}.slot{index:02}", self.base)
     }
 
-    /// What can be locked where the name is of this kind.
+    /// The files to lock for a name of this kind.
     pub(crate) fn of_kind(&self, kind: Kind) -> Vec<String> {
         match kind {
             Kind::Lock => vec![self.lock()],
@@ -63,18 +63,18 @@ impl Files {
     }
 }
 
-/// The locked meta file. Dropped, it is unlocked.
+/// The locked meta file. Dropping it unlocks it.
 #[derive(Debug)]
 pub(crate) struct Meta<'a> {
     pub(crate) dir: &'a Dir,
     pub(crate) files: &'a Files,
     file: Locked,
-    /// As it was read; `None` if it is new, or was not written by us.
+    /// The content as it was read; `None` if the file is new, or another program wrote it.
     pub(crate) content: Option<Content>,
 }
 
 impl<'a> Meta<'a> {
-    /// Locks it, within a time. Without `create`, `None` if there is none: nobody uses the name.
+    /// Locks the meta file within a time. Without `create`, `None` if it does not exist: the name is not in use.
     pub(crate) fn lock(
         dir: &'a Dir,
         files: &'a Files,
@@ -109,19 +109,18 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// The content of a meta file, without locking it.
+    /// Reads the content of a meta file without locking it.
     pub(crate) fn peek(dir: &Dir, base: &str) -> Result<Option<Content>> {
         let Some(file) = dir.open_file(&format!("{base}{META}"), false)? else { return Ok(None) };
         Ok(Content::read(&read(&file)?))
     }
 
-    /// Whether all this was done under the lock that others see. A stranger may have removed the file.
+    /// Whether our lock is still on the file that other processes see. Another program may have removed it.
     pub(crate) fn is_in_place(&self) -> Result<bool> {
         Ok(self.file.is_in_place(self.dir)? && self.dir.is_in_place()?)
     }
 
-    /// The kind the name is in use as. What decides is who has files locked; the text only says where
-    /// to look first.
+    /// The kind the name is in use as. The locked files decide; the text only says where to look first.
     pub(crate) fn kind_in_use(&self) -> Result<Option<Kind>> {
         let kinds = match &self.content {
             Some(content) => vec![content.kind],
@@ -149,14 +148,14 @@ impl<'a> Meta<'a> {
             }
         }
         match (self.kind_in_use()?, kind) {
-            // What the limit was is not known any more.
+            // The limit is no longer known.
             (Some(Kind::Permits(_)), Kind::Permits(_)) if self.content.is_none() => Ok(()),
             (Some(used), _) if used != kind => Err(mode.mismatch(used.mode())),
             _ => Ok(()),
         }
     }
 
-    /// What the counter says; zero if it is not there or garbled.
+    /// The counter on disk; zero if it is missing or garbled.
     fn counter(&self) -> Result<Fence> {
         Ok(match self.dir.open_to_look(&self.files.counter())? {
             Some(file) => read(&file)?.strip_suffix('\n').and_then(read_fence).unwrap_or(Fence::UNFENCED),
@@ -164,9 +163,9 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// The last fence, or one above it. The meta file says it exactly if it was written since the machine
-    /// was started and the counter is still the one it was written with. Otherwise the higher of the two: no
-    /// fence above the counter was ever granted. Zero if both are gone or garbled; then the clock decides.
+    /// The last fence, or one above it. The meta file has it exactly if it was written since the machine started and
+    /// the counter has not changed since. Otherwise it is the higher of the two: no fence above the counter was ever
+    /// granted. Zero if both are missing or garbled; then the clock decides.
     pub(crate) fn last_fence(&self) -> Result<Fence> {
         let counter = self.counter()?;
         Ok(match &self.content {
@@ -178,8 +177,7 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// Writes down a fence, and what the name is used as. Not below what the counter says before this
-    /// returns, on disk.
+    /// Writes a fence and the kind of the name. Before this returns, the counter on disk is at least that fence.
     pub(crate) fn count(&self, name: &Name, mode: Mode, fence: Fence) -> Result<()> {
         let mut reserved = self.counter()?;
         if fence > reserved {
@@ -206,16 +204,16 @@ impl<'a> Meta<'a> {
         let mut file = self.dir.make_file(&next)?;
         writeln!(file, "{fence}")
             .and_then(|()| file.sync_all())
-            .map_err(|error| broken("the fence counter cannot be written", error))?;
+            .map_err(|error| broken("cannot write the fence counter", error))?;
         self.dir.rename(&next, &self.files.counter())
     }
 
-    /// How often the name has changed.
+    /// How many changes the name has had.
     pub(crate) fn version(&self) -> u64 {
         self.content.as_ref().map_or(0, |content| content.version)
     }
 
-    /// Counts a change that is no grant.
+    /// Counts a change that is not a grant.
     pub(crate) fn count_change(&self) -> Result<()> {
         match &self.content {
             Some(content) => {

@@ -1,4 +1,6 @@
 //! `file:dir` — locks on files of one machine, which the system frees when a process dies.
+//!
+#![doc = include_str!("../../../docs/file.md")]
 
 mod dir;
 pub(crate) mod findings;
@@ -34,32 +36,31 @@ use text::KNOWN_LAYOUT;
 
 pub use names::FileNames;
 
-/// Permits a semaphore may have: each is a file, and finding a free one looks at all before it.
+/// The most permits of a semaphore. Each is a file, and a search for a free one looks at all before it.
 pub const MAX_PERMITS: u32 = 64;
 
-/// How often a lease's file is looked at: a stranger that removed it is noticed within this.
+/// How often the client checks a lease's file: it notices within this time that another program removed it.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the first local waiter waits between its looks whether another process has let go: little at
-/// first, for locks held for a moment and because the system tells of a closed file just before its lock is free.
+/// The first pause between the front waiter's checks whether another process has unlocked. It is short for locks held
+/// for a moment, and because the system reports a closed file just before its lock is free.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The longest of these pauses where a wake-up can be relied on to come, but for what nobody thought of: half of
-/// what a takeover may take after a holder's death.
+/// The longest of these pauses where a wake-up is expected. It covers unforeseen cases, and is half of what a takeover
+/// may take after a holder's death.
 const LOOK_WATCHED: Duration = Duration::from_millis(100);
 
-/// The same where there are no wake-ups.
+/// The longest pause where there are no wake-ups.
 const LOOK_ALONE: Duration = Duration::from_millis(25);
 
-/// How long a waiter waits at a time; well before the wait loop's own timer, at which it would lose its
-/// place.
+/// How long one `wait` lasts. It ends well before the wait loop's own timer, at which the waiter would lose its place.
 const WAIT_AT_MOST: Duration = Duration::from_secs(5);
 
 /// A directory of lock files. Clones are the same store.
 ///
-/// Any number of processes of one machine can open the same directory. Leases have no ttl: they last
-/// until they are released or their process ends, however it ends; a child started with
-/// [`std::process::Command`] does not keep them. `docs/file.md` describes the files.
+/// Any number of processes of one machine can open the same directory. Leases have no ttl: they last until they are
+/// released or their process ends, however it ends. A child started with [`std::process::Command`] does not keep them.
+/// `docs/file.md` describes the files.
 ///
 /// # Examples
 /// ```
@@ -96,19 +97,19 @@ impl DirectoryBuilder {
         self
     }
 
-    /// Accepts a network file system. Locks then hold between machines only if the file system keeps
-    /// `flock` between them, and are free again only when it notices that a machine has died.
+    /// Accepts a network file system. Locks then hold between machines only if the file system keeps `flock` between
+    /// them, and are freed only when it notices that a machine has died.
     #[must_use]
     pub fn allow_network(mut self, allow: bool) -> Self {
         self.allow_network = allow;
         self
     }
 
-    /// Opens the directory, and makes it with mode 0700 if it is missing; not those above it.
+    /// Opens the directory, and makes it with mode 0700 if it is missing; its parent must exist.
     ///
     /// # Errors
-    /// `InvalidArgument` if it cannot be a directory; `AuthFailed` if it may not be used, belongs to
-    /// another user, or is writable by everybody without a sticky bit; `Unsupported` on a network file system, or if
+    /// `InvalidArgument` if the path cannot be a directory; `AuthFailed` if access is denied, or the directory belongs
+    /// to another user or is writable by everybody without a sticky bit; `Unsupported` on a network file system, or if
     /// a newer leasehold has written it.
     pub fn open(self) -> Result<Directory> {
         let dir = Dir::open(&self.path, self.allow_network)?;
@@ -126,11 +127,11 @@ impl DirectoryBuilder {
     }
 }
 
-/// Where the layout of the whole directory is said, if it is not the one from before there was this file. The files of a name
-/// have a dot. A build with another layout writes its number here before its first meta file.
+/// The file that names the layout of the whole directory, if it is not the first one, which had no such file. The
+/// files of a name have a dot. A build with another layout writes its number here before its first meta file.
 const LAYOUT: &str = "leasehold-layout";
 
-/// Refuses what a newer leasehold has written.
+/// Refuses a layout that a newer leasehold has written.
 fn check_layout(dir: &Dir) -> Result<()> {
     let Some(file) = dir.open_to_look(LAYOUT)? else { return Ok(()) };
     match locked::read(&file)?.trim_end().parse::<u64>() {
@@ -150,7 +151,7 @@ fn check_layout(dir: &Dir) -> Result<()> {
 }
 
 impl Directory {
-    /// Opens a directory as it is set up by default.
+    /// Opens a directory with the default settings.
     ///
     /// # Errors
     /// As [`DirectoryBuilder::open`].
@@ -158,13 +159,13 @@ impl Directory {
         Directory::builder(path).open()
     }
 
-    /// Opens what a URL says after its scheme: a path as it stands, or `//` and an absolute path.
+    /// Opens the part of a URL after its scheme: a path as it stands, or `//` and an absolute path.
     pub(crate) async fn connect(rest: &str) -> Result<Self> {
         let path = match rest.strip_prefix("//") {
             Some(absolute) if absolute.starts_with('/') => absolute,
             Some(_) => {
                 return Err(Error::invalid(
-                    "file: has no hosts: write file:dir, or file:/// and an absolute path",
+                    "a file: URL takes no host; write file:dir, or file:///dir for an absolute path",
                 ));
             }
             None => rest,
@@ -177,12 +178,12 @@ impl Directory {
         opened.map_err(|error| Error::new(ErrorKind::Aborted, "the runtime ended").with_source(error))?
     }
 
-    /// A directory to be set up.
+    /// Returns a builder for a directory.
     pub fn builder(path: impl AsRef<Path>) -> DirectoryBuilder {
         DirectoryBuilder { path: path.as_ref().to_owned(), names: FileNames::default(), allow_network: false }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.store.dir.path()
     }
@@ -203,19 +204,19 @@ impl Directory {
         }
     }
 
-    /// The file that a lease has locked, open once more, for a child process to inherit.
+    /// Duplicates the open, locked file of a lease, for a child process to inherit.
     ///
-    /// The lock is then free only when it is released, or when **all** who have the file open are gone: if this
-    /// process is killed, the child keeps the lock until it has ended too. Releasing the lease, or dropping its
-    /// guard, frees the lock also for the child: do that when the child is gone. Whoever wants the child alone
-    /// to keep it lets go of the guard with [`Guard::into_lease`](crate::Guard::into_lease).
+    /// The lock is then free only when it is released, or when **every** process that has the file open has ended: if
+    /// this process is killed, the child keeps the lock until it has ended too. Releasing the lease, or dropping its
+    /// guard, frees the lock for the child as well: do that when the child is gone. To let the child alone keep it,
+    /// give up the guard with [`Guard::into_lease`](crate::Guard::into_lease).
     ///
-    /// Unlike all other files of this store it is **not** closed on exec: every process that is started while it
-    /// is open inherits it. Start the child, and drop it.
+    /// Unlike all other files of this store it is **not** closed on exec: every process that is started while it is
+    /// open inherits it. Start the child, then drop it.
     ///
     /// # Errors
-    /// `Lost` if this store, or a clone of it, holds no lease with that id; `Unavailable` if there is no
-    /// room for another open file.
+    /// `Lost` if this store, or a clone of it, holds no lease with that id; `Unavailable` if the process cannot open
+    /// another file.
     ///
     /// # Examples
     /// ```
@@ -238,12 +239,12 @@ impl Directory {
         self.store.hand_over(id)
     }
 
-    /// Waits until a lease is over, which a watch on its file may tell. The watch ends with the wait.
+    /// Waits until a lease is over, with the help of a watch on its file. The watch ends with the wait.
     async fn wait_for_loss(&self, claim: &Claim, over: &tokio::sync::Notify) -> Result<Wake> {
         let asked = claim.clone();
         let watch = self.run(move |store| {
             let watch = store.watch_lease(&asked.name, &asked.id);
-            // What happened before there was a watch.
+            // Check for what happened before the watch existed.
             store.check_in_place(&asked.name, &asked.id).map(|_| watch)
         });
         let _watch = watch.await??;
@@ -251,15 +252,15 @@ impl Directory {
         Ok(Wake::Retry)
     }
 
-    /// Runs a verb where it may block. It runs to its end also if nobody waits for it any more.
+    /// Runs a verb on a thread where it may block. It runs to its end even if its caller is gone.
     async fn run<T: Send + 'static>(&self, verb: impl FnOnce(&Store) -> T + Send + 'static) -> Result<T> {
         let store = Arc::clone(&self.store);
         tokio::task::spawn_blocking(move || verb(&store)).await.map_err(|error| {
             let (kind, what) = if error.is_panic() {
                 (ErrorKind::Internal, "the store panicked")
             } else {
-                // It may or may not have run.
-                (ErrorKind::NetworkTimeout, "the runtime ended before the files were done with")
+                // The verb may or may not have run.
+                (ErrorKind::NetworkTimeout, "the async runtime ended before the file operation did; whether it took effect is unknown")
             };
             Error::new(kind, what).with_source(error)
         })
@@ -292,10 +293,10 @@ impl Backend for Directory {
                 Stand::Behind(pause) => pause.min(WAIT_AT_MOST),
                 Stand::Front => {
                     let asked = claim.clone();
-                    // Watched first, so that nothing happens between the look and the watch.
+                    // Watch first, so that nothing is missed between the check and the watch.
                     let look_at =
                         move |store: &Store| (store.watch_for(&asked), store.is_worth_trying(&asked));
-                    // A fault is for the attempt to report.
+                    // On a fault, let the attempt report it.
                     let Ok((watched, Ok(false))) = self.run(look_at).await else { break };
                     watch = watched;
                     let pause = look;
@@ -303,7 +304,7 @@ impl Backend for Directory {
                     pause
                 }
             };
-            // A ring means that something was released, or that the queue has moved.
+            // A wake-up means that a lock was released, or that the queue has moved.
             if tokio::time::timeout_at(end.min(tokio::time::Instant::now() + pause), place.bell.notified())
                 .await
                 .is_ok()
@@ -343,7 +344,7 @@ impl Backend for Directory {
     }
 }
 
-/// A place in the queue of this process. Dropped, it is given up, unless its waiter was told to try.
+/// A place in the queue of this process. Dropping it gives the place up, unless its waiter is about to try.
 struct Place<'a> {
     store: &'a Store,
     claim: &'a Claim,
@@ -368,7 +369,7 @@ impl<'a> Place<'a> {
 
     fn told(&mut self) {
         self.told = true;
-        // From here on it has the grace to come back.
+        // From now on the waiter has the grace period to come back.
         self.stand();
     }
 }

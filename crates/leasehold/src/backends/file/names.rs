@@ -1,4 +1,4 @@
-//! From a name to the names of its files: one-to-one, safe, and short enough for every file system.
+//! Turns a name into file names: one-to-one, safe, and short enough for every file system.
 
 use sha2::{Digest as _, Sha256, Sha512};
 
@@ -9,33 +9,33 @@ use crate::name::Name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FileNames {
-    /// A readable beginning of at most 100 letters, digits, `-` and `_`, all lower case, and the SHA-256
-    /// of namespace and name in hex: file systems that ignore case or normalise merge no two names.
+    /// A readable beginning of at most 100 letters, digits, `-` and `_`, all lower case, and the SHA-256 of namespace
+    /// and name in hex. So a file system that ignores case or normalises never merges two names.
     #[default]
     Hashed,
-    /// What .NET DistributedLock's `FileDistributedLock` calls the lock file of the same name in the same
-    /// directory. There is no namespace. Exclusive locks and that library then lock the same file;
-    /// it knows nothing of the meta file, so only what it promises by itself holds between the two.
+    /// The file name that .NET DistributedLock's `FileDistributedLock` uses for the same name in the same directory.
+    /// There is no namespace. Exclusive locks and that library then lock the same file. That library does not know the
+    /// meta file, so between the two only its own promises hold.
     Dotnet,
 }
 
-/// Bytes of the readable part.
+/// The most bytes of the readable part.
 const READABLE: usize = 100;
 
-/// Characters of a whole .NET file name.
+/// The most characters of a whole .NET file name.
 const DOTNET_LEN: usize = 64;
 /// Characters of its hash: 160 bits in base32.
 const DOTNET_HASH: usize = 32;
 
 impl FileNames {
-    /// What the files of a name begin with; a dot and what the file is for follow.
+    /// How the file names of a name begin; a dot and the purpose of the file follow.
     pub(crate) fn base(self, name: &Name) -> Result<String> {
         match self {
             FileNames::Hashed => Ok(hashed(name)),
             FileNames::Dotnet if name.namespace().is_empty() => Ok(dotnet(name.as_str())),
-            FileNames::Dotnet => Err(Error::invalid(
-                "file names as .NET makes them have no room for a namespace; set it to \"\"",
-            )),
+            FileNames::Dotnet => {
+                Err(Error::invalid(".NET file names cannot hold a namespace; set the namespace to \"\""))
+            }
         }
     }
 }
@@ -59,8 +59,8 @@ fn hashed(name: &Name) -> String {
     base
 }
 
-/// Letters, digits and `_` of the name, each other UTF-16 unit as `_`, cut to leave room, and 160 bits of
-/// the SHA-512 of its UTF-8 in base32, lowest bits first.
+/// The letters, digits and `_` of the name, every other UTF-16 unit as `_`, cut to leave room; then 160 bits of the
+/// SHA-512 of its UTF-8 in base32, lowest bits first.
 fn dotnet(name: &str) -> String {
     let mut base = String::new();
     let room = DOTNET_LEN - DOTNET_HASH - ".lock".len();
@@ -85,7 +85,7 @@ fn dotnet(name: &str) -> String {
 
 /// `char.IsLetterOrDigit` of .NET: the categories L and Nd, of single UTF-16 units only.
 fn is_dotnet_letter_or_digit(c: char) -> bool {
-    /// Where the decimal digits outside ASCII begin, ten each.
+    /// Where each range of ten decimal digits outside ASCII begins.
     const DIGITS: [u32; 36] = [
         0x0660, 0x06F0, 0x07C0, 0x0966, 0x09E6, 0x0A66, 0x0AE6, 0x0B66, 0x0BE6, 0x0C66, 0x0CE6, 0x0D66,
         0x0DE6, 0x0E50, 0x0ED0, 0x0F20, 0x1040, 0x1090, 0x17E0, 0x1810, 0x1946, 0x19D0, 0x1A80, 0x1A90,
@@ -95,7 +95,7 @@ fn is_dotnet_letter_or_digit(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphanumeric();
     }
-    // Alphabetic in Unicode's wider sense, and no letters to .NET: numerals and circled letters.
+    // Alphabetic in Unicode's wider sense, but not letters to .NET: numerals and circled letters.
     let wider = matches!(code, 0x16EE..=0x16F0 | 0x2160..=0x2182 | 0x2185..=0x2188 | 0x24B6..=0x24E9
         | 0x3007 | 0x3021..=0x3029 | 0x3038..=0x303A | 0xA6E6..=0xA6EF);
     let letter =
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn dotnet_keeps_letters_and_digits_of_other_scripts_and_nothing_else() {
+    fn dotnet_names_keep_only_letters_and_digits_of_any_script() {
         for (name, readable) in [
             ("größe", "größe"),
             ("٣a", "٣a"),

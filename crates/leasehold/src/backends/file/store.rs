@@ -1,4 +1,4 @@
-//! The verbs, as plain blocking functions: each under the meta lock of its name.
+//! The verbs as plain blocking functions, each under the meta lock of its name.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,18 +30,18 @@ use super::names::FileNames;
 use super::text::{Kind, Record};
 use super::watch::{Watch, Watcher};
 
-/// How long an attempt waits for the meta file. Less than a request may take, more than a slow disk
-/// needs for the counters of a few others.
+/// How long an attempt waits for the meta file: less than a request may take, and more than a slow disk needs to write
+/// the counters of a few others.
 const META_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a release waits for it. After that the file is unlocked all the same, and left to be used
-/// again.
+/// How long a release waits for the meta file. After that it unlocks the lock file anyway, and leaves it for the next
+/// user.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often an attempt starts over because its meta file was taken away.
+/// How often an attempt starts over because its meta file was removed.
 const TRIES: usize = 10;
 
-/// When a claim that somebody stands in the way of looks again by itself. Its `wait` looks much sooner.
+/// When a blocked claim tries again by itself. Its `wait` looks much sooner.
 const RETRY_IN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -50,9 +50,9 @@ pub(crate) struct Store {
     pub(crate) names: FileNames,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) local: Mutex<Local>,
-    /// Started when it is first needed; `None` if it could not be.
+    /// Started when it is first needed; `None` if it could not be started.
     pub(crate) watcher: OnceLock<Option<Watcher>>,
-    /// Whether the system shows the locks of open files. Found out with the first one, which is surely there.
+    /// Whether the system shows the locks of open files. Learned from our first lock, which certainly exists.
     pub(crate) shows_locks: OnceLock<bool>,
     pub(crate) this: Weak<Store>,
 }
@@ -66,7 +66,9 @@ impl Store {
         if let Mode::Permit { limit } = claim.mode
             && !(1..=MAX_PERMITS).contains(&limit)
         {
-            return Err(Error::invalid(format!("file: has semaphores of 1 to {MAX_PERMITS} permits")));
+            return Err(Error::invalid(format!(
+                "the limit of a semaphore on file: must be from 1 to {MAX_PERMITS}"
+            )));
         }
         let files = self.files(&claim.name)?;
         for _ in 0..TRIES {
@@ -75,15 +77,21 @@ impl Store {
                 return Ok(answer);
             }
             if !self.dir.is_in_place()? {
-                return Err(Error::new(ErrorKind::Unavailable, "the directory of the lock files has gone"));
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "the directory of the lock files was moved or removed; connect again",
+                ));
             }
         }
-        Err(Error::new(ErrorKind::Overloaded, "the meta file of the name is being removed all the time"))
+        Err(Error::new(
+            ErrorKind::Overloaded,
+            "the meta file of the name keeps being removed by another process",
+        ))
     }
 
-    /// One attempt; `None` if it has to start over.
+    /// Makes one attempt; `None` if it has to start over.
     fn try_under(&self, meta: &Meta<'_>, claim: &Claim) -> Result<Option<Attempt>> {
-        // Spent, or granted before: that is answered from memory, if the file is still there.
+        // A spent id, or one granted before: answer from memory, if the file is still there.
         self.check_in_place(&claim.name, &claim.id)?;
         let known = self.local.lock().known(claim, self.clock.now())?;
         let waits = match known {
@@ -101,7 +109,7 @@ impl Store {
         match kept {
             Ok(attempt) if meta.is_in_place()? => Ok(Some(attempt)),
             Ok(_) => {
-                // Somebody else may be at work under another meta file: this grant is worth nothing.
+                // Another process may be at work under another meta file, so this grant is worth nothing.
                 self.local.lock().lose(&claim.name, &claim.id, self.clock.now());
                 Ok(None)
             }
@@ -109,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Makes a locked file a lease: counted, written down and kept.
+    /// Makes a lease of a locked file: counts it, writes it down and keeps it.
     fn keep(&self, meta: &Meta<'_>, claim: &Claim, file: Locked) -> Result<Attempt> {
         let wall = self.clock.wall_micros();
         let written = meta.last_fence().and_then(|last| last.next(wall)).and_then(|fence| {
@@ -125,7 +133,7 @@ impl Store {
                 owner: Arc::clone(&claim.owner),
                 metadata: claim.metadata.clone(),
             };
-            // The others that share it are there already.
+            // The lines of the others that share it are in the file already.
             let others = if record.shared { file.read()? } else { String::new() };
             file.write(&(others + &record.write()))?;
             Ok(fence)
@@ -150,7 +158,7 @@ impl Store {
         })
     }
 
-    /// Whether an attempt could succeed now, or has to be made for another reason.
+    /// Whether an attempt could succeed now, or is needed for another reason.
     pub(crate) fn is_worth_trying(&self, claim: &Claim) -> Result<bool> {
         let files = self.files(&claim.name)?;
         let Some(meta) = Meta::lock(&self.dir, &files, false, RELEASE_PATIENCE)? else { return Ok(true) };
@@ -178,8 +186,7 @@ impl Store {
         self.watcher.get_or_init(start).as_ref()
     }
 
-    /// Watches the files that stand in a claim's way, as long as the answer is kept. `None` if not all of them
-    /// can be watched.
+    /// Watches the files that block a claim, until the result is dropped. `None` if not all of them can be watched.
     pub(crate) fn watch_for(&self, claim: &Claim) -> Option<Watch> {
         let mut watch = self.watcher()?.watch();
         for file in self.files(&claim.name).ok()?.of_kind(Kind::of(claim.mode)) {
@@ -190,7 +197,7 @@ impl Store {
         Some(watch)
     }
 
-    /// Watches the file of a lease, and the directory it is in, as long as the answer is kept.
+    /// Watches the file of a lease, and its directory, until the result is dropped.
     pub(crate) fn watch_lease(&self, name: &Name, id: &LeaseId) -> Option<Watch> {
         let (file, _) = self.local.lock().lease(name, id)?.file.identity();
         let mut watch = self.watcher()?.watch();
@@ -198,11 +205,11 @@ impl Store {
         (watch.gone(&path.join(file), Some(name)) && watch.gone(path, None)).then_some(watch)
     }
 
-    /// Something happened to a file of this name.
+    /// Handles an event on a file of this name.
     pub(crate) fn noticed(&self, name: &Name) {
         let held = self.local.lock().held(name);
         for id in held {
-            // What could not be found out now is found out by the next check.
+            // If this check fails, the next one decides.
             let _ = self.check_in_place(name, &id);
         }
         self.local.lock().ring(name);
@@ -216,7 +223,8 @@ impl Store {
         }
     }
 
-    /// Drops a lease whose file is no longer the one that others would lock, or no longer locked. Whether it is there.
+    /// Checks a lease: drops it if its file is no longer the one that others would lock, or no longer locked. Returns
+    /// whether the lease is there.
     pub(crate) fn check_in_place(&self, name: &Name, id: &LeaseId) -> Result<bool> {
         let Some((file, identity, descriptor, mode)) = self.local.lock().lease(name, id).map(|lease| {
             let (file, identity) = lease.file.identity();
@@ -224,7 +232,7 @@ impl Store {
         }) else {
             return Ok(false);
         };
-        // A descriptor that was closed since, or is another file's by now, is that of a lease that was released.
+        // A descriptor that was closed, or now belongs to another file, means that the lease was released.
         let locked = !self.shows_locks.get().is_some_and(|shown| *shown)
             || is_locked(descriptor, mode == Mode::Shared).is_none_or(|locked| locked);
         if locked && self.dir.is_at(&file, identity)? && self.dir.is_in_place()? {
@@ -248,7 +256,7 @@ impl Store {
         }
         let files = self.files(name)?;
         let raise = renewal.raise_fence.filter(|raise| !raise.is_unfenced());
-        // Only a fence that rises has to be written down.
+        // Only a raised fence has to be written down.
         let meta = match raise {
             Some(_) => Meta::lock(&self.dir, &files, true, META_PATIENCE)?,
             None => None,
@@ -299,7 +307,7 @@ impl Store {
                         reporter::log(move || tracing::debug!(%error, "a release was not counted"));
                     }
                 }
-                // Without the meta lock it must not be removed, only unlocked.
+                // Without the meta lock the file must not be removed, only unlocked.
                 Ok(None) | Err(_) => lease.file.unlock(),
             }
         }
@@ -316,7 +324,7 @@ impl Store {
             Query::Prefix { stored: prefix, limit, cursor } => {
                 let mut names = Vec::new();
                 for base in self.dir.list(META)? {
-                    // What is not ours, or went away meanwhile, is not shown.
+                    // Skip what is not ours, or went away meanwhile.
                     let Ok(Some(content)) = Meta::peek(&self.dir, &base) else { continue };
                     let after = cursor.as_ref().is_none_or(|cursor| *content.name > **cursor);
                     if after && content.name.starts_with(prefix.as_str()) {
@@ -362,7 +370,7 @@ impl Store {
         let mut swept = Swept { waiting: self.local.lock().waiting(), ..Swept::default() };
         for base in self.dir.list(META)? {
             let files = Files::new(base);
-            // Somebody is at work there: another time.
+            // Another process is at work there; skip it this time.
             let Ok(Some(meta)) = Meta::lock(&self.dir, &files, false, Duration::ZERO) else { continue };
             let Some(kind) = meta.content.as_ref().map(|content| content.kind) else { continue };
             let mut in_use = false;
@@ -384,13 +392,13 @@ impl Store {
     }
 }
 
-/// Locks what a mode needs, if it is free.
+/// Locks the file that a mode needs, if it is free.
 fn take(meta: &Meta<'_>, mode: Mode) -> Result<Option<Locked>> {
     let Meta { dir, files, .. } = meta;
     match mode {
         Mode::Exclusive => Locked::take(dir, &files.lock(), false, true),
         Mode::Shared => {
-            // Alone at first: whoever can do that is the first reader, and what the file says is old.
+            // Try exclusively first: if that works, this is the first reader, and the text in the file is old.
             if let Some(file) = Locked::take(dir, &files.lock(), false, true)? {
                 file.write("")?;
                 return Ok(file.share()?.then_some(file));
@@ -408,7 +416,7 @@ fn take(meta: &Meta<'_>, mode: Mode) -> Result<Option<Locked>> {
     }
 }
 
-/// Unlocks and removes a file. That it could not be removed is no reason to keep it locked.
+/// Unlocks and removes a file. If it cannot be removed, it is unlocked all the same.
 fn let_go(meta: &Meta<'_>, file: Locked, id: &LeaseId) {
     let others = |text: String| {
         Record::read_all(&text).iter().filter(|record| record.id != *id).map(Record::write).collect()
@@ -420,8 +428,7 @@ fn let_go(meta: &Meta<'_>, file: Locked, id: &LeaseId) {
     }
 }
 
-/// Who holds the name: those whose files are locked. Of several who share one, those whose process is
-/// still there.
+/// The holders of the name, whose files are locked. If several share one file, those whose process still runs.
 fn holders(meta: &Meta<'_>, kind: Kind) -> Result<Vec<HolderInfo>> {
     let mut holders = Vec::new();
     for name in meta.files.of_kind(kind) {
@@ -441,7 +448,7 @@ fn holders(meta: &Meta<'_>, kind: Kind) -> Result<Vec<HolderInfo>> {
     Ok(holders)
 }
 
-/// One that has the file locked and has not said who it is: another program.
+/// A holder that locked the file without writing who it is: another program.
 fn stranger(kind: Kind) -> Result<HolderInfo> {
     let id = LeaseId::parse("----------------------")?;
     let grant = Grant::new(Fence::UNFENCED, kind.mode(), None);

@@ -1,4 +1,4 @@
-//! What the files hold, for people and for `inspect`: one line per fact, fields split by tabs.
+//! The text inside the files, for people and for `inspect`: one line per fact, fields separated by tabs.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub(crate) const KNOWN_LAYOUT: u64 = 2;
 
 const FIRST_LINE: &str = "leasehold 2";
 
-/// Text in one field: control characters and `%` as `%XX`.
+/// Escapes text for one field: control characters and `%` become `%XX`.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -34,7 +34,7 @@ fn unescape(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Whether a name is a lock or a semaphore of some limit.
+/// Whether a name is a lock, or a semaphore with this limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Lock,
@@ -61,15 +61,15 @@ impl Kind {
 /// The content of a meta file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
-    /// What it was used as last.
+    /// The kind of its last use.
     pub(crate) kind: Kind,
-    /// The last fence. Not on disk when the grant is answered: after a power failure it may be an old one.
+    /// The last fence. It need not be on disk when the grant is answered: after a power failure it may be an old one.
     pub(crate) fence: Fence,
-    /// What the counter said when this was written: no fence up to this one has to be written to disk.
+    /// The counter when this was written: fences up to it need not be written to disk.
     pub(crate) reserved: Fence,
     /// Counts grants, releases and raised fences.
     pub(crate) version: u64,
-    /// The boot in which it was written; empty: not known.
+    /// The boot during which it was written; empty if not known.
     pub(crate) boot: Arc<str>,
     /// `Name::stored`.
     pub(crate) name: Arc<str>,
@@ -86,7 +86,7 @@ impl Content {
         format!("{FIRST_LINE}\n{kind}\n{fence}\n{reserved}\n{version}\n{boot}\n{name}\n")
     }
 
-    /// Whether this is of a layout that a newer leasehold has written.
+    /// Whether a newer leasehold has written this, in a newer layout.
     pub(crate) fn is_newer(text: &str) -> bool {
         let layout = text.lines().next().and_then(|line| line.strip_prefix("leasehold "));
         layout.and_then(|layout| layout.parse::<u64>().ok()).is_some_and(|layout| layout > KNOWN_LAYOUT)
@@ -108,18 +108,18 @@ impl Content {
         let boot = unescape(lines.next()?)?.into();
         let name = unescape(lines.next()?)?.into();
         let content = Content { kind, fence, reserved, version, boot, name };
-        // Numbers with a sign, or escapes that are none, are not ours.
+        // A number with a sign, or an invalid escape, is not ours.
         (lines.next().is_none() && content.write() == text).then_some(content)
     }
 }
 
-/// A fence as it is printed: fifteen digits, so that a torn one is never taken for a lower one.
+/// Reads a fence of exactly fifteen digits, so that a torn one is never taken for a lower one.
 pub(crate) fn read_fence(text: &str) -> Option<Fence> {
     let whole = text.len() == 15 && text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| whole).map(Fence::new)
 }
 
-/// One holder, as it is written into the file it has locked.
+/// One holder, as written into the file that it has locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) shared: bool,
@@ -160,7 +160,7 @@ impl Record {
         })
     }
 
-    /// All that can be read; what cannot is left out.
+    /// Reads all records that can be read, and skips the others.
     pub(crate) fn read_all(text: &str) -> Vec<Self> {
         text.lines().filter_map(Record::read).collect()
     }

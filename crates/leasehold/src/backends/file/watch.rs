@@ -1,9 +1,9 @@
-//! What others do to lock files, as it happens: one inotify instance for an open store, with watches only
-//! while somebody waits for a file or a guard holds one.
+//! Notices what other processes do to lock files. An open store has one inotify instance, with watches only while a
+//! claim waits for a file or a guard holds one.
 //!
-//! A lock that is released, and one whose process died, is a file that is closed. The system tells of that a
-//! moment *before* it drops the lock, so whoever is told looks more than once. Where there is no inotify, or no
-//! room for a watch, there is nothing here but `None`, and everybody looks by themselves.
+//! When a lock is released, or its process dies, a file is closed. The system reports that a moment *before* it drops
+//! the lock, so a woken waiter looks more than once. Without inotify, or without room for a watch, everything here
+//! returns `None`, and waiters and guards look by themselves.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{Watch, Watcher};
@@ -26,29 +26,29 @@ mod linux {
     use crate::backends::file::store::Store;
     use crate::name::Name;
 
-    /// What happens to a file that is no longer in its place.
+    /// The events on a file that is no longer in its place.
     const GONE: WatchFlags = WatchFlags::ATTRIB.union(WatchFlags::MOVE_SELF).union(WatchFlags::DELETE_SELF);
 
-    /// The inotify instance of a store, and the thread that reads it, which ends with it.
+    /// The inotify instance of a store, and the thread that reads it, which ends with the store.
     #[derive(Debug)]
     pub(crate) struct Watcher(Arc<Shared>);
 
     #[derive(Debug)]
     struct Shared {
         inotify: OwnedFd,
-        /// Readable when the store is gone.
+        /// Becomes readable when the store is gone.
         end: OwnedFd,
         watched: Mutex<HashMap<i32, Watched>>,
     }
 
     #[derive(Debug)]
     struct Watched {
-        /// What the file belongs to; none: the directory, and so everything.
+        /// The name that the file belongs to; `None` for the directory, and so for every name.
         name: Option<Name>,
         by: usize,
     }
 
-    /// Some files, watched until this is dropped.
+    /// A set of files, watched until this is dropped.
     #[derive(Debug)]
     pub(crate) struct Watch {
         shared: Arc<Shared>,
@@ -68,7 +68,7 @@ mod linux {
             Ok(Watcher(shared))
         }
 
-        /// A watch of nothing yet.
+        /// A watch on no file yet.
         pub(crate) fn watch(&self) -> Watch {
             Watch { shared: Arc::clone(&self.0), ids: Vec::new() }
         }
@@ -76,13 +76,14 @@ mod linux {
 
     impl Drop for Watcher {
         fn drop(&mut self) {
-            // It cannot fail: nobody else writes to it.
+            // It cannot fail: nothing else writes to it.
             let _ = rustix::io::write(&self.0.end, &1u64.to_ne_bytes());
         }
     }
 
     impl Watch {
-        /// Watches a file for being closed, removed or renamed. Whether it can be: also not if it is not there.
+        /// Watches a file for being closed, removed or renamed. Returns whether it can: not if the file does not
+        /// exist.
         pub(crate) fn closed(&mut self, path: &Path, name: &Name) -> bool {
             self.add(path, GONE | WatchFlags::CLOSE_WRITE, Some(name))
         }
@@ -94,7 +95,7 @@ mod linux {
 
         fn add(&mut self, path: &Path, what: WatchFlags, name: Option<&Name>) -> bool {
             let mut watched = self.shared.watched.lock();
-            // Several may watch one file: what they want adds up.
+            // Several watches may be on one file: their flags add up.
             let flags = what | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
             match inotify::add_watch(&self.shared.inotify, path, flags) {
                 Ok(id) => {
@@ -121,7 +122,7 @@ mod linux {
                 entry.by -= 1;
                 if entry.by == 0 {
                     watched.remove(id);
-                    // It is gone already if the file is.
+                    // The watch is gone already if the file is.
                     let _ = inotify::remove_watch(&self.shared.inotify, *id);
                 }
             }
@@ -134,7 +135,7 @@ mod linux {
             loop {
                 let mut fds =
                     [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
-                // Whatever it says, both are looked at.
+                // Ignore the result and look at both.
                 let _ = poll(&mut fds, None);
                 if !fds[1].revents().is_empty() {
                     return;
@@ -145,14 +146,14 @@ mod linux {
             }
         }
 
-        /// The names of which something happened.
+        /// The names that had an event.
         fn read(&self, buffer: &mut [MaybeUninit<u8>]) -> HashSet<Name> {
             let mut touched = HashSet::new();
             let mut reader = Reader::new(&self.inotify, buffer);
             while let Ok(event) = reader.next() {
                 let mut watched = self.watched.lock();
                 let known = watched.get(&event.wd()).map(|watched| watched.name.clone());
-                // Events were lost, or the directory itself is elsewhere.
+                // Events were lost, or the directory itself was moved.
                 if event.events().contains(ReadFlags::QUEUE_OVERFLOW) || known == Some(None) {
                     touched.extend(watched.values().filter_map(|watched| watched.name.clone()));
                 }
@@ -214,9 +215,9 @@ mod tests {
     use crate::name::Name;
 
     #[tokio::test]
-    async fn whoever_waits_is_rung_when_the_file_is_closed_elsewhere() {
+    async fn a_waiter_is_woken_when_the_file_is_closed_elsewhere() {
         let temp = tempfile::tempdir().unwrap();
-        // Two stores that know of each other only by the files.
+        // Two stores that know of each other only through the files.
         let [ours, theirs] = [(); 2].map(|()| Directory::open(temp.path()).unwrap());
         for (mode, wanted) in [
             (Mode::Exclusive, Mode::Exclusive),

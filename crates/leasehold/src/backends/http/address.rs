@@ -1,4 +1,4 @@
-//! Where the server is and how to get in.
+//! The address of a server, and the credentials for it.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct Options {
     pub host: String,
     /// The port.
     pub port: u16,
-    /// What stands before `/v1/` in its paths; empty, or with a slash at its beginning.
+    /// The path before `/v1/`; empty, or beginning with a slash.
     pub base: String,
     /// The bearer token.
     pub token: Option<String>,
@@ -42,10 +42,10 @@ impl Options {
     /// Options from a URL: `http://host:port/base?token_file=path&ca=path&cert=path&key=path`.
     ///
     /// # Errors
-    /// `InvalidArgument`, without the URL in it, if it is none; if the token's file cannot be read.
+    /// `InvalidArgument`, without the URL in it, if the URL is invalid or the token's file cannot be read.
     pub fn parse(url: &str) -> Result<Self> {
         let bad = |why: &str| Error::invalid(format!("the URL of a server is http://host:port: {why}"));
-        let uri: Uri = url.parse().map_err(|_| bad("this is none"))?;
+        let uri: Uri = url.parse().map_err(|_| bad("it cannot be parsed"))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
@@ -53,14 +53,14 @@ impl Options {
         };
         let authority = uri.authority().ok_or_else(|| bad("there is no host"))?;
         if authority.as_str().contains('@') {
-            return Err(bad("a token does not belong into a URL; use ?token_file=path"));
+            return Err(bad("a URL must not contain a token; use `?token_file=path`"));
         }
         let host = match authority.host().strip_prefix('[') {
             Some(inside) => inside.strip_suffix(']').filter(|inside| is_ipv6(inside)),
             None => Some(authority.host()).filter(|host| !host.is_empty() && !host.contains(['[', ']'])),
         };
         let host = host.ok_or_else(|| bad("there is no host"))?.to_owned();
-        // `port_u16` takes a port that is none for one that is not there.
+        // `port_u16` treats an invalid port as a missing one.
         let port = match authority.as_str()[authority.host().len()..].strip_prefix(':') {
             None | Some("") => {
                 if tls {
@@ -90,37 +90,37 @@ impl Options {
             match name {
                 "token_file" => {
                     let text = std::fs::read_to_string(&value).map_err(|error| {
-                        Error::invalid("the token's file cannot be read").with_source(error)
+                        Error::invalid("cannot read the file of `token_file`").with_source(error)
                     })?;
                     options.token = Some(text.trim().to_owned());
                 }
                 "ca" => options.ca = Some(value.into()),
                 "cert" => cert = Some(PathBuf::from(value)),
                 "key" => key = Some(PathBuf::from(value)),
-                _ => return Err(bad("its query may have token_file, ca, cert and key")),
+                _ => return Err(bad("unknown option; the options are `token_file`, `ca`, `cert` and `key`")),
             }
         }
         options.identity = match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            _ => return Err(bad("cert and key go together")),
+            _ => return Err(bad("`cert` and `key` must be given together")),
         };
         Ok(options)
     }
 
-    /// Whether the server is on this machine, as far as the name of its host tells.
+    /// Whether the server is on this machine, as far as the name of its host shows.
     pub fn is_loopback(&self) -> bool {
         is_loopback(&self.host)
     }
 
-    /// The host and port as a header has them.
+    /// The host and port as in a `Host` header.
     pub(super) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         format!("{host}:{}", self.port)
     }
 }
 
-/// An IPv6 address, perhaps with a zone.
+/// Whether the text is an IPv6 address, perhaps with a zone.
 fn is_ipv6(text: &str) -> bool {
     text.split('%').next().is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
 }
@@ -159,7 +159,7 @@ mod tests {
             let url = String::from_utf8_lossy(input);
             match Options::parse(&url) {
                 Ok(read) => {
-                    // Paths of certificates are no secrets, and neither is the host; there is no password.
+                    // Paths of certificates and the host are not secret; there is no password.
                     let shown = format!(
                         "http{}://{}{}",
                         if read.tls { "s" } else { "" },

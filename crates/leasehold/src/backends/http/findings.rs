@@ -1,4 +1,4 @@
-//! How a server is set up, as far as a client can see.
+//! Findings about how a server is set up, as far as a client can see.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use crate::doctor::{Finding, in_the_clear};
 use crate::error::Result;
 use crate::wire;
 
-/// How long a server may take to look at its store: it connects to it anew.
+/// How long a server may take to examine its store: it opens a new connection for that.
 const EXAMINING: Duration = Duration::from_secs(15);
 
 impl Http {
-    /// How the server is set up, as far as a client can see: TLS, whether it wants to know who asks, and what it says
-    /// of its store.
+    /// Examines how the server is set up, as far as a client can see: TLS, whether it asks for a token, and what it
+    /// reports about its store.
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left.
+    /// If dropped, nothing is left behind.
     ///
     /// # Errors
     /// Faults of the server.
@@ -31,7 +31,7 @@ impl Http {
         Ok(found)
     }
 
-    /// How the server's store is set up, as the server sees it.
+    /// The server's own findings about its store.
     async fn store(&self, scheme: &str) -> Result<Vec<Finding>> {
         if scheme == "memory" {
             return Ok(vec![Finding::risk(
@@ -49,7 +49,7 @@ impl Http {
                 format!("this token is not told how the {scheme}: store of the server is set up"),
                 "call `leasehold doctor` with a token that may read every name",
             ),
-            // An older server, or one that was not told the URL of its store.
+            // An older server, or one that does not know the URL of its store.
             404 => unseen(
                 format!("the server does not say how its {scheme}: store is set up"),
                 "call `leasehold doctor` with the URL of that store where the server runs",
@@ -73,7 +73,7 @@ fn encryption(options: &Options) -> Finding {
     }
 }
 
-/// Whether somebody without a token gets in.
+/// Whether a client without a token is accepted.
 async fn who_may(options: &Options) -> Result<Finding> {
     let nobody = Pool::new(Options { token: None, ..options.clone() })?;
     let refused = matches!(nobody.get("/v1/locks?limit=1").await?.status, 401 | 403);

@@ -1,7 +1,9 @@
 //! `http://`, `https://` — a leasehold server: its routes are the verbs, and it waits in its store's queue for us.
 //!
-//! Waiting is a long poll that belongs to the claim and not to the call of `wait`: it goes on when that is dropped,
-//! because a server takes a connection that is closed for a client that has gone, and gives up its place.
+//! A wait is a long poll that belongs to the claim and not to the call of `wait`. It goes on when that call is
+//! dropped: to the server, a closed connection means that the client has gone, and it gives up the client's place.
+//!
+#![doc = include_str!("../../../docs/http.md")]
 
 mod address;
 mod findings;
@@ -29,7 +31,7 @@ use polls::{Poll, Polls};
 use pool::Pool;
 use pulse::Pulse;
 
-/// What a server can do at best; what it can do in truth, it says when it is connected to.
+/// What a server can do at best; on connecting, the server says what it can really do.
 pub(crate) const INFO: Info = {
     let mut info = Info::new("http");
     info.namespaced = false;
@@ -43,8 +45,8 @@ const BATCH_BYTES: usize = 40 * 1024;
 
 /// A leasehold server as a store.
 ///
-/// Its connections live on the runtime on which it was made; [`Locks::connect`](crate::Locks::connect) makes it on
-/// the client's own thread. The namespace is the server's: names of another than the empty one are refused.
+/// Its connections live on the runtime that made it; [`Locks::connect`](crate::Locks::connect) makes it on the
+/// client's own thread. The server decides the namespace, so names in any other than the empty namespace are refused.
 #[derive(Debug)]
 pub struct Http {
     pool: std::sync::Arc<Pool>,
@@ -54,19 +56,20 @@ pub struct Http {
 }
 
 impl Http {
-    /// Connects to `http://host:port` or `https://…`, with what the query of the URL says: `token_file`, `ca`, `cert`, `key`.
+    /// Connects to `http://host:port` or `https://…`, with the options in the URL's query: `token_file`, `ca`, `cert`,
+    /// `key`.
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left.
+    /// If dropped, nothing is left behind.
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL that cannot be one; `AuthFailed` if the server wants another token; `Unavailable`
-    /// if there is no server; `Unsupported` if it is not a leasehold server.
+    /// `InvalidArgument` for an invalid URL; `AuthFailed` if the server wants another token; `Unavailable` if there is
+    /// no server; `Unsupported` if it is not a leasehold server.
     pub async fn connect(url: &str) -> Result<Self> {
         Http::open(Options::parse(url)?).await
     }
 
-    /// As [`connect`](Http::connect), with options set by the program.
+    /// As [`connect`](Http::connect), with options that the program sets.
     ///
     /// # Cancel safety
     /// As [`connect`](Http::connect).
@@ -102,7 +105,7 @@ fn plain(name: &Name) -> Result<&str> {
     }
 }
 
-/// The body of an attempt that waits for so long.
+/// The body of an attempt that waits for this long.
 fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
     let (mode, limit) = mode_fields(claim.mode);
     let attempt = number(claim.nonce);
@@ -121,8 +124,8 @@ fn acquire(claim: &Claim, wait: Duration) -> wire::Acquire {
     }
 }
 
-/// An attempt's number as a request names it. The server itself numbers the attempts of a caller that makes one per id
-/// (nonce 0), so it also gives back what such a caller did not wait for; and that number no release can name.
+/// The attempt's number in a request. For a caller that makes one attempt per id (nonce 0), the server numbers the
+/// attempts itself; it then also gives back what such a caller did not wait for, and no release can name that number.
 fn number(nonce: u64) -> Option<u64> {
     Some(nonce).filter(|nonce| *nonce != 0)
 }
@@ -143,7 +146,7 @@ fn renewal(lease: &Renewal) -> Result<wire::Renew> {
 }
 
 impl Http {
-    /// Renews as many as fit into one request.
+    /// Renews as many leases as fit into one request.
     async fn renew_some(&self, leases: &[wire::Renew]) -> Vec<Result<Renewed>> {
         let body = wire::RenewMany { leases: leases.to_vec() };
         let answers = async {
@@ -179,7 +182,7 @@ impl Backend for Http {
         let poll = self.polls.of(claim, || {
             let wait = Poll::TIME;
             let mut body = acquire(claim, wait);
-            // The attempt was begun by the call before.
+            // The previous call began the attempt.
             body.first = body.attempt.map(|_| false);
             let (pool, path) = (std::sync::Arc::clone(&self.pool), path(&claim.name, "/acquire")?);
             let pulse = Pulse::listen(&self.pulse, &self.pool);
@@ -211,7 +214,7 @@ impl Backend for Http {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        // A long poll that is still out there must not bring anything any more.
+        // A long poll that is still pending must not bring a grant any more.
         let polled = self.polls.ttl_of_pending(&lease.id);
         self.polls.answered(&lease.id);
         let body = wire::Release {
@@ -240,7 +243,7 @@ impl Backend for Http {
                 let found: wire::Found = self.pool.post("/v1/leases/lookup", &body).await?.ok()?;
                 let mut items: Vec<NameInfo> =
                     found.lock.map(reading::name_info).transpose()?.into_iter().collect();
-                // Whoever asks by the id knows it.
+                // The caller asked by the id, so it knows the id.
                 let shown = id.digest();
                 for info in &mut items {
                     info.holders.iter_mut().filter(|one| one.id == shown).for_each(|one| one.id = *id);

@@ -1,4 +1,4 @@
-//! Long polls that outlive the calls which wait for them.
+//! Long polls, which outlive the calls of `wait` that use them.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -23,8 +23,8 @@ pub(super) struct Polls(Arc<Mutex<All>>);
 #[derive(Debug, Default)]
 struct All {
     pending: HashMap<LeaseId, Pending>,
-    /// Those whose server fell silent. They bring nothing any more, but their connections keep the places until the
-    /// server has answered about the claim again: one that is closed is a client that has gone.
+    /// Polls whose server fell silent. They bring no answer any more, but their connections keep the places until the
+    /// server has answered about the claim again: to the server, a closed connection means that the client has gone.
     silent: HashMap<LeaseId, Vec<Pending>>,
 }
 
@@ -43,10 +43,10 @@ struct Pending {
     task: AbortHandle,
 }
 
-/// Where a poll tells what it brought; whoever waits listens.
+/// Where a poll puts its answer; its waiter listens.
 type End = watch::Sender<Option<Arc<Result<Attempt>>>>;
 
-/// One who waits for a long poll.
+/// A waiter's view of a long poll.
 #[derive(Debug)]
 pub(super) struct Poll {
     sent: Instant,
@@ -58,7 +58,7 @@ impl Polls {
         Polls(Arc::default())
     }
 
-    /// The poll of a claim that is under way, or a new one.
+    /// The poll of a claim: the one under way, or a new one.
     pub(super) fn of<W>(
         &self,
         claim: &Claim,
@@ -84,7 +84,7 @@ impl Polls {
                 // The connection closes, and the server gives up the place.
                 () = nobody_waits(&mine, patience) => Ended::Alone,
             };
-            // Forgotten before it is told: who waits again gets a new one.
+            // Remove it before it reports, so that a claim that waits again gets a new poll.
             if let Some(all) = all.upgrade() {
                 all.lock().ended(&id, &mine, &ended);
             }
@@ -93,7 +93,7 @@ impl Polls {
                 Ended::Alone => drop(mine.send_replace(None)),
                 Ended::Silent => {
                     mine.send_replace(Some(Arc::new(Err(silent()))));
-                    // Until told that it is no longer needed, and no longer than it was to take.
+                    // Keep the connection until it is no longer needed, and at most for the poll's own time.
                     let _ = work.await;
                     if let Some(all) = all.upgrade() {
                         all.lock().silent_ended(&id, &mine);
@@ -113,7 +113,7 @@ impl Polls {
         polls.pending.get(id).or(silent).map(|pending| pending.ttl)
     }
 
-    /// The server has answered about a claim, or will not be asked any more: what kept its place is closed.
+    /// Closes the connections that kept a claim's place: the server has answered about it, or will not be asked again.
     pub(super) fn answered(&self, id: &LeaseId) {
         self.0.lock().close_silent(id);
     }
@@ -145,10 +145,10 @@ impl All {
 }
 
 fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server does not answer any more")
+    Error::new(ErrorKind::Unavailable, "the server does not answer")
 }
 
-/// Resolves when nobody has waited for so long: a claim whose `wait` was dropped for good keeps no place.
+/// Resolves when no `wait` has listened for this long: a claim whose `wait` was dropped for good keeps no place.
 async fn nobody_waits(end: &End, patience: Duration) {
     loop {
         end.closed().await;
@@ -168,26 +168,26 @@ impl Drop for Polls {
 }
 
 impl Poll {
-    /// How long the server is asked to wait. Not longer, so that a connection that died alone is noticed; that the
-    /// server did, its pulse tells sooner.
+    /// How long the client asks the server to wait. It is short, so that the client notices when just this connection
+    /// has died; if the server itself has died, its pulse shows that sooner.
     pub(super) const TIME: Duration = Duration::from_secs(10);
-    /// How long after that its answer may take.
+    /// How much later the answer may come.
     pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-    /// What it brings.
+    /// The answer that the poll brings.
     pub(super) async fn answer(mut self) -> Result<Wake> {
         let began = Instant::now();
-        let broken = |_| Error::new(ErrorKind::Unavailable, "the long poll was given up");
+        let broken = |_| Error::new(ErrorKind::Unavailable, "the long poll was abandoned");
         let answer = self.end.wait_for(Option::is_some).await.map_err(broken)?.clone();
         match answer.as_deref() {
             Some(Ok(Attempt::Granted(grant))) => {
-                // Measured before this call began: it has to be measured again.
+                // Measured before this call began, so it has to be measured again.
                 let Some(waited) = (self.sent + grant.waited).checked_duration_since(began) else {
                     return Ok(Wake::Retry);
                 };
                 Ok(Wake::Granted(Grant { waited, ..grant.clone() }))
             }
-            // What became of the claim, its own attempt tells.
+            // The claim's own attempt finds out what became of it.
             Some(Ok(_)) | None => Ok(Wake::Retry),
             Some(Err(error)) => Err(error.duplicate()),
         }

@@ -1,4 +1,4 @@
-//! Connections to one server, used again and again.
+//! Reusable connections to one server.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,18 @@ use super::reading::Answer;
 use super::tls::{self, connector};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a connection is kept that nobody uses: less than a server waits for the next request.
+/// How long an unused connection is kept: less than a server waits for the next request.
 const IDLE: Duration = Duration::from_secs(4);
-/// How many.
+/// How many unused connections are kept.
 const MAX_IDLE: usize = 64;
 /// How long connecting may take: a lost packet is sent again after one second, and then after two.
 const CONNECT: Duration = Duration::from_secs(4);
-/// After how long without an answer other connections to the same server are suspect too.
+/// After this long without an answer, the other connections to the same server are suspect too.
 const SILENT: Duration = Duration::from_secs(1);
-/// How long a single call may take; those above have shorter times of their own.
+/// The time limit of one call; its callers have shorter limits of their own.
 const CALL: Duration = Duration::from_secs(30);
 
-/// How long an answer may be: a page of locks with all that can be seen of them is shorter.
+/// The most bytes of an answer: more than a full page of locks needs.
 const MAX_ANSWER: usize = 64 << 20;
 
 pub(super) struct Pool {
@@ -47,18 +47,18 @@ impl std::fmt::Debug for Pool {
 }
 
 fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let message = "the server cannot be reached; look at host and port, and whether it runs";
+    let message = "cannot reach the server; check the host and port, and that it is running";
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-/// The error of a connection that failed; `sent` if the server may have a request from it.
+/// The error for a failed connection; `sent` if the server may have received a request over it.
 fn broken(error: hyper::Error, sent: bool) -> Error {
-    // With TLS 1.3 a server refuses a client's certificate only after the client is done.
+    // With TLS 1.3 the server refuses a client's certificate only after the client has finished its handshake.
     if let Some(refused) = tls::refusal(&error) {
         return refused.with_source(error);
     }
     if error.is_parse() {
-        let message = "what answers does not speak HTTP; does it speak TLS, that is https:?";
+        let message = "the server does not speak HTTP; if it uses TLS, write https:";
         return Error::new(ErrorKind::Unavailable, message).with_source(error);
     }
     if !sent {
@@ -68,23 +68,27 @@ fn broken(error: hyper::Error, sent: bool) -> Error {
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
 
-/// The error of an answer that did not come to its end.
+/// The error for an answer that was cut off.
 fn unread(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
     match error.downcast::<hyper::Error>() {
         Ok(error) => broken(*error, true),
         Err(error) => {
-            let message = "the answer is longer than any of a leasehold server; whether the call took effect is unknown";
+            let message =
+                "the answer is too long for a leasehold server; whether the call took effect is unknown";
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         }
     }
 }
 
 impl Pool {
-    /// Must be called on the runtime on which the connections shall live.
+    /// Must be called on the runtime where the connections are to live.
     pub(super) fn new(options: Options) -> Result<Self> {
         let runtime = Handle::try_current().map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, "a server's client is made inside a tokio runtime")
-                .with_source(error)
+            Error::new(
+                ErrorKind::InvalidArgument,
+                "connecting to a server needs a tokio runtime; call it inside one",
+            )
+            .with_source(error)
         })?;
         let tls = if options.tls { Some(connector(&options)?) } else { None };
         Ok(Pool { options, tls, runtime, idle: Mutex::default() })
@@ -106,7 +110,7 @@ impl Pool {
         self.call(Method::GET, path, Bytes::new(), time).await
     }
 
-    /// Closes what nobody uses: where one connection got no answer, others that were opened the same way will get none.
+    /// Closes unused connections: where one connection got no answer, others opened the same way will get none either.
     pub(super) fn forget_idle(&self) {
         let idle = std::mem::take(&mut *self.idle.lock());
         drop(idle);
@@ -123,7 +127,7 @@ impl Pool {
         time: Duration,
     ) -> Result<Answer> {
         let body = serde_json::to_vec(body).map_err(|error| {
-            Error::new(ErrorKind::Internal, "the request cannot be written").with_source(error)
+            Error::new(ErrorKind::Internal, "cannot encode the request").with_source(error)
         })?;
         self.call(Method::POST, path, body.into(), time).await
     }
@@ -138,13 +142,13 @@ impl Pool {
         }
         if let Some(token) = &self.options.token {
             let mut value = header::HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| Error::invalid("the token holds characters that no token has"))?;
+                .map_err(|_| Error::invalid("the token has characters that are not allowed in a token; check the file of `token_file`"))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
         let request = request
             .body(Full::new(body))
-            .map_err(|error| Error::invalid("the request cannot be made").with_source(error))?;
+            .map_err(|error| Error::invalid("cannot build the request").with_source(error))?;
         tokio::time::timeout(time, self.send(request)).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::NetworkTimeout, "the server did not answer in time"))
         })
@@ -167,7 +171,7 @@ impl Pool {
                     return Ok(Answer { status, body });
                 }
                 Err(mut error) => match error.take_message() {
-                    // An old connection had ended, and nothing was sent on it.
+                    // An old connection had ended, and nothing was sent over it.
                     Some(message) if !fresh => request = message,
                     unsent => return Err(broken(error.into_error(), unsent.is_none())),
                 },
@@ -217,7 +221,7 @@ impl Pool {
     }
 }
 
-/// A request that is out. Given up without an answer after a while, the idle connections are not trusted either.
+/// A request in flight. If it gets no answer for a while, the unused connections are closed too.
 struct Asked<'a> {
     pool: &'a Pool,
     since: Instant,
@@ -253,7 +257,7 @@ where
     Ok(sender)
 }
 
-/// A server that died without a word is noticed in a few seconds, also while it is only waited for.
+/// Lets the system notice within seconds that a server died silently, even while the client only waits.
 #[cfg(target_os = "linux")]
 fn notice_silence(stream: &TcpStream) {
     use rustix::net::sockopt;

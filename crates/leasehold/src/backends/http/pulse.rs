@@ -1,4 +1,4 @@
-//! Whether the server still answers, asked for all who wait: their own requests say nothing until they are answered.
+//! Checks, for all waiters of a client, that the server still answers: their own requests stay silent until they end.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,29 +9,29 @@ use tokio::sync::watch;
 use super::pool::Pool;
 use crate::engine::reporter;
 
-/// How often it is asked, while anybody waits.
+/// How often the client asks, while anything waits.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How long it may take: with the pause before, a server that fell silent is noticed after four seconds.
+/// How long the answer may take: with the pause before, a client notices a silent server after four seconds.
 const LATE: Duration = Duration::from_secs(2);
 
-/// One pulse for all long polls of a client; none while there are none.
+/// One pulse for all long polls of a client; it stops when there are none.
 #[derive(Debug, Default)]
 pub(super) struct Pulse(Mutex<Weak<watch::Sender<()>>>);
 
-/// One who wants to know.
+/// A long poll that listens to the pulse.
 #[derive(Debug)]
 pub(super) struct Listener(watch::Receiver<()>);
 
 impl Listener {
-    /// Resolves when the server does not answer any more.
+    /// Resolves when the server no longer answers.
     pub(super) async fn stops(mut self) {
         while self.0.changed().await.is_ok() {}
     }
 }
 
 impl Pulse {
-    /// Listens; the first who does starts it.
+    /// Listens to the pulse; the first listener starts it.
     pub(super) fn listen(pulse: &Arc<Pulse>, pool: &Arc<Pool>) -> Listener {
         let mut beating = pulse.0.lock();
         if let Some(beat) = beating.upgrade() {
@@ -44,7 +44,7 @@ impl Pulse {
         Listener(listener)
     }
 
-    /// Whether nobody listens any more; then the next who does starts another.
+    /// Whether no listener is left; the next one then starts another pulse.
     fn is_over(&self, beat: &watch::Sender<()>) -> bool {
         let mut beating = self.0.lock();
         let over = beat.receiver_count() == 0;
@@ -55,7 +55,7 @@ impl Pulse {
     }
 }
 
-/// Asks until nobody listens or the server does not answer. Those who listen learn it when `beat` is dropped.
+/// Asks until no listener is left or the server does not answer. Listeners learn of it when `beat` is dropped.
 async fn run(pulse: Weak<Pulse>, beat: Arc<watch::Sender<()>>, pool: Weak<Pool>) {
     loop {
         tokio::time::sleep(EVERY).await;
@@ -63,13 +63,13 @@ async fn run(pulse: Weak<Pulse>, beat: Arc<watch::Sender<()>>, pool: Weak<Pool>)
         if pulse.is_over(&beat) {
             return;
         }
-        // Whatever it says, it is there.
+        // Any answer shows that the server is there.
         if let Err(error) = pool.get_within("/healthz", LATE).await {
             reporter::log(move || {
                 tracing::debug!(%error, "the server fell silent; what waits for it is sent again");
             });
             pool.forget_idle();
-            // Who listens from now on starts another.
+            // A listener that comes from now on starts another pulse.
             *pulse.0.lock() = Weak::new();
             return;
         }

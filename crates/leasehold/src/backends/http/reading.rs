@@ -1,4 +1,4 @@
-//! From the server's answers to the contract's.
+//! Turns the server's answers into those of the contract.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-/// What every error says.
+/// The fields of every error.
 #[derive(Debug, Deserialize)]
 struct Said {
     error: String,
@@ -42,7 +42,7 @@ impl Answer {
 
     fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            let message = "the answer cannot be understood; is this a leasehold server of this version?";
+            let message = "cannot decode the answer; check that this is a leasehold server of this version";
             Error::new(ErrorKind::Internal, message).with_source(error)
         })
     }
@@ -52,7 +52,7 @@ impl Answer {
         serde_json::from_slice::<Said>(&self.body).ok().map(|said| said.code)
     }
 
-    /// What went wrong, by the server's own code, or by the status if a proxy answered.
+    /// The error, by the server's own code, or by the status if a proxy answered.
     fn error(&self) -> Error {
         let said = serde_json::from_slice::<Said>(&self.body).ok();
         let kind = match (self.status, said.as_ref().and_then(|said| wire::kind(&said.code))) {
@@ -61,7 +61,7 @@ impl Answer {
             (_, Some(kind)) => kind,
             (404 | 405, None) => ErrorKind::Unsupported,
             (400..=499, None) => ErrorKind::InvalidArgument,
-            // Also while it drains: another server, or the same one a little later, will do.
+            // Also while it drains: another server, or this one a little later, can answer.
             _ => ErrorKind::Unavailable,
         };
         let message = match said {
@@ -177,7 +177,7 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
         name: Name::new(&lock.lock_name)?,
         version: lock.version,
         last_fence: Fence::new(lock.last_fencing_token),
-        // A server that does not say how many there are shows all of them.
+        // A server that does not send the count shows all holders.
         holder_count: lock.holder_count.max(lock.holders.len() as u64),
         holders: lock.holders.into_iter().map(holder).collect::<Result<_>>()?,
         waiters: lock.waiters.into_iter().map(waiter).collect::<Result<_>>()?,
@@ -195,7 +195,7 @@ mod tests {
             for status in [200, 400, 403, 404, 409, 410, 413, 429, 500, 503] {
                 let answer = || Answer { status, body: input.to_vec() };
                 match attempt(answer()) {
-                    // Nothing is granted unless the server said so.
+                    // Nothing counts as granted unless the server said so.
                     Ok(Attempt::Granted(_)) => assert_eq!(status, 200),
                     Ok(Attempt::Busy(_)) => assert_ne!(status, 200),
                     _ => {}

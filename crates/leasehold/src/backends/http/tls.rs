@@ -1,4 +1,4 @@
-//! Who the server is, and who we are: certificates, and what it means when they are refused.
+//! The certificates of the server and of the client, and the errors when they are refused.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,10 +12,10 @@ use super::address::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{self, Identity};
 
-/// What makes TLS connections to the server of these options.
+/// Makes the TLS connector for the server of these options.
 pub(super) fn connector(options: &Options) -> Result<(TlsConnector, ServerName<'static>)> {
     let roots = match &options.ca {
-        // A bundle may hold certificates of other kinds.
+        // A bundle may contain certificates of other kinds.
         Some(path) => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(tls::certificates(path, "CA")?);
@@ -30,29 +30,30 @@ pub(super) fn connector(options: &Options) -> Result<(TlsConnector, ServerName<'
         key_is: "key",
     });
     let config = tls::client(|builder| builder.with_root_certificates(roots), identity)?;
-    let name = ServerName::try_from(options.host.clone())
-        .map_err(|error| Error::invalid("the host name cannot be used").with_source(error))?;
+    let name = ServerName::try_from(options.host.clone()).map_err(|error| {
+        Error::invalid("the host name of the URL is not valid for TLS").with_source(error)
+    })?;
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
-/// Why no TLS connection came about.
+/// The error for a TLS connection that failed.
 pub(super) fn failed(error: io::Error) -> Error {
     let refused = refusal(&error);
     let unavailable = |message: &'static str| Error::new(ErrorKind::Unavailable, message);
     let told = refused.or_else(|| match fault(&error)? {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(unavailable(
-            "the server's certificate was signed by nobody who is trusted here; name its authority (ca, --cacert)",
+            "the server's certificate is not signed by a trusted authority; name its authority with `ca` (`--cacert`)",
         )),
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => Some(unavailable("the server's certificate is for another host than the one in the URL")),
+        ) => Some(unavailable("the server's certificate is for a different host than the one in the URL")),
         rustls::Error::InvalidCertificate(_) => Some(unavailable("the server's certificate is not valid")),
         rustls::Error::InvalidMessage(_) => {
-            Some(unavailable("what answers does not speak TLS; is it http:, or another port?"))
+            Some(unavailable("the server does not speak TLS; write http:, or check the port"))
         }
         _ => None,
     });
-    told.unwrap_or_else(|| unavailable("the server cannot be reached by TLS")).with_source(error)
+    told.unwrap_or_else(|| unavailable("cannot set up TLS with the server")).with_source(error)
 }
 
 /// If the server has refused our certificate, or wants one: an error that says so.
@@ -60,7 +61,9 @@ pub(super) fn refusal(error: &(dyn StdError + 'static)) -> Option<Error> {
     use AlertDescription as Alert;
     let rustls::Error::AlertReceived(alert) = fault(error)? else { return None };
     let message = match alert {
-        Alert::CertificateRequired => "the server wants a certificate; name one and its key (cert, --cert)",
+        Alert::CertificateRequired => {
+            "the server requires a client certificate; name one with `cert` and `key` (`--cert`)"
+        }
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
         | Alert::CertificateRevoked
@@ -69,21 +72,21 @@ pub(super) fn refusal(error: &(dyn StdError + 'static)) -> Option<Error> {
         | Alert::UnknownCA
         | Alert::DecryptError
         | Alert::AccessDenied => {
-            "the server does not accept our certificate; is it of its authority for clients?"
+            "the server rejected the client certificate; check that its authority for clients signed it"
         }
         _ => return None,
     };
     Some(Error::new(ErrorKind::AuthFailed, message))
 }
 
-/// What TLS says, wherever it is wrapped.
+/// The TLS error, however it is wrapped.
 fn fault<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<rustls::Error>() {
             return Some(found);
         }
-        // The source of an I/O error is that of what it wraps, not what it wraps.
+        // `source` of an I/O error skips the error that it wraps; `get_ref` does not.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = match wrapped {
             Some(inner) => Some(inner),

@@ -1,4 +1,4 @@
-//! From a URL to the settings of connections: the driver's settings, TLS, timeouts, and the options that are our own.
+//! Turns a URL into the settings of connections: the driver's settings, TLS, timeouts, and our own options.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,18 +16,18 @@ use super::connect::Place;
 use super::fault;
 use super::tls::{self, Tls, TlsFiles};
 
-/// How long it may take to connect to one address, all in all: the time a request may take unless the user says
-/// otherwise.
+/// How long connecting to one address may take in all, unless the user sets another limit: as long as a request may
+/// take by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection on which nothing was heard for so long is probed by TCP, so often at this distance, and given
-/// up after 5 + 3 · 3 = 14 s: a machine that vanished is noticed within 15 s.
+/// TCP probes a connection after this long without data, at this interval, this many times, and gives it up after 5 +
+/// 3 · 3 = 14 s: the client notices within 15 s that a machine vanished.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(3), 3);
 
-/// How long what was sent may stay without a sign that it arrived.
+/// How long sent data may stay unacknowledged.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `pg_stat_activity` shows, unless the URL says otherwise.
+/// What `pg_stat_activity` shows, unless the URL sets another name.
 const APPLICATION_NAME: &str = "leasehold";
 
 /// Where the server's socket is if the URL names no host, as in libpq on Debian.
@@ -54,12 +54,13 @@ const DRIVERS: &[&str] = &[
     "user",
 ];
 
-/// Options that we read: those about TLS, which the driver leaves to us, and one of which it has another unit.
+/// Options that we read: those about TLS, which the driver leaves to us, and one for which the driver has another
+/// unit.
 const OURS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert", "tcp_user_timeout"];
 
-/// Where a PostgreSQL server is, and how to connect to it: from a URL, or from the driver's own settings.
+/// The address of a PostgreSQL server and how to connect to it: from a URL, or from the driver's own settings.
 ///
-/// A URL is `postgres://user:password@host:port/database?option=value&…`, as psql knows it. Without a host it is
+/// A URL is `postgres://user:password@host:port/database?option=value&…`, as psql knows it. Without a host it means
 /// the server on this machine, by its Unix socket.
 ///
 /// | option | says |
@@ -77,31 +78,32 @@ const OURS: &[&str] = &["sslcert", "sslkey", "sslmode", "sslrootcert", "tcp_user
 pub struct Address {
     pub(super) config: Config,
     pub(super) tls: Arc<rustls::ClientConfig>,
-    /// How long one address may take, from the first byte until it is ready for use.
+    /// How long one address may take, from the first byte until the connection is ready.
     pub(super) timeout: Duration,
-    /// The host, by its place in the list, and the address that were reached last. The next connection begins there, so
-    /// that a silent host before it costs its time limit once. Clones share it.
+    /// The host, by its place in the list, and the address that were reached last. The next connection begins there,
+    /// so that a silent host before it costs its time limit only once. Clones share it.
     pub(super) last_reached: Arc<Mutex<Option<(usize, Place)>>>,
 }
 
 impl Address {
-    /// The server of a URL whose scheme is `postgres` or `postgresql`.
+    /// Parses a URL whose scheme is `postgres` or `postgresql`.
     ///
     /// # Errors
-    /// `InvalidArgument` if it cannot be one, or names files that cannot be read. Nothing of the URL is in the error.
+    /// `InvalidArgument` if the URL is invalid, or names files that cannot be read. The error contains no part of the
+    /// URL.
     pub fn parse(url: &str) -> Result<Self> {
         Ok(Address::parse_with(url, &[])?.0)
     }
 
-    /// The server of settings made for the driver, and the TLS to use. Nothing is added to them but a limit on
-    /// the time to connect.
+    /// Makes an address from the driver's settings and a TLS configuration. It adds only a limit on the time to
+    /// connect.
     pub fn new(config: Config, tls: rustls::ClientConfig) -> Self {
         let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
         Address { config, tls: Arc::new(tls), timeout, last_reached: Arc::default() }
     }
 
-    /// As [`parse`](Address::parse), for a URL that may hold options of ours too. A suffix of the scheme, from a
-    /// `+` on, is for the caller to have looked at.
+    /// As [`parse`](Address::parse), for a URL that may also have our own options. The caller has checked the suffix
+    /// of the scheme, from a `+` on.
     pub(crate) fn parse_with(url: &str, own: &[&str]) -> Result<(Self, OwnOptions)> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(Error::invalid(
@@ -112,7 +114,7 @@ impl Address {
         if scheme != "postgres" && scheme != "postgresql" {
             return Err(Error::invalid("a PostgreSQL URL begins with postgres:// or postgresql://"));
         }
-        // Whatever is before the first @ is a user and a password, as the driver has it, unless that @ is in the value of
+        // Everything before the first @ is a user and a password, as in the driver, unless that @ is in the value of
         // an option.
         let at = rest.find('@').filter(|at| !ends_in_an_option(&rest[..*at], own));
         let credentials = at.map_or(0, |at| at + 1);
@@ -143,7 +145,7 @@ impl Address {
         }
         match own.number("tcp_user_timeout", 0, u64::from(u32::MAX))? {
             None => _ = config.tcp_user_timeout(TCP_USER_TIMEOUT),
-            // As in libpq: what the system has.
+            // As in libpq: the system's default.
             Some(0) => {}
             Some(millis) => _ = config.tcp_user_timeout(Duration::from_millis(millis)),
         }
@@ -196,7 +198,7 @@ impl Address {
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither a user nor a password.
+        // Show neither user nor password.
         let hosts: Vec<String> = self.config.get_hosts().iter().map(show).collect();
         f.debug_struct("Address").field("hosts", &hosts).field("ports", &self.config.get_ports()).finish()
     }
@@ -210,7 +212,7 @@ fn show(host: &Host) -> String {
     }
 }
 
-/// Options of a URL that are not the driver's, each to be taken once.
+/// Options of a URL that are not the driver's; each is taken once.
 #[derive(Default)]
 pub(crate) struct OwnOptions(BTreeMap<String, String>);
 
@@ -220,7 +222,7 @@ impl OwnOptions {
         self.0.remove(key)
     }
 
-    /// One of several words.
+    /// The value of an option that must be one of several words.
     pub(crate) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         match choices.iter().find(|(word, _)| *word == value) {
@@ -232,7 +234,7 @@ impl OwnOptions {
         }
     }
 
-    /// A number in a range.
+    /// The value of an option that must be a number in a range.
     pub(crate) fn number(&mut self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         let number = value.parse().ok().filter(|number| (least..=most).contains(number));
@@ -253,22 +255,23 @@ impl OwnOptions {
     }
 }
 
-/// Whether this beginning of a URL ends within the value of an option: the last thing in it that looks like one is known.
+/// Whether this beginning of a URL ends within the value of an option: the last thing in it that looks like an option
+/// is a known one.
 fn ends_in_an_option(beginning: &str, own: &[&str]) -> bool {
     let Some((_, query)) = beginning.split_once('?') else { return false };
     let last = query.rsplit('&').next().and_then(|pair| pair.split_once('='));
     last.is_some_and(|(key, _)| DRIVERS.contains(&key) || OURS.contains(&key) || own.contains(&key))
 }
 
-/// The option itself is not repeated: a password with a `?` in it would be taken for one.
+/// The error does not repeat the option: a password with a `?` in it would be taken for one.
 fn unknown_option(own: &[&str]) -> Error {
     let known: Vec<&str> = own.iter().chain(OURS).chain(DRIVERS).copied().collect();
-    Error::invalid(format!("the URL has an option that is not known here; known are {}", known.join(", ")))
+    Error::invalid(format!("unknown option in the PostgreSQL URL; the options are {}", known.join(", ")))
 }
 
 /// Undoes percent-encoding.
 fn decode(text: &str) -> Result<String> {
-    let malformed = || Error::invalid("the URL has an option whose value is not percent-encoded UTF-8");
+    let malformed = || Error::invalid("a value in the PostgreSQL URL is not percent-encoded UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_url_does_not_say_is_set_so_that_a_dead_server_is_noticed() {
+    fn url_defaults_let_a_dead_server_be_noticed() {
         let config = parse("postgres://localhost").unwrap();
         assert_eq!(config.get_application_name(), Some("leasehold"));
         assert_eq!(config.get_tcp_user_timeout(), Some(&TCP_USER_TIMEOUT));
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_at_sign_in_an_option_makes_nothing_a_user() {
+    fn an_at_sign_in_an_option_starts_no_user_part() {
         for url in ["postgres://h/db?application_name=me@x", "postgres://h?dbname=db&application_name=me@x"] {
             let config = parse(url).unwrap();
             assert_eq!((config.get_user(), config.get_dbname()), (None, Some("db")), "{url}");

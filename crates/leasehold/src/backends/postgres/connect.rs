@@ -1,4 +1,4 @@
-//! Connecting: the hosts of an address one after the other, on sockets that can move between runtimes.
+//! Connects: tries the hosts of an address one after the other, on sockets that can move between runtimes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// The half of a connection that reads and writes.
 pub(crate) type Protocol = tokio_postgres::Connection<SocketStream, TlsStream>;
 
-/// Unless the URL says otherwise.
+/// The default port.
 const PORT: u16 = 5432;
 
-/// A new connection. Its protocol has to be polled for anything to happen on its client.
+/// A new connection. Its protocol has to be polled, or its client makes no progress.
 pub(crate) struct Reached {
     pub(crate) client: Client,
     pub(crate) protocol: Protocol,
@@ -30,11 +30,11 @@ pub(crate) struct Reached {
     pub(crate) target: Target,
 }
 
-/// The server that was reached, to be reached again for a cancel.
+/// The server that was reached, so that a cancel can reach it again.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     place: Place,
-    /// What its certificate has to be for.
+    /// The host that its certificate must be for.
     host: String,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Place {
 }
 
 impl Reached {
-    /// Asks something before anything else polls the connection. Dropped meanwhile, the connection is closed at once.
+    /// Asks something before anything else polls the connection. If dropped meanwhile, the connection closes at once.
     pub(crate) async fn ask<'a, T, F>(&'a mut self, question: impl FnOnce(&'a Client) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -59,13 +59,13 @@ impl Reached {
 }
 
 impl Address {
-    /// A new connection, whose home is the runtime this is called on.
+    /// Makes a new connection, whose home is the runtime that calls this.
     pub(crate) async fn connect(&self) -> Result<Reached> {
         self.open(|reached| std::future::ready(Ok(reached))).await
     }
 
-    /// Connects to the first address that lets us in, is of the kind that is asked for, and is made `ready`. Each
-    /// address of each host has the whole time limit for that, from the first byte to the last answer.
+    /// Connects to the first address that accepts us, is of the requested kind, and can be made `ready`. Each address
+    /// of each host has the whole time limit for that, from the first byte to the last answer.
     pub(crate) async fn open<T, F>(&self, ready: impl Fn(Reached) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -75,14 +75,14 @@ impl Address {
         let count = hosts.len().max(addresses.len());
         if count == 0 || (!hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len()) {
             return Err(Error::invalid(
-                "the URL must have a host, and as many hostaddr as hosts if it has any",
+                "the PostgreSQL URL must have a host, and either no `hostaddr` or one for each host",
             ));
         }
         if ports.len() > 1 && ports.len() != count {
-            return Err(Error::invalid("the URL must have one port, or as many as hosts"));
+            return Err(Error::invalid("the PostgreSQL URL must have one port, or one for each host"));
         }
         let last = self.last_reached.lock().clone();
-        // Among hosts that are not asked whether they are the primary, the first one that answers is meant.
+        // Unless the primary is asked for, the first host that answers is meant.
         let any_order = count == 1 || config.get_target_session_attrs() != TargetSessionAttrs::Any;
         let first = last.as_ref().filter(|_| any_order).map_or(0, |(index, _)| *index);
         let mut failed = None;
@@ -112,17 +112,15 @@ impl Address {
                 targets.sort_by_key(|target| target.place != *last);
             }
             match self.first_of(targets, index, &ready).await {
-                // What was found there is no fault that the next one could make up for.
+                // The next host cannot make up for what was found here.
                 Err(error) if error.kind() != ErrorKind::Unsupported => failed = Some(error),
                 answer => return answer,
             }
         }
-        Err(failed.unwrap_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "the URL names no host of a PostgreSQL server")
-        }))
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the PostgreSQL URL has no host")))
     }
 
-    /// The first address of one host that lets us in; each has the whole limit.
+    /// Connects to the first address of one host that accepts us; each has the whole limit.
     async fn first_of<T, F>(
         &self,
         targets: Vec<Target>,
@@ -173,7 +171,7 @@ impl Address {
             if read_only != (wanted == TargetSessionAttrs::ReadOnly) {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
-                    "none of the PostgreSQL servers is the one that is looked for (target_session_attrs); is there a primary?",
+                    "none of the PostgreSQL servers matches `target_session_attrs`; check that one of them is the primary",
                 ));
             }
         }
@@ -184,18 +182,18 @@ impl Address {
         Handshake { config: Arc::clone(&self.tls), host: target.host.clone() }
     }
 
-    /// Does something within the time that one address may take to connect.
+    /// Runs something within the time that one address may take to connect.
     pub(crate) async fn in_time<T>(&self, opening: impl Future<Output = Result<T>>) -> Result<T> {
         let late = |_| {
             Error::new(
                 ErrorKind::Unavailable,
-                "the PostgreSQL server did not let us in in time; is it overloaded, or another kind of server?",
+                "the PostgreSQL server did not complete the login in time; check that it is not overloaded, and that this port is PostgreSQL",
             )
         };
         tokio::time::timeout(self.timeout, opening).await.map_err(late)?
     }
 
-    /// Asks a server to cancel what a connection is doing, and waits until it has passed that on. The server does not
+    /// Asks a server to cancel the work of a connection, and waits until it has passed that on. The server does not
     /// say whether there was anything to cancel.
     pub(crate) async fn cancel(&self, token: &CancelToken, target: &Target) -> Result<()> {
         let asking = async {
@@ -215,7 +213,7 @@ impl Target {
     }
 }
 
-/// A socket, with the settings that let a dead server be noticed.
+/// Opens a socket, with settings that let the client notice a dead server.
 async fn open_socket(place: &Place, config: &Config) -> io::Result<Arc<MovableSocket>> {
     match place {
         Place::Tcp(address) => MovableSocket::new(open_tcp(address, config).await?),

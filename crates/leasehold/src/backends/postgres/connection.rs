@@ -1,12 +1,13 @@
 //! Decides which runtime does a connection's I/O: the task at home, or the call under way.
 //!
-//! A connection lives at home (`backends/runtimes.rs`), so that it outlives the runtimes of its callers and its end is
-//! noticed while they are blocked. But a call that is alone on it does the I/O itself, on its own runtime: no other
-//! thread has to be woken for the question, nor for the answer. As soon as two calls meet, home does it, and also 20 ms
-//! after the last call. Not at once: to move the socket back and forth between calls costs a tenth of them.
+//! A connection lives at home (`backends/runtimes.rs`), so that it outlives its callers' runtimes and its end is
+//! noticed while they are blocked. But a call that is alone on it does the I/O itself, on its own runtime, so that no
+//! other thread has to be woken for the question or the answer. As soon as two calls meet, home does the I/O, and also
+//! 20 ms after the last call. It does not take over at once, because moving the socket back and forth between calls
+//! costs a tenth of their speed.
 //!
-//! What needs this is the floor of `make bench-postgres` for session locks, 0.9 of bare statements. Their sessions cannot
-//! live on a caller's runtime, as connections to Redis do, because they hold locks that outlive it.
+//! This is needed to meet the floor of `make bench-postgres` for session locks, 0.9 of bare statements. Their sessions
+//! cannot live on a caller's runtime, as connections to Redis do, because they hold locks that outlive it.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use super::socket::MovableSocket;
 use crate::backends::runtimes::PerRuntime;
 use crate::engine::reporter;
 
-/// How long after a call nobody does the I/O: the next call of that runtime need not fetch it.
+/// How long the I/O rests after a call, so that the next call of that runtime need not fetch it back.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// A connection whose calls may come from any runtime.
@@ -41,11 +42,11 @@ struct State {
     calls: usize,
     io: Io,
     last_number: u64,
-    /// The task at home has set its timer, and looks again by itself.
+    /// The task at home has set its timer, and will look again by itself.
     is_timed: bool,
 }
 
-/// What does the I/O.
+/// Which side does the I/O.
 enum Io {
     /// The task at home.
     Home,
@@ -75,7 +76,7 @@ impl Wake for HomeTask {
 }
 
 impl Connection {
-    /// [`run`](Connection::run) has to be polled at the socket's home.
+    /// Makes a connection; [`run`](Connection::run) must be polled at the socket's home.
     pub(crate) fn new(
         protocol: Protocol,
         socket: Arc<MovableSocket>,
@@ -87,7 +88,8 @@ impl Connection {
         Arc::new(Connection { socket, runtimes, state, home: Arc::default() })
     }
 
-    /// The task at home, until the connection ends. Dropped, it closes the connection: nobody would notice its end.
+    /// The task at home, until the connection ends. Dropping it closes the connection, because nothing would notice
+    /// its end.
     pub(crate) async fn run(self: Arc<Self>) {
         let _closing = Closing(&self);
         let mut timer = pin!(tokio::time::sleep(LINGER));
@@ -116,7 +118,7 @@ impl Connection {
         self.step(state, &Waker::from(Arc::clone(&self.home)));
     }
 
-    /// Reads and writes what there is, and sees to it that this waker is woken for more.
+    /// Reads and writes what is possible, and makes sure that this waker is woken for more.
     fn step(&self, state: &mut State, waker: &Waker) {
         let Some(protocol) = &mut state.protocol else { return };
         if let Poll::Ready(ended) = Pin::new(protocol).poll(&mut Context::from_waker(waker)) {
@@ -130,7 +132,7 @@ impl Connection {
     }
 
     fn end(&self, state: &mut State) {
-        // Calls that still wait for an answer learn of it by this.
+        // This tells the calls that still wait for an answer.
         state.protocol = None;
         self.socket.close();
         // So that the task ends.
@@ -146,8 +148,8 @@ impl Connection {
         wake_call(io);
     }
 
-    /// A call on the connection, which must wait for nothing but the connection. Every call has to be made through
-    /// this, as soon as the task at home runs.
+    /// Makes a call on the connection; the call may wait only for the connection. As soon as the task at home runs,
+    /// every call must go through this.
     pub(crate) async fn call<F: Future>(&self, work: F) -> F::Output {
         let mut work = pin!(work);
         let mut call = Call { connection: self, io: CallIo::NotBegun };
@@ -162,7 +164,7 @@ impl Connection {
             self.come_home(&mut state);
         }
         drop(state);
-        // Its answer has to wake it from here on.
+        // From now on its answer has to wake it.
         wake_call(io);
     }
 
@@ -170,13 +172,13 @@ impl Connection {
         state.io = Io::Home;
         self.home.is_free.store(false, Ordering::SeqCst);
         match self.socket.come_home() {
-            // This sees what came meanwhile, and what comes later wakes the task.
+            // This sees what came meanwhile; later data wakes the task.
             Ok(()) => self.step_at_home(state),
             Err(_) => self.end(state),
         }
     }
 
-    /// A call begins. It does the I/O if it is alone, on a runtime that can.
+    /// Begins a call. It does the I/O itself if it is alone, on a runtime that can.
     fn begin(&self, waker: &Waker) -> CallIo {
         let here = self.runtimes.here();
         let mut state = self.state.lock();
@@ -203,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// A call's step; whether the I/O is still its own.
+    /// One step of a call. Returns whether it still does its own I/O.
     fn step_of_call(&self, number: u64, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         match &mut state.io {
@@ -246,7 +248,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// Where a call's I/O is done.
+/// Who does a call's I/O.
 enum CallIo {
     NotBegun,
     AtHome,
@@ -266,7 +268,7 @@ impl Call<'_> {
             self.io = self.connection.begin(cx.waker());
         }
         let CallIo::Own(number) = self.io else { return work.poll(cx) };
-        // Answers come by our own steps alone, so nothing has to wake us for them.
+        // Answers come only through our own steps, so nothing has to wake us for them.
         let mut quietly = Context::from_waker(Waker::noop());
         let asked = work.as_mut().poll(&mut quietly);
         if asked.is_ready() {

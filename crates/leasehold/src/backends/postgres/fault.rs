@@ -1,4 +1,4 @@
-//! From what PostgreSQL, the driver and the network report to the library's errors: one table.
+//! Turns the errors of PostgreSQL, the driver and the network into the library's errors, in one table.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,10 +8,10 @@ use tokio_postgres::error::DbError;
 
 use crate::error::{Error, ErrorKind};
 
-/// What went wrong, on its way to becoming an [`Error`].
+/// An error of the driver, before it becomes an [`Error`].
 pub(crate) type Fault = tokio_postgres::Error;
 
-/// What the server said: its code and its sentence. Details, hints and queries may quote values, and stay out.
+/// What the server said: its code and its message. Details, hints and queries may quote values, so they are left out.
 #[derive(Debug)]
 struct Said {
     code: String,
@@ -27,63 +27,63 @@ impl fmt::Display for Said {
 impl StdError for Said {}
 
 const UNREACHABLE: &str =
-    "the PostgreSQL server cannot be reached; look at host and port, and whether it runs";
+    "cannot reach the PostgreSQL server; check the host and port, and that it is running";
 
-/// The error of a statement that failed, or got no answer.
+/// The error for a statement that failed, or got no answer.
 pub(crate) fn statement(fault: Fault) -> Error {
     match fault.as_db_error() {
         Some(said) => told(said),
-        // Sent or not, done or not: nobody knows.
+        // Nobody knows whether it was sent or done.
         None => without_words(fault),
     }
 }
 
-/// The error of a connection that could not be made. The call that it was for was not sent, and so this is never
+/// The error for a connection that could not be made. Its call was not sent, so this is never
 /// [`ErrorKind::NetworkTimeout`].
 pub(crate) fn connecting(fault: Fault) -> Error {
     if let Some(said) = fault.as_db_error() {
         return told(said);
     }
-    // The driver has no other word for these.
+    // The driver has only this text for these.
     match fault.to_string().as_str() {
         "authentication error" | "invalid configuration" => Error::new(
             ErrorKind::AuthFailed,
-            "the PostgreSQL server wants to know who we are in a way that the URL does not answer; is there a password?",
+            "the PostgreSQL server asks for credentials that the URL does not have; check that it has a password",
         )
         .with_source(fault),
         "error performing TLS handshake" => Error::new(
             ErrorKind::Unavailable,
-            "no TLS with the PostgreSQL server; look at sslmode and sslrootcert, and whether the host is the one its certificate is for",
+            "cannot set up TLS with the PostgreSQL server; check `sslmode` and `sslrootcert`, and that the certificate is for this host",
         )
         .with_source(fault),
         _ => Error::new(ErrorKind::Unavailable, UNREACHABLE).with_source(fault),
     }
 }
 
-/// The error of a server that could not be reached at all.
+/// The error for a server that could not be reached at all.
 pub(crate) fn unreachable(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, UNREACHABLE).with_source(error)
 }
 
-/// The error of a URL that the driver does not understand. Only what cannot hold a part of it is repeated.
+/// The error for a URL that the driver does not understand. It repeats only text that cannot be part of the URL.
 pub(crate) fn url(fault: &Fault) -> Error {
     let why = fault.source().map(ToString::to_string).unwrap_or_default();
     match why.strip_prefix("invalid value for option ") {
-        Some(option) => Error::invalid(format!("the URL has a value that cannot be one of {option}")),
+        Some(option) => Error::invalid(format!("invalid value for URL option {option}")),
         None => Error::invalid(
-            "the URL cannot be read; it is postgres://user:password@host:port/database?option=value",
+            "cannot parse the PostgreSQL URL; its form is postgres://user:password@host:port/database?option=value",
         ),
     }
 }
 
-/// The server has answered with an error.
+/// The error for an error answer of the server.
 fn told(said: &DbError) -> Error {
     let (kind, what) = judge(said.code().code());
     Error::new(kind, what)
         .with_source(Said { code: said.code().code().to_owned(), message: said.message().to_owned() })
 }
 
-/// The server has not answered a statement.
+/// The error for a statement without an answer.
 fn without_words(fault: Fault) -> Error {
     let mut source = fault.source();
     let mut kind = ErrorKind::Unavailable;
@@ -103,23 +103,21 @@ fn judge(code: &str) -> (ErrorKind, &'static str) {
         AuthFailed, Internal, InvalidArgument, NetworkTimeout, Overloaded, Unavailable, Unsupported,
     };
     match code {
-        "28P01" => (AuthFailed, "the PostgreSQL server refused user or password"),
+        "28P01" => (AuthFailed, "the PostgreSQL server rejected the user or password"),
         "42501" => (
             AuthFailed,
             "the PostgreSQL user lacks a privilege that is needed here; docs/postgres-advisory.md and docs/postgres.md list them",
         ),
-        // A statement that was prepared in another session, or by somebody else in this one.
+        // A statement that was prepared in another session, or by another client in this one.
         "26000" | "42P05" => (
             Unsupported,
             "a pooler stands before the PostgreSQL server and mixes up sessions; set its pool_mode to session, connect \
              to the server's own port, or use the store postgres:// with pooler=transaction",
         ),
-        "3D000" => {
-            (InvalidArgument, "the PostgreSQL server has no such database; look at the end of the URL")
-        }
+        "3D000" => (InvalidArgument, "the PostgreSQL server has no such database; check the path of the URL"),
         "53300" => (
             Unavailable,
-            "the PostgreSQL server has no connection left for us; raise max_connections or use fewer clients",
+            "the PostgreSQL server has no connection left; raise max_connections or use fewer clients",
         ),
         "53100" => (Unavailable, "the PostgreSQL server has no room left on its disk"),
         "53200" => (
@@ -127,11 +125,12 @@ fn judge(code: &str) -> (ErrorKind, &'static str) {
             "the PostgreSQL server has no memory left, for locks perhaps; raise max_locks_per_transaction",
         ),
         "55P03" => (Overloaded, "PostgreSQL did not get a lock in time (lock_timeout)"),
-        "40001" | "40P01" => {
-            (Overloaded, "PostgreSQL rolled the call back because of others at work; try again")
-        }
+        "40001" | "40P01" => (
+            Overloaded,
+            "PostgreSQL rolled the call back because of a conflict with other sessions; try again",
+        ),
         "57014" => {
-            (NetworkTimeout, "PostgreSQL cancelled the call (statement_timeout, or somebody asked for it)")
+            (NetworkTimeout, "PostgreSQL cancelled the call (statement_timeout, or a request to cancel it)")
         }
         "57P01" | "57P02" => {
             (Unavailable, "the PostgreSQL session was ended, or the server is shutting down")
@@ -142,17 +141,16 @@ fn judge(code: &str) -> (ErrorKind, &'static str) {
             (Unavailable, "the PostgreSQL server is read only, a standby perhaps; connect to the primary")
         }
         "25P03" => (Unavailable, "PostgreSQL ended the session (idle_in_transaction_session_timeout)"),
-        "3F000" | "42P01" | "42883" | "42703" => (
-            Internal,
-            "the tables or functions of leasehold are not there as they should be; run the setup again",
-        ),
+        "3F000" | "42P01" | "42883" | "42703" => {
+            (Internal, "leasehold's tables or functions are missing or changed; run the setup again")
+        }
         _ => match code.get(..2) {
-            Some("28") => (AuthFailed, "the PostgreSQL server refused to let us in; look at pg_hba.conf"),
+            Some("28") => (AuthFailed, "the PostgreSQL server refused the login; check pg_hba.conf"),
             Some("08") => {
                 (Unavailable, "the connection to the PostgreSQL server broke, or was refused by a pooler")
             }
-            Some("53") => (Unavailable, "the PostgreSQL server is short of something"),
-            Some("57") => (Unavailable, "the PostgreSQL server was told to stop what it did"),
+            Some("53") => (Unavailable, "the PostgreSQL server is out of a resource; see its log"),
+            Some("57") => (Unavailable, "an operator stopped the call on the PostgreSQL server"),
             Some("58") => (Unavailable, "the PostgreSQL server has trouble with its disk or system"),
             Some("40") => (Overloaded, "PostgreSQL rolled the call back; try again"),
             _ => (Internal, "PostgreSQL answered with an error that leasehold did not expect"),

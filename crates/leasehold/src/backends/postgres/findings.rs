@@ -1,4 +1,4 @@
-//! How a PostgreSQL server is set up, for either of its stores.
+//! Findings about how a PostgreSQL server is set up, for both of its stores.
 
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row};
@@ -7,7 +7,7 @@ use super::fault;
 use crate::doctor::{Finding, in_the_clear};
 use crate::error::Result;
 
-/// What one row of settings says.
+/// One row of the server's settings.
 pub(super) struct Settings(Row);
 
 impl Settings {
@@ -24,8 +24,8 @@ impl Settings {
         Ok(self.get::<&str>(column)? == "off")
     }
 
-    /// What is as true of leases in tables as of the fences of session locks. `forgets`: what is gone if the server
-    /// forgets its latest commits.
+    /// Findings that apply to leases in tables and to the fences of session locks. `forgets`: what is lost if the
+    /// server forgets its latest commits.
     pub(super) fn findings(&self, forgets: &str) -> Result<Vec<Finding>> {
         let mut found = vec![Finding::ok(format!("this is PostgreSQL {}", self.get::<&str>(0)?))];
         let before = found.len();
@@ -102,14 +102,14 @@ impl Settings {
         Ok(found)
     }
 
-    /// How long a client whose machine has vanished keeps its session, in seconds; `None` if it cannot vanish alone,
-    /// being on the server's own machine.
+    /// For how many seconds the server keeps the session of a client whose machine has vanished; `None` if the client
+    /// is on the server's own machine and cannot vanish alone.
     pub(super) fn notices_silence(&self) -> Result<Option<i32>> {
         let (idle, probes): (i32, i32) = (self.get(13)?, self.get(14)?);
         Ok((idle > 0).then_some(idle + probes))
     }
 
-    /// Whether the server notices that a client has gone while it waits for a lock.
+    /// Whether the server notices that a client has gone while the client waits for a lock.
     pub(super) fn looks_after_those_who_wait(&self) -> Result<bool> {
         self.get(15)
     }

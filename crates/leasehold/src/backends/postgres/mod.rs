@@ -1,4 +1,6 @@
-//! PostgreSQL: what its stores share. A URL becomes an [`Address`], a fault an error.
+//! PostgreSQL: what its two stores share, such as URLs ([`Address`]) and errors.
+//!
+#![doc = include_str!("../../../docs/postgres.md")]
 
 pub mod advisory;
 mod config;
@@ -17,7 +19,7 @@ pub use config::Address;
 pub use pooler::Pooler;
 pub use tables::{Lent, Postgres, PostgresBuilder};
 
-/// An identifier as SQL has it.
+/// An identifier, quoted for SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

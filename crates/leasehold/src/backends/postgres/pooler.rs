@@ -1,5 +1,5 @@
-//! Finds out whether a pooler stands between us and the server: then the server process that the login named is not
-//! the one that answers.
+//! Detects a pooler between the client and the server: with one, the server process that the login named is not the
+//! one that answers.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -15,21 +15,21 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use super::config::OwnOptions;
 use crate::error::Result;
 
-/// What stands between this client and the server, with the same words for both stores: a URL says
+/// The pooler between this client and the server, if any. Both stores use the same words; in a URL:
 /// `pooler=auto|none|session|transaction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooler {
-    /// To be found out: if the server process that answers is not the one that the login named, there is a pooler,
-    /// and it is taken for one that shares connections for the length of a transaction.
+    /// Detect it: if the server process that answers is not the one that the login named, there is a pooler, and the
+    /// client assumes that it shares connections for the length of a transaction.
     #[default]
     Auto,
-    /// Nothing. A pooler that is found all the same is refused.
+    /// No pooler. If one is found all the same, it is refused.
     None,
-    /// A pooler that gives each client a connection of its own for as long as it stays: as good as none.
+    /// A pooler that gives each client its own connection for as long as the client stays: as good as none.
     Session,
     /// A pooler that shares connections for the length of a transaction. Leases in tables then do without prepared
-    /// statements and wake-ups; session locks cannot be had.
+    /// statements and wake-ups; session locks are not possible.
     Transaction,
 }
 
@@ -46,13 +46,13 @@ impl Pooler {
     }
 }
 
-/// Whether the server process that answers, by its own word, is the one that the login named. No I/O.
+/// Whether the server process that answers is the one that the login named. No I/O.
 pub(super) async fn is_direct(client: &Client, answers: i32) -> bool {
     login_pid(client).await == Some(answers)
 }
 
-/// The process that the login named. Only the driver knows it, and shows it nowhere but in a request to cancel. So
-/// this lets the driver write one, and reads it.
+/// The process that the login named. Only the driver knows it, and shows it only in a cancel request. So this makes
+/// the driver write one, and reads it.
 async fn login_pid(client: &Client) -> Option<i32> {
     let written = Written::default();
     client.cancel_token().cancel_query_raw(written.clone(), written.clone()).await.ok()?;

@@ -1,5 +1,5 @@
-//! A socket that one runtime after the other can read and write: the home of its store, which callers never block, or
-//! the runtime of a call, which saves that call two switches of threads.
+//! A socket that one runtime after the other can read and write: its store's home, which callers never block, or the
+//! runtime of a call, which saves that call two thread switches.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,13 +13,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Handle, Id};
 
-/// The socket as one runtime watches it.
+/// The socket as registered with one runtime.
 type Watch = AsyncFd<Arc<OwnedFd>>;
 
 fn watch(runtime: &Handle, fd: &Arc<OwnedFd>) -> io::Result<Watch> {
     let _entered = runtime.enter();
-    // Deprecated because a type whose descriptor changes under it could misuse it. Ours cannot, and the successor
-    // needs `unsafe`.
+    // Deprecated because a type whose descriptor changes could misuse it. Ours cannot, and the successor needs
+    // `unsafe`.
     #[allow(deprecated)]
     AsyncFd::new(Arc::clone(fd))
 }
@@ -27,25 +27,25 @@ fn watch(runtime: &Handle, fd: &Arc<OwnedFd>) -> io::Result<Watch> {
 struct Open {
     fd: Arc<OwnedFd>,
     home: Handle,
-    /// Made anew whenever the socket comes home: while it is away, it does not wake home.
+    /// Registered anew whenever the socket comes home: while it is away, it does not wake home.
     at_home: Option<Watch>,
     /// Kept when the socket comes home: most calls come from one runtime.
     away: Option<(Id, Watch)>,
     is_away: bool,
 }
 
-/// A connected socket that does not block. It is at home to begin with.
+/// A connected, non-blocking socket. It starts at home.
 pub(crate) struct MovableSocket(Mutex<Option<Open>>);
 
 impl MovableSocket {
-    /// A socket whose home is the runtime this is called on.
+    /// Makes a socket whose home is the runtime that calls this.
     pub(crate) fn new(fd: impl Into<OwnedFd>) -> io::Result<Arc<Self>> {
         let (home, fd) = (Handle::current(), Arc::new(fd.into()));
         let at_home = Some(watch(&home, &fd)?);
         Ok(Arc::new(MovableSocket(Mutex::new(Some(Open { fd, home, at_home, away: None, is_away: false })))))
     }
 
-    /// Lets this runtime watch it, which must be able to.
+    /// Moves the socket to this runtime, which must support I/O.
     pub(crate) fn move_to(&self, runtime: &Handle) -> io::Result<()> {
         let mut open = self.0.lock();
         let open = open.as_mut().ok_or_else(closed)?;
@@ -54,7 +54,7 @@ impl MovableSocket {
             return open.come_home();
         }
         if open.away.as_ref().is_none_or(|(known, _)| *known != id) {
-            // At most one beside home: the older watch ends first.
+            // At most one registration besides home: the older one ends first.
             open.away = None;
             open.away = Some((id, watch(runtime, &open.fd)?));
         }
@@ -62,12 +62,12 @@ impl MovableSocket {
         Ok(())
     }
 
-    /// Lets home watch it again.
+    /// Moves the socket back home.
     pub(crate) fn come_home(&self) -> io::Result<()> {
         self.0.lock().as_mut().ok_or_else(closed)?.come_home()
     }
 
-    /// Closes it, whatever is still to be read or written.
+    /// Closes the socket, whatever is still to be read or written.
     pub(crate) fn close(&self) {
         let _closed = self.0.lock().take();
     }
@@ -86,7 +86,7 @@ impl Open {
         away.or(self.at_home.as_ref()).ok_or_else(closed)
     }
 
-    /// A watch fails when its runtime has ended, and not for anything that happened to the socket: it lives on at home.
+    /// A registration fails only when its runtime has ended, not because of the socket, which lives on at home.
     fn watch_failed(&mut self, failed: io::Error) -> io::Result<()> {
         if !self.is_away {
             return Err(failed);
@@ -109,7 +109,7 @@ impl Open {
             let asked = room.len();
             match ready.try_io(|fd| Ok(recv(fd.get_ref(), &mut *room, RecvFlags::empty())?.0)) {
                 Ok(Ok(count)) => {
-                    // Fewer than asked for: that was all. The next bytes are an event of their own on Linux.
+                    // Fewer bytes than asked for: that was all. On Linux the next bytes are a new event.
                     if cfg!(target_os = "linux") && 0 < count && count < asked {
                         ready.clear_ready();
                     }
@@ -123,7 +123,8 @@ impl Open {
         }
     }
 
-    /// Writes first and asks later: there is nearly always room, and a new watch would have to learn that first.
+    /// Write first, then wait for room: there nearly always is some, and a new registration would have to learn that
+    /// first.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match send(&self.fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from) {
@@ -147,12 +148,12 @@ pub(crate) struct SocketStream {
     pub(crate) closes: Closes,
 }
 
-/// Which side closes a connection that has served its purpose.
+/// Which side closes a connection that is no longer needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closes {
     Client,
-    /// So after a cancel: the server closes when it has passed the cancel on. If the client closed first, it would not
-    /// know when that is, and PgBouncer may fall over (seen with 1.18).
+    /// After a cancel: the server closes when it has passed the cancel on. If the client closed first, it would not
+    /// know when that is, and PgBouncer may crash (seen with 1.18).
     Server,
 }
 

@@ -18,17 +18,17 @@ use crate::tls::{self, Identity};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tls {
     Disable,
-    /// If the server has it; anybody's.
+    /// TLS if the server has it; any certificate.
     Prefer,
-    /// Anybody's, unless the authorities are given.
+    /// TLS required; any certificate, unless the authorities are given.
     Require,
-    /// One of a trusted authority.
+    /// A certificate of a trusted authority.
     VerifyCa,
-    /// One of a trusted authority, for this host.
+    /// A certificate of a trusted authority, for this host.
     VerifyFull,
 }
 
-/// What `sslrootcert` says for the machine's own authorities.
+/// The value of `sslrootcert` for the machine's own authorities.
 const SYSTEM: &str = "system";
 
 /// The files that a URL names.
@@ -39,11 +39,12 @@ pub(super) struct TlsFiles {
     pub(super) key: Option<String>,
 }
 
-/// What rustls needs to know. `direct`: without asking the server first, which then wants to hear the protocol's name.
+/// Makes the rustls configuration. `direct`: TLS without asking the server first, which then wants the protocol's
+/// name.
 pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result<ClientConfig> {
     if matches!(mode, Tls::Disable | Tls::Prefer) && files.root.is_some() {
         return Err(Error::invalid(
-            "sslrootcert checks nothing with this sslmode; say sslmode=verify-full, or leave it out",
+            "`sslrootcert` has no effect with this `sslmode`; set `sslmode=verify-full`, or remove `sslrootcert`",
         ));
     }
     let public = match mode {
@@ -53,19 +54,18 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
     };
     if public {
         return Err(Error::invalid(
-            "the machine's own authorities vouch for servers of anybody, so without a look at the name they prove nothing; \
-             say `sslmode=verify-full`, or name a PEM file of your own authority with `sslrootcert`",
+            "this `sslmode` does not check the host name, so it is not safe with the machine's own authorities; set `sslmode=verify-full`, or name a PEM file of your own authority with `sslrootcert`",
         ));
     }
     let roots = match (&files.root, mode) {
-        // As in libpq: a root file is there to be checked against, also with `require`.
+        // As in libpq: if a root file is given, it is used, even with `require`.
         (Some(file), _) if file != SYSTEM => Some(tls::authorities(file, "file of `sslrootcert`")?),
         (_, Tls::VerifyFull) => Some(tls::system_authorities()),
         _ => None,
     };
     if roots.as_ref().is_some_and(RootCertStore::is_empty) {
         return Err(Error::invalid(
-            "there are no authorities to check the server's certificate with; name a PEM file with sslrootcert",
+            "this machine has no certificate authorities to check the server with; name a PEM file with `sslrootcert`",
         ));
     }
     let identity = match (&files.cert, &files.key) {
@@ -76,7 +76,7 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
             key: key.as_ref(),
             key_is: "file of `sslkey`",
         }),
-        _ => return Err(Error::invalid("sslcert and sslkey are only of use together")),
+        _ => return Err(Error::invalid("`sslcert` and `sslkey` must be given together")),
     };
     let verify = |builder: ConfigBuilder<ClientConfig, WantsVerifier>| match roots {
         Some(roots) if mode == Tls::VerifyFull => builder.with_root_certificates(roots),
@@ -92,8 +92,8 @@ pub(super) fn client_config(mode: Tls, files: &TlsFiles, direct: bool) -> Result
     Ok(config)
 }
 
-/// Checks that the server has the key of its certificate, and who issued that, if anybody is to be trusted; not
-/// which host it is for.
+/// Checks that the server has the key of its certificate and, if authorities are given, who issued it; not which host
+/// it is for.
 #[derive(Debug)]
 struct AnyName {
     roots: Option<RootCertStore>,

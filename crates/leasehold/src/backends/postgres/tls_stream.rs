@@ -1,4 +1,4 @@
-//! The driver's connections over rustls, bound to the server's certificate at login where that can be done.
+//! The driver's connections over rustls, bound to the server's certificate at login where possible.
 
 use std::future::Future;
 use std::io;
@@ -15,7 +15,8 @@ use tokio_rustls::TlsConnector;
 
 use super::socket::SocketStream;
 
-/// One handshake to be. Also made where there will be no TLS, as on a Unix socket: a bad name shows when it is needed.
+/// A handshake to come. Also made where there will be no TLS, as on a Unix socket: a bad name fails only when it is
+/// needed.
 pub(crate) struct Handshake {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) host: String,
@@ -71,10 +72,10 @@ impl AsyncWrite for TlsStream {
     }
 }
 
-/// The `tls-server-end-point` of RFC 5929: the certificate's hash, by the hash function of its own signature; MD5
-/// and SHA-1 count as SHA-256. `None` where that has no single answer.
+/// The `tls-server-end-point` of RFC 5929: the certificate's hash, by the hash function of its own signature; MD5 and
+/// SHA-1 count as SHA-256. `None` where that is ambiguous.
 fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
-    // The numbers under which signatures are known: RSA's begin with 1.2.840.113549.1.1, ECDSA's with 1.2.840.10045.4.
+    // The object identifiers of signatures: RSA's begin with 1.2.840.113549.1.1, ECDSA's with 1.2.840.10045.4.
     const RSA: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01];
     const ECDSA: [u8; 6] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04];
     let algorithm = signature_algorithm(certificate)?;

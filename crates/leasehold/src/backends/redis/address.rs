@@ -1,4 +1,4 @@
-//! Where the servers are and how they are reached: from a URL to connections.
+//! The addresses of the servers and how to reach them: turns a URL into connections.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::doctor::is_loopback;
 use crate::error::{Error, Result};
 use crate::tls;
 
-/// How long a connection may take to be made, with TLS and login.
+/// How long connecting may take, including TLS and login.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How long an answer may take. Longer than a server that saves or loads a big value is silent, shorter than the
-/// 5 s after which the wait loop gives a request up, so that a half-open connection is replaced before that.
+/// How long an answer may take: longer than the silence of a server that saves or loads a big value, and shorter than
+/// the 5 s after which the wait loop gives up a request, so that a half-open connection is replaced before that.
 const RESPONSE: Duration = Duration::from_secs(2);
 
-/// How long replicas may take to confirm, unless set.
+/// How long replicas may take to confirm, by default.
 const CONFIRM: Duration = Duration::from_millis(1000);
 
 /// The kinds of installations.
@@ -32,7 +32,7 @@ pub(super) enum Layout {
     Cluster,
 }
 
-/// Everything there is to know for connecting.
+/// Everything needed to connect.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) scheme: &'static str,
@@ -41,21 +41,21 @@ pub(super) struct Address {
     pub(super) hosts: Vec<ConnectionAddr>,
     /// User and password.
     login: RedisConnectionInfo,
-    /// The number of the database. Selected by [`connect`](super::connect), which can tell why that fails.
+    /// The number of the database. [`connect`](super::connect) selects it, because it can tell why that fails.
     pub(super) db: i64,
-    /// User and password for the sentinels, if they want any.
+    /// User and password for the sentinels, if they need any.
     sentinel_login: RedisConnectionInfo,
     tls: bool,
     certificates: TlsCertificates,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
-    /// How many replicas have to confirm a grant, and how long they may take.
+    /// How many replicas must confirm a grant, and how long they may take.
     pub(super) wait_replicas: Option<(u32, Duration)>,
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No host, user, password or path.
+        // Never show host, user, password or path.
         f.debug_struct("Address")
             .field("scheme", &self.scheme)
             .field("connect_timeout", &self.connect_timeout)
@@ -70,7 +70,7 @@ fn bad(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 impl Address {
-    /// From a URL of one of the four schemes.
+    /// Parses a URL of one of the four schemes.
     pub(super) fn parse(url: &str) -> Result<Self> {
         let form = "a Redis URL is redis://[user:password@]host[:port][/db], rediss:// likewise, \
                     redis-sentinel://host[:port],…/service[/db] or redis-cluster://host[:port],…";
@@ -106,7 +106,7 @@ impl Address {
         let at = if user.is_empty() { String::new() } else { format!("{user}@") };
         let login = format!("redis://{at}localhost/{db}")
             .into_connection_info()
-            .map_err(|_| bad("the user, password or database of the Redis URL cannot be read"))?
+            .map_err(|_| bad("cannot parse the user, password or database number of the Redis URL"))?
             .redis_settings()
             .clone();
         if login.username().is_some() && login.password().is_none() {
@@ -141,7 +141,7 @@ impl Address {
         Ok(address)
     }
 
-    /// What is after the question mark.
+    /// Parses the part after the question mark.
     fn options(&mut self, query: &str) -> Result<()> {
         let (mut cacert, mut cert, mut key) = (None, None, None);
         let (mut replicas, mut confirm) = (None, CONFIRM);
@@ -176,7 +176,7 @@ impl Address {
                 "cert" => cert = Some(decode(value)?),
                 "key" => key = Some(decode(value)?),
                 _ => {
-                    // A password with a question mark that was not encoded ends up here, and is not repeated.
+                    // An unencoded question mark in a password puts part of it here, so do not repeat the text.
                     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
                     let harmless = option.bytes().all(is_name) && !query.contains('@');
                     let which = if harmless { format!(" {option}") } else { String::new() };
@@ -204,7 +204,7 @@ impl Address {
         Ok(())
     }
 
-    /// Refuses an option that asks for TLS where there is none: nobody may believe that the connection is encrypted.
+    /// Refuses a TLS option without TLS, so that no user believes the connection is encrypted.
     fn needs_tls(&self, option: &str) -> Result<()> {
         if self.tls {
             return Ok(());
@@ -214,7 +214,7 @@ impl Address {
         )))
     }
 
-    /// Refuses what the URL and the builder together cannot mean. Nothing is sent before that.
+    /// Refuses combinations of the URL and the builder that make no sense, before anything is sent.
     pub(super) fn check(&self) -> Result<()> {
         if self.certificates.root_cert.is_some() {
             self.needs_tls("root_certificate")?;
@@ -247,9 +247,9 @@ impl Address {
         self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
     }
 
-    /// `host`, `host:port` or `[v6]:port`.
+    /// Parses `host`, `host:port` or `[v6]:port`.
     fn host(&self, text: &str, default_port: u16) -> Result<ConnectionAddr> {
-        let unreadable = || bad("a host of the Redis URL cannot be read");
+        let unreadable = || bad("cannot parse a host of the Redis URL");
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(unreadable)?)),
@@ -272,7 +272,7 @@ impl Address {
         }
     }
 
-    /// Whether nobody on a network can listen: TLS, or this machine.
+    /// Whether nobody on a network can read along: with TLS, or on this machine.
     pub(super) fn is_private(&self) -> bool {
         self.hosts.iter().all(|host| match host {
             ConnectionAddr::Tcp(host, _) => self.tls || is_loopback(host),
@@ -295,8 +295,8 @@ impl Address {
             }
         };
         open().map_err(|fault| match fault.kind() {
-            // Certificates are read here.
-            redis::ErrorKind::Io => bad("the certificates cannot be read"),
+            // The driver reads the certificates here.
+            redis::ErrorKind::Io => bad("cannot read the certificates"),
             _ => fault::error(&fault),
         })
     }
@@ -311,7 +311,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
     tls::read(path, &format!("certificate file {path:?} of the Redis URL"))
 }
 
-/// Percent-decoding, for paths.
+/// Percent-decodes a path.
 fn decode(text: &str) -> Result<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -320,13 +320,12 @@ fn decode(text: &str) -> Result<String> {
             b'%' => {
                 let hex = [rest.next().unwrap_or(b'%'), rest.next().unwrap_or(b'%')];
                 let hex = std::str::from_utf8(&hex).unwrap_or("%%");
-                u8::from_str_radix(hex, 16)
-                    .map_err(|_| bad("a percent sign of the Redis URL cannot be read"))?
+                u8::from_str_radix(hex, 16).map_err(|_| bad("invalid percent-encoding in the Redis URL"))?
             }
             byte => byte,
         });
     }
-    String::from_utf8(bytes).map_err(|_| bad("a path of the Redis URL cannot be read"))
+    String::from_utf8(bytes).map_err(|_| bad("a path in the Redis URL is not UTF-8"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the answers of the scripts mean.
+//! Reads the answers of the scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::name::Name;
 /// An answer, read from the front.
 pub(super) struct Answer {
     items: std::vec::IntoIter<Value>,
-    /// Leases that the call found expired, and dropped.
+    /// Expired leases that the call found and dropped.
     pub(super) expired: u64,
 }
 
 impl Answer {
     pub(super) fn new(value: Value) -> Result<Self> {
         let mut answer = Answer::inner(value)?;
-        // With a word before it, the answer itself is inside.
+        // If a word comes first, the answer itself is inside.
         if let Some(Value::BulkString(_)) = answer.items.as_slice().first() {
             answer.items.next();
             let expired = answer.count()?;
@@ -38,7 +38,7 @@ impl Answer {
     fn inner(value: Value) -> Result<Self> {
         let items = match value {
             Value::Array(items) => items,
-            // Nothing but the time.
+            // Only the time.
             Value::Int(_) => vec![value],
             _ => return Err(fault::strange()),
         };
@@ -71,7 +71,7 @@ impl Answer {
         self.items.next().map_or_else(|| Err(fault::strange()), Answer::inner)
     }
 
-    /// The last item of every answer: the time it was given at, in microseconds.
+    /// The last item of every answer: the server's time, in microseconds.
     pub(super) fn time(&self) -> Option<u64> {
         match self.items.as_slice().last() {
             Some(Value::Int(time)) => u64::try_from(*time).ok(),
@@ -150,7 +150,7 @@ pub(super) fn acquired(answer: &mut Answer, claim: &Claim) -> Result<Attempt> {
         3 => Ok(Attempt::Gone(Gone::Superseded)),
         4 => Err(claim.mode.mismatch(read_mode(&answer.text()?)?)),
         5 => Err(Error::invalid("this lease id already waits for another mode; ids are never used twice")),
-        // The same words as everywhere.
+        // The same message as for every other store.
         6 => Err(match Fence::MAX.next(0) {
             Err(error) => error,
             Ok(_) => fault::strange(),
@@ -191,7 +191,7 @@ pub(super) fn swept(answer: &mut Answer) -> Result<Swept> {
     Ok(Swept { expired, tickets, counters: 0, held: answer.count()?, waiting: answer.count()? })
 }
 
-/// What is kept of a lease or ticket: a letter, texts that end with a zero, numbers as doubles, and the label.
+/// The stored form of a lease or ticket: a letter, texts that end with a zero, numbers as doubles, and the label.
 struct Row<'a>(&'a [u8]);
 
 impl<'a> Row<'a> {
@@ -218,10 +218,10 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What was seen of a name.
+/// What an inspection saw of a name.
 pub(super) struct Seen {
     pub(super) info: NameInfo,
-    /// Whether the id that was asked for is there.
+    /// Whether the requested id is there.
     pub(super) known: bool,
     pub(super) time: u64,
 }

@@ -1,4 +1,4 @@
-//! What goes into the scripts.
+//! Builds the arguments of the scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// The longest time a script is told, 31 years in microseconds: sums with the clock stay below 2^53.
+/// The longest time that a script gets, 31 years in microseconds: sums with the clock stay below 2^53.
 const LONGEST: u64 = 1_000_000_000_000_000;
 
 /// Microseconds, rounded up: stores never cut a lease short.
@@ -18,13 +18,13 @@ pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(LONGEST)
 }
 
-/// Milliseconds, for keys that expire by themselves: rounded up, and one more because Redis counts them from a reading
-/// of its clock that may be a little older than the script's.
+/// Milliseconds, for keys that expire by themselves: rounded up, plus one, because Redis counts them from a reading of
+/// its clock that may be a little older than the script's.
 fn millis(duration: Duration) -> u64 {
     micros(duration).div_ceil(1000) + 1
 }
 
-/// Its digits, without the machinery of formatting: every call has some.
+/// Formats a number by hand: every call has some, and the standard formatting is slow.
 fn number(mut number: u64) -> Vec<u8> {
     let mut digits = [0; 20];
     let mut first = digits.len();
@@ -70,7 +70,7 @@ pub(super) fn label(owner: &str, metadata: Option<&str>) -> Vec<u8> {
     label
 }
 
-/// Where a woken claim is told so.
+/// Where to send the wake-up of a claim.
 pub(super) struct Wakeable<'a> {
     pub(super) channel: &'a str,
     pub(super) number: u64,
@@ -104,7 +104,7 @@ fn acquire_args(claim: &Claim, wakeable: &Wakeable<'_>) -> Vec<Vec<u8>> {
     args
 }
 
-/// Arguments in one, as Lua's `struct` reads them: a double, then texts that end with a zero.
+/// Several arguments in one, in the format of Lua's `struct`: a double, then texts that end with a zero.
 struct Packed(Vec<u8>);
 
 impl Packed {

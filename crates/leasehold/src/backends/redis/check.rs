@@ -1,4 +1,4 @@
-//! What is looked at when a store is opened, and again when it is examined: the version, and settings that can lose
+//! Checks a server when a store is opened, and again when it is examined: its version, and settings that can lose
 //! leases.
 
 use std::sync::Arc;
@@ -14,21 +14,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// The oldest version whose commands the scripts use (`SET … PXAT`).
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The layout of keys and values that this build reads and writes: heads marked `LH0:` and `LH1:`. A build with another one
-/// marks its heads otherwise, and writes its number under [`keys::LAYOUT`] before its first head.
+/// The layout of keys and values that this build reads and writes: heads marked `LH0:` and `LH1:`. A build with
+/// another layout uses other marks, and writes its number under [`keys::LAYOUT`] before its first head.
 const KNOWN_LAYOUT: u64 = 1;
 
-/// What one server is like.
+/// What the check found out about one server.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    /// Made anew when a server starts: the same one twice is the same server.
+    /// A server makes a new one when it starts: two equal ones are the same server.
     pub(super) run_id: String,
     /// How many replicas follow it.
     pub(super) replicas: u32,
     pub(super) findings: Vec<Finding>,
 }
 
-/// Refuses a server that is too old, or a part of a cluster where one server was named, and looks at what its settings risk.
+/// Refuses a server that is too old, or a cluster node where a single server was named, and examines what its settings
+/// risk.
 pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
     layout(link).await?;
     let Some(info) = ask(link, &["INFO"]).await? else {
@@ -81,8 +82,8 @@ pub(super) async fn server(link: &Arc<Link>) -> Result<Checked> {
     Ok(Checked { run_id: field("run_id").to_owned(), replicas, findings })
 }
 
-/// Refuses what a newer leasehold has written. Where that cannot be read (this user may not, another node of the cluster has
-/// the key, the server is loading), the names themselves refuse: each head has its mark.
+/// Refuses data that a newer leasehold has written. If the layout cannot be read (the user lacks permission, another
+/// cluster node has the key, the server is loading), each name still refuses, because its head has a mark.
 async fn layout(link: &Arc<Link>) -> Result<()> {
     let mut get = redis::Cmd::new();
     get.arg("GET").arg(keys::LAYOUT);
@@ -113,7 +114,7 @@ async fn layout(link: &Arc<Link>) -> Result<()> {
     }
 }
 
-/// What of the leases is there after a restart.
+/// Which leases survive a restart.
 async fn persistence(link: &Arc<Link>, appends: bool) -> Result<Finding> {
     const FIX: &str = "set appendonly yes";
     if !appends {
@@ -142,7 +143,7 @@ async fn persistence(link: &Arc<Link>, appends: bool) -> Result<Finding> {
             "after a crash of the machine the grants of the last half minute are forgotten",
             "set appendfsync always, or at least everysec",
         ),
-        // Not a risk to warn everybody of: it takes a machine that crashes and is back within a ttl.
+        // Not worth a warning for everybody: it takes a machine that crashes and is back within a ttl.
         policy => Finding::note(format!(
             "this Redis syncs its append-only file once a second (appendfsync {})",
             policy.unwrap_or("could not be checked")
@@ -155,7 +156,7 @@ async fn persistence(link: &Arc<Link>, appends: bool) -> Result<Finding> {
     })
 }
 
-/// What it means that replicas follow, or do not. `fails_over`: they take over by themselves.
+/// The finding about replicas. `fails_over`: a replica takes over automatically.
 pub(super) fn replication(replicas: u32, confirmed_by: Option<u32>, fails_over: bool) -> Option<Finding> {
     match (replicas, confirmed_by) {
         (0, Some(needed)) => Some(
@@ -186,7 +187,7 @@ pub(super) fn replication(replicas: u32, confirmed_by: Option<u32>, fails_over: 
     }
 }
 
-/// The answer as text; `None` if this user may not ask.
+/// The answer as text; `None` if the user may not run this command.
 async fn ask(link: &Arc<Link>, words: &[&str]) -> Result<Option<String>> {
     let mut cmd = redis::Cmd::new();
     for word in words {

@@ -1,4 +1,4 @@
-//! What is known of a cluster: which node serves which slots, and the connections of one route to the nodes.
+//! What a client knows of a cluster: which node serves which slots, and one route's connections to the nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::fault;
 use super::link::Link;
 use crate::error::{Error, ErrorKind, Result};
 
-/// After a fault the cluster is asked who serves what at most this often: a failover takes it seconds, and each client
-/// asks.
+/// After a fault the client asks the cluster for its slots at most this often: a fail-over takes seconds, and every
+/// client asks.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Which node serves which slots. All routes of a store share one: what one has learned, all know.
+/// Which node serves which slots. All routes of a store share it, so that all know what one has learned.
 #[derive(Default)]
 pub(super) struct Slots(Mutex<Served>);
 
@@ -26,21 +26,21 @@ pub(super) struct Slots(Mutex<Served>);
 struct Served {
     /// First and last slot, and the node that serves them.
     ranges: Vec<(u16, u16, String)>,
-    /// Rises with every answer of the cluster: nodes may be gone since.
+    /// Increases with every answer of the cluster: nodes may be gone since.
     version: u64,
     /// When a route last began to ask because of a fault.
     asked: Option<Instant>,
 }
 
 impl Slots {
-    /// The node that is known to serve a slot.
+    /// The node that serves a slot, if known.
     pub(super) fn serving(&self, slot: u16) -> Option<String> {
         let served = self.0.lock();
         let range = served.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(_, _, node)| node.clone())
     }
 
-    /// All nodes that are known to serve slots.
+    /// All known nodes that serve slots.
     fn nodes(&self) -> Vec<String> {
         let mut nodes: Vec<String> = self.0.lock().ranges.iter().map(|(_, _, node)| node.clone()).collect();
         nodes.sort_unstable();
@@ -55,7 +55,7 @@ impl Slots {
     }
 
     pub(super) fn moved(&self, slot: u16, node: &str) {
-        // In front, so that it is found first; the next answer of the cluster tidies up.
+        // Insert at the front, so that it is found first; the next answer of the cluster replaces all.
         let mut served = self.0.lock();
         served.ranges.retain(|(first, last, _)| !(*first == slot && *last == slot));
         served.ranges.insert(0, (slot, slot, node.to_owned()));
@@ -64,7 +64,7 @@ impl Slots {
         }
     }
 
-    /// Whether it is time to ask again; if so, for nobody else for a while.
+    /// Whether it is time to ask again; if so, no other caller gets a yes for a while.
     fn is_time_to_ask(&self) -> bool {
         let (mut served, now) = (self.0.lock(), Instant::now());
         let is_time = served.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY);
@@ -87,7 +87,7 @@ pub(super) struct Nodes {
 #[derive(Default)]
 struct Links {
     to: HashMap<String, Arc<Link>>,
-    /// Of the slots, when links to nodes that are gone were last dropped.
+    /// The version of the slots when links to vanished nodes were last dropped.
     version: u64,
 }
 
@@ -112,7 +112,7 @@ impl Nodes {
         Ok(link)
     }
 
-    /// Drops the links to nodes that no longer serve anything. Somebody else may get their address.
+    /// Drops the links to nodes that no longer serve anything. Another program may get their addresses.
     fn forget(&self) {
         let version = self.slots.0.lock().version;
         if self.links.lock().version == version {
@@ -127,7 +127,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// Links to all nodes that are known to serve slots.
+    /// Links to all known nodes that serve slots.
     pub(super) fn serving(&self) -> Result<Vec<Arc<Link>>> {
         self.slots.nodes().iter().map(|node| self.link(node)).collect()
     }
@@ -149,9 +149,9 @@ impl Nodes {
         all
     }
 
-    /// Asks who serves what. The first node that answers and finds the cluster in order is believed. One that does not
-    /// may be cut off from the others, and know nothing of what they have decided since: what it says is taken only if
-    /// nobody knows better and nothing is known yet.
+    /// Asks which node serves what. The client believes the first node that answers and finds the cluster in order. A
+    /// node that does not may be cut off and out of date: its answer counts only if no other node answers better and
+    /// nothing is known yet.
     pub(super) async fn refresh(&self) -> Result<()> {
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
         let mut doubtful = None;
@@ -177,7 +177,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Which slots are served by whom, as one node says, and whether it finds the cluster in order.
+    /// One node's view of which node serves which slots, and whether it finds the cluster in order.
     async fn ask(&self, node: &str) -> Result<(Vec<(u16, u16, String)>, bool)> {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
@@ -186,18 +186,18 @@ impl Nodes {
         let in_order = match answers.next() {
             Some(Ok(state)) => redis::from_redis_value::<String>(state.value)
                 .is_ok_and(|state| !state.contains("cluster_state:fail")),
-            // It may not be asked.
+            // The user may not ask this.
             _ => true,
         };
         Ok((read_slots(slots.value, node).unwrap_or_default(), in_order))
     }
 
-    /// As [`refresh`](Nodes::refresh), in a task, unless a route of this store has begun to ask a moment ago.
+    /// As [`refresh`](Nodes::refresh), in a task, unless a route of this store began to ask a moment ago.
     pub(super) fn refresh_soon(self: &Arc<Self>) -> Option<tokio::task::AbortHandle> {
         self.slots.is_time_to_ask().then(|| {
             let nodes = Arc::clone(self);
             let task = self.home.spawn(async move {
-                // Whoever fails next asks again.
+                // The next call that fails asks again.
                 let _ = nodes.refresh().await;
             });
             task.abort_handle()
@@ -205,7 +205,7 @@ impl Nodes {
     }
 }
 
-/// `[[first, last, [host, port, …], …], …]`; an empty host is the one that was asked.
+/// Parses `[[first, last, [host, port, …], …], …]`; an empty host means the node that was asked.
 fn read_slots(answer: Value, asked: &str) -> Option<Vec<(u16, u16, String)>> {
     let Value::Array(ranges) = answer else { return None };
     let asked = asked.rsplit_once(':')?.0;

@@ -1,4 +1,4 @@
-//! How a connection is made: to one server, or to the primary that the sentinels name.
+//! Makes a connection: to one server, or to the primary that the sentinels name.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,24 +16,25 @@ use super::address::{Address, Layout};
 use super::fault;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a sentinel, or the server that it named, may be silent before the next sentinel is asked beside it. Never
-/// more than a share of the whole limit, so that each of them gets its turn.
+/// How long a sentinel, or the server that it named, may be silent before the client also asks the next sentinel. It
+/// is never more than a share of the whole limit, so that each sentinel gets its turn.
 const NEXT_SENTINEL: Duration = Duration::from_millis(500);
 
-/// How long to listen for the reason of a server that hung up. It speaks first, so this is a round trip or two.
+/// How long to listen for the reason when a server hung up. The server speaks first, so this takes a round trip or
+/// two.
 const LISTEN: Duration = Duration::from_millis(250);
 
-/// A step of the search for the primary, by which sentinel it came.
+/// A step of the search for the primary, with the sentinel that led to it.
 enum Found {
-    /// What a sentinel says; nothing if it does not know the service.
+    /// What a sentinel says; `None` if it does not know the service.
     Named(usize, Result<Option<(String, u16)>>),
-    /// A connection to what it named.
+    /// A connection to the server that it named.
     Connected(usize, ConnectionAddr, Result<MultiplexedConnection>),
 }
 
 impl Address {
-    /// A connection to one server, logged in, in the right database. A replica is refused. An answer may take so much
-    /// longer than usual.
+    /// Makes a connection to one server, logged in, in the right database. Refuses a replica. Answers may take
+    /// `patience` longer than usual.
     pub(super) async fn connect(
         &self,
         server: &ConnectionAddr,
@@ -45,7 +46,7 @@ impl Address {
             .set_response_timeout(Some(self.response_timeout.saturating_add(patience)));
         let connecting = || client.get_multiplexed_async_connection_with_config(&config);
         let connected = match connecting().await {
-            // The answer to the login broke off. Nothing else was asked yet, so a second try repeats nothing.
+            // The answer to the login was cut off. Nothing else was sent yet, so a second try repeats nothing.
             Err(fault) if fault.kind() == redis::ErrorKind::Parse => connecting().await,
             connected => connected,
         };
@@ -71,7 +72,7 @@ impl Address {
                         "this Redis is a replica; connect to its primary, or through the sentinels",
                     ));
                 }
-                // A server that does not answer this is used all the same: a replica refuses to write.
+                // A server that does not answer this is used anyway: a replica refuses to write.
                 Err(fault) if !fault::is_not_allowed(&fault) => return Err(fault::connecting(&fault)),
                 _ => {}
             }
@@ -79,9 +80,9 @@ impl Address {
         Ok(connection)
     }
 
-    /// A connection to the present primary, and where that is. Sentinels may be wrong: if what one names cannot be used,
-    /// the next is asked, and likewise beside one that is silent. `turn` is the sentinel to begin with: the one that was
-    /// right, or the next after an attempt that failed.
+    /// Makes a connection to the current primary, and returns its address. Sentinels may be wrong: if the server that
+    /// one names cannot be used, or a sentinel is silent, the client asks the next one too. `turn` is the sentinel to
+    /// begin with: the one that was right, or the next one after a failed attempt.
     pub(super) async fn connect_to_primary(
         &self,
         service: &str,
@@ -119,15 +120,16 @@ impl Address {
                         under_way.push(connecting.boxed());
                         continue;
                     }
-                    // Another has named it, too: it is being tried, or has failed.
+                    // Another sentinel named it too: it is being tried, or has failed.
                     Found::Named(_, Ok(Some(_))) => None,
                     Found::Named(_, Ok(None)) => {
-                        let unknown = "the sentinels know no service of this name";
+                        let unknown =
+                            "the sentinels know no service with this name; check the path of the URL";
                         Some(Error::new(ErrorKind::Unavailable, unknown))
                     }
                     Found::Named(_, Err(error)) | Found::Connected(_, _, Err(error)) => Some(error),
                 };
-                // What no retry mends is worth more than what another sentinel says.
+                // An error that no retry fixes is worth more than what another sentinel says.
                 if let Some(error) = failed
                     && last.is_retryable()
                 {
@@ -168,8 +170,8 @@ impl Address {
     }
 }
 
-/// What a server says before it hangs up. The driver does not show it: it waits for the answers to its own questions.
-/// Empty if nothing is said, or if it would be said only after a TLS handshake.
+/// What a server says before it hangs up. The driver does not show it, because it waits for answers to its own
+/// requests. Empty if the server says nothing, or would say it only after a TLS handshake.
 async fn last_words(server: &ConnectionAddr) -> String {
     let ConnectionAddr::Tcp(host, port) = server else { return String::new() };
     let mut words = Vec::new();

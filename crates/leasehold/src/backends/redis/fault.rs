@@ -1,50 +1,50 @@
-//! From what Redis and its driver report to the library's errors: one table.
+//! Turns the errors of Redis and its driver into the library's errors, in one table.
 
 use redis::{ErrorKind as Reported, RedisError};
 
 use crate::error::{Error, ErrorKind};
 
-/// The codes that a script's own error may hide in its text, on servers before version 7.
+/// Error codes that servers before version 7 hide inside the text of a script error.
 const CODES: &[&str] =
     &["FOREIGN", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "MASTERDOWN", "LOADING"];
 
-/// The error of a call that failed. Names, ids, addresses and passwords are not in its text.
+/// The error for a failed call. Its text contains no names, ids, addresses or passwords.
 pub(super) fn error(fault: &RedisError) -> Error {
     told(fault, judge(fault))
 }
 
-/// The error of a connection that could not be had: whatever happened, the call that it was for was not sent.
+/// The error when no connection could be made: the call was certainly not sent.
 pub(super) fn connecting(fault: &RedisError) -> Error {
     let verdict = match fault.kind() {
         Reported::Io | Reported::Client | Reported::Parse if fault.is_timeout() => (
             ErrorKind::Unavailable,
-            "Redis did not answer when it was connected to; is it overloaded, or another kind of server?",
+            "Redis did not answer a new connection; check that it is not overloaded, and that this port is Redis",
         ),
         Reported::Io | Reported::Client | Reported::Parse => {
-            (ErrorKind::Unavailable, "Redis cannot be reached; look at host and port, and whether it runs")
+            (ErrorKind::Unavailable, "cannot reach Redis; check the host and port, and that it is running")
         }
         _ => judge(fault),
     };
     told(fault, verdict)
 }
 
-/// Whether a server closed a new connection, or said something that Redis does not say to begin with.
+/// Whether a server closed a new connection, or began with something that Redis never says.
 pub(super) fn hung_up(fault: &RedisError) -> bool {
     let closed = fault.is_connection_dropped() && !fault.is_connection_refusal();
     closed || fault.kind() == Reported::Parse
 }
 
-/// The error of a server that hung up on a new connection with these words.
+/// The error for a server that hung up on a new connection with these words.
 pub(super) fn refused(fault: &RedisError, words: &str) -> Error {
     let what = if words.contains("max number of clients") {
-        "Redis has no connection left for us; raise `maxclients`, or use fewer clients"
+        "Redis has no connection left; raise `maxclients`, or use fewer clients"
     } else {
-        "Redis hung up before it answered; look whether this port speaks TLS, and whether `maxclients` is reached"
+        "Redis closed the connection before it answered; check whether this port needs TLS, and whether `maxclients` is reached"
     };
     told(fault, (ErrorKind::Unavailable, what))
 }
 
-/// The error of a database that cannot be selected.
+/// The error for a database that cannot be selected.
 pub(super) fn selecting(fault: &RedisError) -> Error {
     let detail = fault.detail().unwrap_or_default();
     match code(fault).as_deref() {
@@ -56,7 +56,7 @@ pub(super) fn selecting(fault: &RedisError) -> Error {
     }
 }
 
-/// The error of a node of a cluster that is addressed as a single server.
+/// The error for a cluster node that is addressed as a single server.
 pub(super) fn one_of_a_cluster() -> Error {
     Error::invalid(
         "this Redis is a node of a cluster and serves only a part of the names; use redis-cluster:// without a \
@@ -64,19 +64,19 @@ pub(super) fn one_of_a_cluster() -> Error {
     )
 }
 
-/// Whether the server has no such command for us: not allowed, renamed or switched off.
+/// Whether the command is not available to this user: not allowed, renamed or switched off.
 pub(super) fn is_not_allowed(fault: &RedisError) -> bool {
     matches!(code(fault).as_deref(), Some("NOPERM" | "ERR"))
 }
 
-/// Whether a replica says that it is one.
+/// Whether the server says that it is a replica.
 pub(super) fn is_replica(fault: &RedisError) -> bool {
     matches!(code(fault).as_deref(), Some("READONLY" | "MASTERDOWN"))
 }
 
 fn told(fault: &RedisError, (kind, what): (ErrorKind, &'static str)) -> Error {
     let error = Error::new(kind, what);
-    // What the server says may quote keys; what the driver says of a connection does not.
+    // The server's text may quote keys; the driver's text about a connection does not.
     match fault.kind() {
         Reported::Io => error.with_source(fault.clone()),
         _ => match code(fault) {
@@ -86,7 +86,7 @@ fn told(fault: &RedisError, (kind, what): (ErrorKind, &'static str)) -> Error {
     }
 }
 
-/// The code of what the server said.
+/// The code of the server's error.
 pub(super) fn code(fault: &RedisError) -> Option<String> {
     let code = fault.code()?;
     let detail = fault.detail().unwrap_or_default();
@@ -96,9 +96,9 @@ pub(super) fn code(fault: &RedisError) -> Option<String> {
     Some(inner.map_or(code, |inner| inner).to_owned())
 }
 
-/// Whether another connection has to be made before the next call.
+/// Whether the next call needs a new connection.
 pub(super) fn breaks_connection(fault: &RedisError) -> bool {
-    // A server that does not answer may be half gone; a replica may have a primary elsewhere.
+    // A server that does not answer may be half dead; the primary of a replica may be elsewhere.
     matches!(fault.kind(), Reported::Io | Reported::Parse | Reported::AuthenticationFailed | Reported::Client)
         || is_replica(fault)
         || code(fault).as_deref() == Some("NOAUTH")
@@ -120,10 +120,10 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
         Reported::Io | Reported::Client => {
             (Unavailable, "the connection to Redis failed; a call under way may or may not have taken effect")
         }
-        Reported::AuthenticationFailed => (AuthFailed, "Redis refused the user name or password"),
-        Reported::InvalidClientConfig => (InvalidArgument, "the address or its options cannot be used"),
+        Reported::AuthenticationFailed => (AuthFailed, "Redis rejected the user name or password"),
+        Reported::InvalidClientConfig => (InvalidArgument, "the address or its options are not valid"),
         Reported::MasterNameNotFoundBySentinel => (Unavailable, "no sentinel knows a primary of this name"),
-        // The driver says so of an answer that the end of its connection has cut off.
+        // The driver reports this when the connection ends in the middle of an answer.
         Reported::Parse => {
             (Unavailable, "the answer of Redis broke off; the call may or may not have taken effect")
         }
@@ -147,24 +147,24 @@ fn judge(fault: &RedisError) -> (ErrorKind, &'static str) {
             }
             "MASTERDOWN" => (Unavailable, "this replica has lost its primary"),
             "LOADING" => (Overloaded, "Redis is loading its data and answers soon"),
-            "BUSY" => (Overloaded, "Redis is busy with a script of somebody else"),
-            "TRYAGAIN" => (Overloaded, "the keys are on their way to another node of the cluster"),
-            "CLUSTERDOWN" => (Unavailable, "the cluster is down, or nobody serves this part of it"),
+            "BUSY" => (Overloaded, "Redis is busy with a script of another client"),
+            "TRYAGAIN" => (Overloaded, "the keys are moving to another node of the cluster; try again"),
+            "CLUSTERDOWN" => (Unavailable, "the cluster is down, or no node serves this part of it"),
             "MOVED" | "ASK" => {
                 (Unavailable, "this is a node of a cluster; use redis-cluster: to reach all of them")
             }
-            "NOAUTH" | "WRONGPASS" => (AuthFailed, "Redis refused the user name or password"),
+            "NOAUTH" | "WRONGPASS" => (AuthFailed, "Redis rejected the user name or password"),
             "NOPERM" => (AuthFailed, "the Redis user lacks a permission; docs/redis.md lists what is needed"),
             "ERR" if fault.detail().is_some_and(|detail| detail.contains("cluster support disabled")) => (
                 InvalidArgument,
                 "this Redis is not a node of a cluster; use redis:// instead of redis-cluster://",
             ),
-            _ => (Internal, "Redis refused the call in a way that leasehold does not know"),
+            _ => (Internal, "Redis answered with an error that leasehold did not expect"),
         },
     }
 }
 
-/// An answer that no script of ours gives.
+/// The error for an answer that no script of ours gives.
 pub(super) fn strange() -> Error {
     Error::new(ErrorKind::Internal, "Redis answered something that leasehold does not understand")
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_becomes_the_right_kind_and_is_never_contention() {
+    fn server_errors_map_to_the_right_kind_and_never_to_contention() {
         use ErrorKind::*;
         for (text, kind) in [
             ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable),

@@ -1,22 +1,22 @@
-//! The keys of a name: one to one, and in one hash slot whatever characters the name holds.
+//! The keys of a name: one-to-one, and in one hash slot, whatever characters the name contains.
 
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 
-/// What all keys begin with.
+/// How all keys begin.
 const PREFIX: &str = "leasehold:{";
 
-/// Where lease ids lead to their names.
+/// The prefix of the keys that lead from a lease id to its name.
 const FINDER: &str = "leasehold-id:";
 
-/// Where the layout of the whole store is said, if it is not the first one. The key of a name has a `{` there.
+/// The key that names the layout of the whole store, if it is not the first one. The key of a name has a `{` there.
 pub(super) const LAYOUT: &str = "leasehold:layout";
 
-/// What the channels of wake-ups begin with.
+/// How the wake-up channels begin.
 pub(super) const CHANNEL: &str = "leasehold-wake:";
 
-/// The head of a name. Only what is between the first `{` and the next `}` decides the slot, so `}` is
-/// written `%7D` and, to stay one to one, `%` is written `%25`. A stored name is never empty.
+/// The head key of a name. Only what is between the first `{` and the next `}` decides the slot, so `}` is written
+/// `%7D` and, to stay one-to-one, `%` is written `%25`. A stored name is never empty.
 pub(super) fn of(name: &Name) -> String {
     let mut key = String::with_capacity(PREFIX.len() + name.stored().len() + 1);
     key.push_str(PREFIX);
@@ -35,17 +35,17 @@ fn escape(stored: &str, key: &mut String) {
     }
 }
 
-/// The stored form of the name that has this key; `None` if no name has.
+/// The stored form of the name that has this key; `None` if no name has it.
 pub(super) fn stored(key: &str) -> Option<String> {
     let escaped = key.strip_prefix(PREFIX)?.strip_suffix('}')?;
-    // In this order: an escaped `%` must not be read as the start of another escape.
+    // Keep this order: an escaped `%` must not be read as the start of another escape.
     let stored = escaped.replace("%7D", "}").replace("%25", "%");
     let mut again = String::with_capacity(escaped.len());
     escape(&stored, &mut again);
     (again == escaped).then_some(stored)
 }
 
-/// What the keys of a name end with, in the order of the scripts.
+/// The suffixes of a name's keys, in the order that the scripts expect.
 pub(super) const SUFFIXES: [&str; 7] = ["", ":rows", ":leases", ":queue", ":places", ":spent", ":grants"];
 
 /// The key that leads from an id to its name.
@@ -53,12 +53,12 @@ pub(super) fn finder(id: &LeaseId) -> String {
     [FINDER, id.expose()].concat()
 }
 
-/// How long that is.
+/// The length of that key.
 pub(super) const fn finder_len() -> usize {
     FINDER.len() + LeaseId::LEN
 }
 
-/// A pattern for SCAN: the heads of all names whose stored form begins with this.
+/// A SCAN pattern for the heads of all names whose stored form begins with this.
 pub(super) fn pattern(stored: &str) -> String {
     let mut escaped = String::new();
     escape(stored, &mut escaped);
@@ -73,7 +73,7 @@ pub(super) fn pattern(stored: &str) -> String {
     pattern
 }
 
-/// The hash slot of a name's keys in a cluster: CRC16 (XMODEM) of what is between the braces.
+/// The hash slot of a name's keys in a cluster: CRC16 (XMODEM) of the text between the braces.
 pub(super) fn slot(key: &str) -> u16 {
     let tag = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('}')).map_or(key, |(tag, _)| tag);
     let crc = tag.bytes().fold(0u16, |crc, byte| {

@@ -1,5 +1,5 @@
-//! Names in use that are known without a walk through all keys: those that the last whole sweep has met, and those that
-//! were asked for here since it began. Lists come from them while somebody sweeps.
+//! The names in use that a client knows without walking through all keys: those that the last complete sweep met, and
+//! those that were asked for here since it began. Lists use them while this client sweeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,15 +11,15 @@ use parking_lot::Mutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 
-/// Whoever has not swept for this long sweeps no more: a server rests for a minute at most.
+/// A client that has not swept for this long has stopped sweeping: a server pauses for a minute at most.
 const SWEEPS_NO_MORE: Duration = Duration::from_secs(150);
 
-/// Names that are remembered between two walks, some 10 MB; a list shows further ones after the next walk.
+/// The most names that are remembered between two walks, some 10 MB; a list shows more after the next walk.
 const MOST_ASKED: usize = 100_000;
 
 #[derive(Default)]
 pub(super) struct Known {
-    /// Whether anybody has swept. Whoever never does pays for nothing here.
+    /// Whether this client has ever swept. One that never does pays nothing here.
     is_swept: AtomicBool,
     seen: Mutex<Seen>,
 }
@@ -28,14 +28,14 @@ pub(super) struct Known {
 struct Seen {
     /// When a sweep was last called.
     swept: Option<Instant>,
-    /// The number of the walk under way, or else of the last.
+    /// The number of the current walk, or of the last one.
     walk: u64,
     last: Option<Last>,
-    /// Names that were asked for here, and the walk at that time.
+    /// Names that were asked for here, with the number of the walk at that time.
     asked: BTreeMap<String, u64>,
 }
 
-/// What a whole walk has met.
+/// What a complete walk has met.
 struct Last {
     began: Instant,
     names: BTreeSet<String>,
@@ -48,27 +48,27 @@ impl Seen {
 }
 
 impl Known {
-    /// A sweep is called.
+    /// Records that a sweep was called.
     pub(super) fn sweeps(&self) {
         self.seen.lock().swept = Some(Instant::now());
         self.is_swept.store(true, Ordering::Relaxed);
     }
 
-    /// A walk begins.
+    /// Records that a walk begins.
     pub(super) fn begins(&self) {
         self.seen.lock().walk += 1;
     }
 
-    /// The walk is over: it began then, and has met these.
+    /// Records that a walk is over: when it began, and the names it met.
     pub(super) fn ends(&self, began: Instant, names: BTreeSet<String>) {
         let mut seen = self.seen.lock();
         let walk = seen.walk;
         seen.last = Some(Last { began, names });
-        // What was asked for before the walk began, it has met, unless it is no longer in use.
+        // The walk has met every name that was asked for before it began, unless it is no longer in use.
         seen.asked.retain(|_, asked| *asked >= walk);
     }
 
-    /// A name was granted or queued for here.
+    /// Records that a name was granted or queued for here.
     pub(super) fn asked(&self, name: &Name) {
         if !self.is_swept.load(Ordering::Relaxed) {
             return;
@@ -87,17 +87,17 @@ impl Known {
         }
     }
 
-    /// How old what is known is; `None` if it takes a walk to know.
+    /// How old this knowledge is; `None` if only a walk can tell.
     pub(super) fn age(&self) -> Option<Duration> {
         let seen = self.seen.lock();
         seen.last.as_ref().filter(|_| seen.is_kept_up()).map(|last| last.began.elapsed())
     }
 
-    /// Names that begin with this and come after that, in order; so many at most.
+    /// The names after `after` that begin with `prefix`, in order, at most `most`.
     pub(super) fn after(&self, prefix: &str, after: &str, most: usize) -> Result<Vec<Name>> {
         let seen = self.seen.lock();
         let Some(last) = &seen.last else {
-            return Err(Error::new(ErrorKind::Unavailable, "the list is too old by now; try again"));
+            return Err(Error::new(ErrorKind::Unavailable, "the listing has expired; start it again"));
         };
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let range = (from, Bound::Unbounded);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_what_the_walk_met_and_what_was_asked_for_since() {
+    fn a_list_has_the_names_scanned_and_those_used_since() {
         let known = Known::default();
         assert_eq!(known.age(), None);
         known.asked(&name("nobody sweeps"));
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(listed(&known, "n/", "", 10), ["b", "c", "d", "e"]);
         assert_eq!(listed(&known, "n/", "n/b", 2), ["c", "d"]);
         assert_eq!(listed(&known, "n/d", "n/b", 10), ["d"]);
-        // Asked for while a walk is under way, a name is known after it; asked for before, only if the walk has met it.
+        // A name asked for during a walk is known after it; one asked for before, only if the walk met it.
         known.begins();
         known.asked(&name("f"));
         known.ends(Instant::now(), [name("c").stored().to_owned()].into());

@@ -16,11 +16,11 @@ use crate::backends::runtimes::run_on;
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What went wrong on the way.
+/// Why a call failed.
 pub(super) enum Failure {
-    /// No connection could be had: nothing was sent.
+    /// No connection could be made: nothing was sent.
     Connecting(Error),
-    /// The server or the connection said so.
+    /// The server or the connection reported this.
     Said(RedisError),
 }
 
@@ -33,7 +33,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// What a server said, and over which connection.
+/// A server's answer, and the connection that brought it.
 pub(super) struct Reply {
     pub(super) value: Value,
     from: Arc<Link>,
@@ -46,11 +46,11 @@ impl Reply {
         Reply { value, from: Arc::clone(from), generation, came: Instant::now() }
     }
 
-    /// Waits until so many replicas have what was written before this reply.
+    /// Waits until this many replicas have what was written before this reply.
     ///
-    /// `WAIT` promises something only about what its own connection has sent, and nothing about another's, perhaps to
-    /// another primary. So it goes over the very connection that brought this; an error if that is gone. It blocks the
-    /// connection, so there is one at a time, and it counts for every reply that came before it was sent.
+    /// `WAIT` covers only what its own connection has sent, and nothing that went over another one, perhaps to another
+    /// primary. So it goes over the very connection that brought this reply; if that is gone, this is an error. `WAIT`
+    /// blocks the connection, so there is one at a time, and it counts for every reply that came before it was sent.
     pub(super) async fn confirmed(&self, replicas: u32, time: Duration) -> Result<()> {
         let mut last = self.from.confirming.lock().await;
         if let Some(last) = &*last
@@ -88,40 +88,40 @@ impl Reply {
     }
 }
 
-/// What the replicas said last.
+/// The last confirmation of the replicas.
 struct Confirmation {
     generation: u64,
     sent: Instant,
     outcome: Result<()>,
 }
 
-/// A connection that is made when it is first needed, and again after it broke.
+/// A connection that is made when first needed, and again after it broke.
 ///
-/// Connections are made by tasks on one runtime and live there, whichever runtime calls.
+/// Tasks on one runtime make the connections, which live there whichever runtime calls.
 pub(super) struct Link {
     pub(super) address: Arc<Address>,
     /// One server; `None`: the primary that the sentinels name.
     server: Option<ConnectionAddr>,
-    /// The sentinel that is asked first.
+    /// The sentinel to ask first.
     turn: AtomicUsize,
     runtime: Handle,
     state: Mutex<State>,
-    /// Whoever has it makes the connection.
+    /// Held while the connection is made.
     gate: tokio::sync::Mutex<()>,
-    /// Whoever has it waits for the replicas.
+    /// Held while waiting for the replicas.
     confirming: tokio::sync::Mutex<Option<Confirmation>>,
-    /// More time than an answer usually gets.
+    /// Extra time for answers.
     patience: Duration,
 }
 
 #[derive(Default)]
 struct State {
     current: Option<MultiplexedConnection>,
-    /// Where the latest connection leads to.
+    /// The server of the latest connection.
     at: Option<ConnectionAddr>,
     generation: u64,
     failed: Option<(Instant, Error)>,
-    /// A connection of the caller's own is used until it breaks.
+    /// The caller's own connection is used until it breaks.
     lent: bool,
 }
 
@@ -139,13 +139,13 @@ impl Link {
         }
     }
 
-    /// For calls that wait in the server.
+    /// For calls that wait inside the server.
     pub(super) fn patient(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// With a connection of the caller's own to begin with.
+    /// Begins with the caller's own connection.
     pub(super) fn lent(self, connection: MultiplexedConnection) -> Self {
         let mut state = self.state.lock();
         (state.current, state.lent) = (Some(connection), true);
@@ -158,25 +158,25 @@ impl Link {
         state.current.clone().map(|connection| (connection, state.generation))
     }
 
-    /// The next call makes a new connection, unless somebody has already.
+    /// Makes the next call open a new connection, unless another call has already.
     fn broken(&self, generation: u64, fault: &RedisError) {
         let mut state = self.state.lock();
         if state.generation == generation {
             state.current = None;
             state.generation += 1;
             if fault::is_replica(fault) {
-                // The sentinel that named it may do so again.
+                // The sentinel that named this server may do so again, so ask another one first.
                 self.turn.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// The server, for people; `None` if it is the one that the sentinels name.
+    /// The server's address, for people; `None` if the sentinels name the server.
     pub(super) fn shown(&self) -> Option<String> {
         self.server.as_ref().map(ToString::to_string)
     }
 
-    /// The host of the server, if there is one that does not change.
+    /// The host of the server, if it is fixed.
     pub(super) fn host(&self) -> Option<&str> {
         match self.server.as_ref()? {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
@@ -184,12 +184,12 @@ impl Link {
         }
     }
 
-    /// A client of the server that this link leads to at present.
+    /// A client of the server that this link currently leads to.
     pub(super) async fn client(self: &Arc<Self>) -> Result<Client> {
         if let Some(server) = &self.server {
             return self.address.client(server.clone());
         }
-        // Where the calls go: the sentinels may not agree.
+        // Ask where the calls really go: the sentinels may disagree.
         if self.current().is_none() {
             Box::pin(self.reconnect()).await?;
         }
@@ -197,14 +197,14 @@ impl Link {
         self.address.client(at.ok_or_else(nowhere)?)
     }
 
-    /// A new connection, unless somebody else makes one meanwhile.
+    /// Makes a new connection, unless another call makes one meanwhile.
     async fn reconnect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         let asked = Instant::now();
         let _gate = self.gate.lock().await;
         if let Some(current) = self.current() {
             return Ok(current);
         }
-        // One try serves all who were waiting for it.
+        // One try serves all calls that were waiting for it.
         if let Some((at, error)) = &self.state.lock().failed
             && *at >= asked
         {
@@ -246,7 +246,7 @@ impl Link {
         }
     }
 
-    /// Sends what `send` sends, and gives the connection up if that broke it.
+    /// Sends with `send`, and drops the connection if that broke it.
     async fn with<T, F>(
         self: &Arc<Self>,
         send: impl FnOnce(MultiplexedConnection) -> F,
@@ -256,7 +256,7 @@ impl Link {
     {
         let (connection, generation) = match self.current() {
             Some(current) => current,
-            // Rare and large: not a part of every call.
+            // Rare and large, so it is boxed.
             None => Box::pin(self.reconnect()).await.map_err(Failure::Connecting)?,
         };
         let answer = send(connection).await;
@@ -272,7 +272,7 @@ impl Link {
         })
     }
 
-    /// One command.
+    /// Sends one command.
     pub(super) async fn send(self: &Arc<Self>, cmd: &Cmd) -> Result<Reply, Failure> {
         let sent = self
             .with(|mut connection| async move { connection.send_packed_command(cmd).await?.extract_error() });
@@ -280,7 +280,7 @@ impl Link {
         Ok(Reply::new(value, self, generation))
     }
 
-    /// Many at once; each has an answer of its own.
+    /// Sends many commands at once; each has its own answer.
     pub(super) async fn send_all(
         self: &Arc<Self>,
         pipeline: &Pipeline,
@@ -295,5 +295,5 @@ impl Link {
 }
 
 fn nowhere() -> Error {
-    Error::new(ErrorKind::Internal, "there is no server to connect to")
+    Error::new(ErrorKind::Internal, "the URL names no server")
 }

@@ -1,4 +1,4 @@
-//! Looking at many names: for people, not for locks.
+//! Lists and inspects many names: for people, not for locks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::backend::Page;
 use crate::error::Result;
 use crate::name::Name;
 
-/// Keys that one SCAN looks at, and names that go out together: short enough not to hold up others.
+/// How many keys one SCAN looks at, and how many names are sent together: few enough not to hold up others.
 pub(super) const AT_ONCE: usize = 500;
 
-/// How long names are looked at for one page, which then ends: many may be at rest. With the look under way that is
-/// within the 5 s that a request has by default.
+/// How long to look for the names of one page, since many may not be in use. Then the page ends. With the look under
+/// way this stays within the 5 s that a request has by default.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
 /// The heads of all names whose stored form begins with this.
@@ -37,18 +37,19 @@ async fn names(route: &Route, prefix: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// One part of a walk through the keys of a server: where it goes on ("0": it is over), and what it found here.
+/// One step of a walk through the keys of a server. Returns the next cursor ("0": the walk is over) and the keys
+/// found.
 pub(super) async fn scan(link: &Arc<Link>, pattern: &str, cursor: &str) -> Result<(String, Vec<String>)> {
     let mut cmd = redis::cmd("SCAN");
     cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(AT_ONCE).arg("TYPE").arg("string");
     let (next, keys): (String, Vec<Vec<u8>>) =
         redis::from_redis_value(link.send(&cmd).await?.value).map_err(|_| fault::strange())?;
-    // What no name of ours has for a key is somebody else's.
+    // A key that belongs to no name of ours is another program's.
     Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
 }
 
-/// Names in use, in the order of their stored forms. While somebody sweeps, those that are known; otherwise it takes a
-/// walk.
+/// A page of the names in use, in the order of their stored forms: the known names while this client sweeps, otherwise
+/// by a walk.
 pub(super) async fn page(
     route: &Route,
     known: &Known,
@@ -91,7 +92,7 @@ pub(super) async fn page(
     }
 }
 
-/// All names that begin with this, in order.
+/// Walks through the keys for all names that begin with this, in order.
 async fn walked(route: &Route, prefix: &str) -> Result<Vec<Name>> {
     let keys = names(route, prefix).await?;
     let of_key = |key: &String| Name::from_stored(&keys::stored(key)?).ok();

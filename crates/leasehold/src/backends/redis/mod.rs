@@ -1,5 +1,6 @@
 //! `redis://` — one script call per verb and one round trip, on a server, through sentinels, or on a cluster.
-//! `docs/redis.md` tells of its keys, its options and of what a failover can lose.
+//!
+#![doc = include_str!("../../../docs/redis.md")]
 
 mod address;
 mod answers;
@@ -61,9 +62,9 @@ pub(crate) const fn info(scheme: &'static str, cluster: bool) -> Info {
 
 /// A store in Redis 6.2 or later. Clones are the same store and share its connections.
 ///
-/// Each verb is one script call on a multiplexed connection, decided by the server's clock. There is one on the runtime
-/// where the store was opened, and one on each other runtime that calls more than a few times, as long as that runs.
-/// Beside it another listens for wake-ups while somebody waits there. All are replaced when they break.
+/// Each verb is one script call on a multiplexed connection, decided by the server's clock. There is one connection on
+/// the runtime where the store was opened, and one on each other runtime that calls more than a few times, as long as
+/// that runtime runs. A second connection listens for wake-ups while a claim waits. All are replaced when they break.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -86,18 +87,18 @@ struct Inner {
     address: Arc<Address>,
     /// Which node of a cluster serves which slots.
     slots: Arc<Slots>,
-    /// On the runtime where the store was opened: for whatever must not depend on the callers' runtimes.
+    /// Connections on the runtime where the store was opened: for work that must not depend on the callers' runtimes.
     home: Arc<Routes>,
-    /// For calls from other runtimes; `None` with a connection of the caller's own.
+    /// Connections for calls from other runtimes; `None` with the caller's own connection.
     elsewhere: Option<PerRuntime<Routes>>,
     run_id: String,
-    /// The server's time at the latest answer.
+    /// The server's time in the latest answer.
     time: AtomicU64,
-    /// Leases that calls found expired and that no sweep has told of.
+    /// Expired leases that calls found and that no sweep has reported yet.
     expired: AtomicU64,
-    /// How far sweeps have come. Whoever has it sweeps.
+    /// How far the sweeps have got. A sweep holds this lock.
     walk: tokio::sync::Mutex<Walk>,
-    /// What they have met.
+    /// The names that the sweeps have met.
     known: Known,
 }
 
@@ -105,12 +106,12 @@ struct Inner {
 struct Routes {
     plain: Arc<Route>,
     confirmed: Option<Confirmed>,
-    /// Those who wait on this runtime, and the channel on which they are woken.
+    /// The waiters on this runtime, and the channel that wakes them.
     wakes: Wakes<Route>,
 }
 
-/// For grants and renewals that replicas have to confirm. `WAIT` blocks its connection, and no acquire may hold up a
-/// renewal: each has its own.
+/// The connections for grants and renewals that replicas must confirm. `WAIT` blocks its connection, and an acquire
+/// must not hold up a renewal, so each has its own.
 struct Confirmed {
     grants: Route,
     renewals: Route,
@@ -151,7 +152,7 @@ impl Routes {
 }
 
 impl Redis {
-    /// Connects to what a URL names: [`builder`](Redis::builder) without options.
+    /// Connects to the store that a URL names: [`builder`](Redis::builder) without further options.
     ///
     /// # Cancel safety
     /// As [`RedisBuilder::connect`].
@@ -162,7 +163,7 @@ impl Redis {
         Redis::builder(url)?.connect().await
     }
 
-    /// A store at this URL, to be set up. `docs/redis.md` lists the options that a URL can have.
+    /// Returns a builder for the store at this URL. `docs/redis.md` lists the options of the URL.
     ///
     /// ```text
     /// redis://[user:password@]host[:port][/db]          rediss:// with TLS
@@ -171,12 +172,12 @@ impl Redis {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a URL that cannot be one. The URL is in no error.
+    /// `InvalidArgument` for an invalid URL. No error contains the URL.
     pub fn builder(url: &str) -> Result<RedisBuilder> {
         Ok(RedisBuilder::new(Address::parse(url)?))
     }
 
-    /// A store over a connection of your own, to the single server at this URL.
+    /// Makes a store over the caller's own connection to the single server at this URL.
     ///
     /// The connection is used as it is, with its own timeouts and on the runtime where it was made, until it breaks.
     /// Its replacement, and the connection for wake-ups, are made from the URL.
@@ -223,19 +224,19 @@ impl Redis {
         Ok(Redis { inner: Arc::new(inner) })
     }
 
-    /// What the server calls itself since it was started, so that a quorum notices one listed twice; empty if the
-    /// server would not say. Of a cluster, that of one node.
+    /// The server's run id, by which a quorum notices a server listed twice; empty if the server does not tell it. For
+    /// a cluster, the id of one node.
     pub(crate) fn run_id(&self) -> &str {
         &self.inner.run_id
     }
 
-    /// The server's clock at the latest answer, in microseconds since 1970: for tests against the state machine.
+    /// The server's clock in the latest answer, in microseconds since 1970: for tests against the state machine.
     #[cfg(feature = "test-util")]
     pub fn last_time(&self) -> u64 {
         self.inner.time.load(Ordering::SeqCst)
     }
 
-    /// How the servers are set up.
+    /// Examines how the servers are set up.
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
         let Inner { address, home, .. } = &*self.inner;
         let fails_over = address.layout != Layout::Single;
@@ -274,7 +275,7 @@ impl Redis {
         }
     }
 
-    /// The connections on the caller's runtime, where there is no way to another thread and back.
+    /// The connections on the caller's runtime, which avoid the way to another thread and back.
     fn routes(&self) -> Arc<Routes> {
         let Inner { home, elsewhere, address, slots, .. } = &*self.inner;
         let own = elsewhere
@@ -283,7 +284,7 @@ impl Redis {
         own.unwrap_or_else(|| Arc::clone(home))
     }
 
-    /// It waits no longer, wherever that was.
+    /// Removes a waiter, on whichever runtime it waited.
     fn forget(&self, name: &Name, id: &LeaseId) {
         self.inner.home.wakes.leave(name, id);
         if let Some(elsewhere) = &self.inner.elsewhere {
@@ -306,7 +307,7 @@ impl Redis {
         self.inner.info.find_by_id
     }
 
-    /// One attempt. A grant is told only when the replicas have confirmed it, where that is asked for.
+    /// Makes one attempt. Where replicas must confirm, a grant is returned only after they have.
     async fn attempt(&self, routes: &Routes, claim: &Claim, number: u64) -> Result<Attempt> {
         let wakeable = Wakeable { channel: routes.wakes.channel(), number };
         let call = calls::acquire(claim, self.finds(), &wakeable);
@@ -316,8 +317,8 @@ impl Redis {
         let reply = confirmed.grants.call(&call).await?;
         let attempt = answers::acquired(&mut self.read(reply.value.clone())?, claim)?;
         if let Attempt::Granted(_) = attempt {
-            // If this fails nothing is given back: the claim may repeat one whose grant an earlier answer has told. As
-            // after any fault the caller repeats the claim, or gives up what it owns.
+            // If this fails, give nothing back: the claim may repeat one whose grant an earlier answer reported. As
+            // after any fault, the caller repeats the claim or gives up what it owns.
             confirmed.confirm(&reply).await?;
         }
         Ok(attempt)
@@ -360,7 +361,7 @@ impl Backend for Redis {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
-        // Whoever has moved to another runtime since its attempt is not expected here, and makes another.
+        // A waiter that moved to another runtime since its attempt is unknown here; it simply tries again.
         self.routes().wakes.wait(claim).await
     }
 
@@ -372,7 +373,7 @@ impl Backend for Redis {
             let replies = routes.plain.call_all(&calls).await.into_iter();
             return replies.map(|reply| read(reply?.value)).collect();
         };
-        // All answers are there first: one confirmation counts for all that came over one connection.
+        // Wait for all answers first: one confirmation covers all that came over one connection.
         let replies = confirmed.renewals.call_all(&calls).await.into_iter();
         let answers = replies.map(|reply| async {
             let reply = reply?;

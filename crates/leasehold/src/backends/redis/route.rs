@@ -1,4 +1,4 @@
-//! Which server a call goes to: the one there is, or the node of a cluster that has the name's slot.
+//! Chooses the server for a call: the only one, or the cluster node that has the name's slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::scripts::Call;
 use super::{fault, keys};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Between two tries while a slot is on its way from node to node.
+/// The pause between two tries while a slot moves from node to node.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// So often a call is sent on at once: one node may be out of date, and the next may be giving the slot away. Nodes that
-/// send it on more often than that disagree, and are given time.
+/// How often a call is redirected at once: one node may be out of date, and the next may be giving the slot away. If
+/// nodes redirect it more often, they disagree, and the client gives them time.
 const REDIRECTS: u32 = 2;
 
 /// The longest pause between two tries while nodes disagree. The pauses begin with [`TRY_AGAIN`] and double.
@@ -31,7 +31,7 @@ const DISAGREEMENT: Duration = Duration::from_millis(160);
 pub(super) struct Route {
     address: Arc<Address>,
     to: To,
-    /// The task that asks the cluster who serves what.
+    /// The task that asks the cluster which node serves what.
     asking: Mutex<Option<AbortHandle>>,
 }
 
@@ -47,19 +47,19 @@ impl Drop for Route {
     }
 }
 
-/// What to do about an answer.
+/// What to do after an answer.
 enum Step {
     Done,
-    /// The script has to be sent as a text.
+    /// Send the script as text.
     Load,
-    /// Nothing has happened yet; again, there.
+    /// Nothing has happened yet: send the call again, to this link.
     Go(Arc<Link>, bool),
     Pause,
     Refresh(Arc<Nodes>),
 }
 
 impl Route {
-    /// With what is known of the slots, if it is a cluster; an answer may take so much longer than usual.
+    /// Makes a route; in a cluster with the known slots. Answers may take `patience` longer than usual.
     pub(super) fn new(address: Arc<Address>, home: Handle, patience: Duration, slots: &Arc<Slots>) -> Self {
         let one = |server| {
             To::One(Arc::new(Link::new(Arc::clone(&address), server, home.clone()).patient(patience)))
@@ -75,7 +75,7 @@ impl Route {
         Route { address, to, asking: Mutex::default() }
     }
 
-    /// Over a connection of the caller's own to a single server, as long as it lasts.
+    /// Makes a route over the caller's own connection to a single server, as long as that lasts.
     pub(super) fn lent(
         address: Arc<Address>,
         home: Handle,
@@ -86,7 +86,7 @@ impl Route {
         Route { address, to: To::One(Arc::new(link)), asking: Mutex::default() }
     }
 
-    /// Links to all servers that may have names: in a cluster, those that have slots.
+    /// Links to all servers that may have names; in a cluster, those that have slots.
     pub(super) async fn everywhere(&self) -> Result<Vec<Arc<Link>>> {
         match &self.to {
             To::One(one) => Ok(vec![Arc::clone(one)]),
@@ -97,7 +97,7 @@ impl Route {
         }
     }
 
-    /// Links that are known, to listen on.
+    /// Links that are already known, to listen on.
     pub(super) fn known(&self) -> Result<Vec<Arc<Link>>> {
         match &self.to {
             To::One(one) => Ok(vec![Arc::clone(one)]),
@@ -121,8 +121,8 @@ impl Route {
         }
     }
 
-    /// A node of the cluster may be gone, and no other says who has its slots unless it is asked. Looks for the next
-    /// primary, so that a later call finds it; this one has failed.
+    /// Looks for the next primary, so that a later call finds it; the current call has failed. A cluster node may be
+    /// gone, and the others say who has its slots only when asked.
     fn look_for_next(&self) {
         let To::Cluster(nodes) = &self.to else { return };
         let mut asking = self.asking.lock();
@@ -131,16 +131,16 @@ impl Route {
         }
     }
 
-    /// One call of a script.
+    /// Makes one script call.
     pub(super) async fn call(&self, call: &Call) -> Result<Reply> {
         let link = self.link(call.key()).await?;
         let answer = link.send(&call.script.by_hash(call)).await;
         self.settled(call, &link, answer).await
     }
 
-    /// Calls that go out together and are answered each on its own.
+    /// Makes several calls together; each has its own answer.
     pub(super) async fn call_all(&self, calls: &[Call]) -> Vec<Result<Reply>> {
-        // By the links they go over; nearly always one.
+        // Group the calls by link; nearly always there is one.
         let mut groups: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
         let mut answers: Vec<Option<Result<Reply>>> = calls.iter().map(|_| None).collect();
         for (i, call) in calls.iter().enumerate() {
@@ -157,7 +157,7 @@ impl Route {
             (link, group, answers)
         });
         for (link, group, sent) in join_all(sent).await {
-            // After the server has forgotten its scripts: the first call brings this one back, the others go out again.
+            // The server has forgotten its scripts: the first call brings this one back, then the others go out again.
             let unknown = group.iter().zip(&sent).filter(|(_, answer)| is_unknown_script(answer));
             let mut unknown: Vec<usize> = unknown.map(|(i, _)| *i).collect();
             let mut again = Vec::new();
@@ -178,17 +178,17 @@ impl Route {
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(fault::strange()))).collect()
     }
 
-    /// The answer, if there is one; this one came over this link.
+    /// The final answer to a call, given what came over this link.
     async fn settled(&self, call: &Call, from: &Arc<Link>, answer: Result<Reply, Failure>) -> Result<Reply> {
         match answer {
             Ok(reply) => Ok(reply),
-            // Rare and large: not a part of every call.
+            // Rare and large, so it is boxed.
             failure => Box::pin(self.follow(call, from, failure)).await,
         }
     }
 
-    /// Sends a call on as long as the answer says that nothing has happened yet: the script is not known there,
-    /// the slot is elsewhere or on its way. Never after a connection broke: then it may have happened.
+    /// Sends a call again while the answer says that nothing has happened yet: the script is unknown there, or the
+    /// slot is elsewhere or moving. Never after a connection broke: then it may have happened.
     async fn follow(
         &self,
         call: &Call,
@@ -240,7 +240,7 @@ impl Route {
         Err(fault::strange())
     }
 
-    /// The error of a call that is not sent on any more.
+    /// The error for a call that is not sent again.
     fn given_up(&self, fault: &RedisError) -> Error {
         let redirected = matches!(self.to, To::Cluster(_)) && fault.redirect_node().is_some();
         if redirected || fault::asks_for_next(fault) {
@@ -265,7 +265,7 @@ impl Route {
         Ok(match code.as_str() {
             "MOVED" | "ASK" => {
                 let Some((node, slot)) = fault.redirect_node() else { return Ok(Step::Done) };
-                // A node without a host is where the answer came from, at another port.
+                // A node without a host is the one that answered, at another port.
                 let node = match (node.strip_prefix(':'), from.host()) {
                     (Some(port), Some(host)) => format!("{host}:{port}"),
                     _ => node.to_owned(),
@@ -281,13 +281,13 @@ impl Route {
         })
     }
 
-    /// One command to the server that has this key.
+    /// Sends one command to the server that has this key.
     pub(super) async fn send(&self, key: &str, cmd: &Cmd) -> Result<Value> {
         Ok(self.link(key).await?.send(cmd).await?.value)
     }
 }
 
-/// Some of the calls, over one link; one answer for each.
+/// Makes some of the calls, over one link; one answer for each.
 async fn send_group(link: &Arc<Link>, calls: &[Call], group: &[usize]) -> Vec<Result<Reply, Failure>> {
     let mut pipeline = Pipeline::with_capacity(group.len());
     for i in group {
@@ -310,7 +310,7 @@ fn is_unknown_script(answer: &Result<Reply, Failure>) -> bool {
     matches!(answer, Err(Failure::Said(fault)) if fault::code(fault).as_deref() == Some("NOSCRIPT"))
 }
 
-/// On the node that a slot is moving to, which serves it only when asked so.
+/// Sends a command to the node that a slot is moving to, which serves it only after `ASKING`.
 async fn ask(link: &Arc<Link>, cmd: Cmd) -> Result<Reply, Failure> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.add_command(redis::cmd("ASKING")).add_command(cmd);

@@ -1,4 +1,4 @@
-//! The scripts, one per verb, and how they are called.
+//! The Lua scripts, one per verb, and how to call them.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -21,23 +21,23 @@ impl Script {
         Script { hash: Hashed::new(&source).get_hash().to_owned(), source }
     }
 
-    /// Called by its hash, as it nearly always is known.
+    /// Calls the script by its hash, which the server nearly always knows.
     pub(super) fn by_hash(&self, call: &Call) -> Cmd {
         call.command("EVALSHA", &self.hash)
     }
 
-    /// Called by its text, which Redis then remembers.
+    /// Calls the script by its text, which Redis then remembers.
     pub(super) fn by_text(&self, call: &Call) -> Cmd {
         call.command("EVAL", &self.source)
     }
 }
 
-/// One call of a script: about which name and id, with what.
+/// One call of a script: its keys and its arguments.
 pub(super) struct Call {
     pub(super) script: &'static Script,
-    /// The head of the name, from which its other keys follow.
+    /// The head key of the name; its other keys follow from it.
     pub(super) key: String,
-    /// Whose way to the name is kept too.
+    /// The id whose key to the name is passed too.
     pub(super) finder: Option<LeaseId>,
     pub(super) args: Vec<Vec<u8>>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Call {
 impl Call {
     fn command(&self, verb: &str, script: &str) -> Cmd {
         let keys = keys::SUFFIXES.len() + usize::from(self.finder.is_some());
-        // Room for all of it, so that it is written once.
+        // Allocate room for all of it once.
         let longest = keys::SUFFIXES[keys::SUFFIXES.len() - 1].len().max(keys::finder_len()) + self.key.len();
         let size = script.len() + keys * longest + self.args.iter().map(Vec::len).sum::<usize>();
         let mut cmd = Cmd::with_capacity(3 + keys + self.args.len(), size + 2 * verb.len());
@@ -66,7 +66,7 @@ impl Call {
         cmd
     }
 
-    /// The key that says where this goes in a cluster.
+    /// The key that decides where this goes in a cluster.
     pub(super) fn key(&self) -> &str {
         &self.key
     }

@@ -1,4 +1,4 @@
-//! How Redis calls those who wait: by messages on a channel that they subscribe to.
+//! Wakes waiters in Redis: by messages on a channel that their client subscribes to.
 
 use std::sync::Arc;
 
@@ -18,14 +18,19 @@ use crate::error::{Error, ErrorKind, Result};
 impl Subscribe for Route {
     type Connection = PubSubSink;
 
-    /// In a cluster a message reaches all nodes: any will do.
+    /// In a cluster a message reaches all nodes, so any node will do.
     async fn subscribe(&self, channel: &str) -> Result<(PubSubSink, BoxStream<'static, String>)> {
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster is known");
         for link in self.known()? {
             match timeout(link.address.connect_timeout, subscribe(&link, channel)).await {
                 Ok(Ok(made)) => return Ok(made),
                 Ok(Err(error)) => last = error,
-                Err(_) => last = Error::new(ErrorKind::NetworkTimeout, "it took too long to subscribe"),
+                Err(_) => {
+                    last = Error::new(
+                        ErrorKind::NetworkTimeout,
+                        "Redis did not confirm the subscription in time",
+                    )
+                }
             }
         }
         Err(last)

@@ -1,4 +1,4 @@
-//! Sweeping: a walk through all keys of all servers. A call walks for a while, and the next goes on from there.
+//! Sweeps by a walk through all keys of all servers. One call walks for a while, and the next goes on from there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::backend::Swept;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Name;
 
-/// How long one call walks; then it answers with what it has. With the part under way that is within the 5 s that a
-/// request has by default.
+/// How long one call walks before it answers with what it has. With the part under way this stays within the 5 s that
+/// a request has by default.
 const WALK_FOR: Duration = Duration::from_secs(2);
 
-/// How far sweeps have come on their way through all keys. It outlives a call that fails or is dropped, so that the
-/// names behind are reached at some time.
+/// How far the sweeps have got on their walk through all keys. It outlives a call that fails or is dropped, so that
+/// later names are reached too.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// The servers of this walk; none between two walks.
+    /// The servers of this walk; empty between two walks.
     servers: Vec<String>,
-    /// Which of them it has come to, and where there.
+    /// The current server, and the cursor there.
     server: usize,
     cursor: String,
     /// Live leases and waiters so far.
     found: Found,
     began: Option<Instant>,
-    /// Names in use that were met; a walk may meet a key twice.
+    /// Names in use that the walk met; it may meet a key twice.
     met: BTreeSet<String>,
     /// Why a name could not be swept.
     refused: Option<Error>,
-    /// What the last whole walk has found.
+    /// What the last complete walk found.
     complete: Option<Found>,
-    /// Places that had lapsed, and that no call has told of.
+    /// Lapsed places that no call has reported yet.
     tickets: u64,
 }
 
@@ -47,11 +47,11 @@ struct Found {
 }
 
 impl Walk {
-    /// Goes on, up to the end or for a while. `read` is given every answer of a name.
+    /// Continues the walk to its end or for a while. `read` gets the answer of every name.
     ///
-    /// It fails only if its first part does: a later part that fails is the first of the next call. And a name that cannot
-    /// be swept does not keep the walk from the others; the call after the walk tells of it. So a call that fails has cost
-    /// the store a part at most, however soon it is tried again.
+    /// It fails only if its first part does: a later part that fails is the first of the next call. A name that cannot
+    /// be swept does not keep the walk from the others; the call after the walk reports it. So a call that fails costs
+    /// the store one part at most, however soon it is tried again.
     pub(super) async fn go_on(
         &mut self,
         route: &Route,
@@ -117,7 +117,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Starts at the first of these.
+    /// Starts a walk at the first of these servers.
     fn begin(&mut self, servers: Vec<String>) {
         (self.servers, self.server, self.cursor) = (servers, 0, String::from("0"));
         (self.found, self.met) = (Found::default(), BTreeSet::new());

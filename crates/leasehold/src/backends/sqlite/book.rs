@@ -1,8 +1,8 @@
-//! The names at hand: their state, and which of their rows are not written yet.
+//! A cache of names: their state, and which of their rows are not written yet.
 //!
-//! A cache. It is good as long as no other connection has written: the writer asks SQLite. When one has, each
-//! name's own count of changes says whether it was that name, when it is next needed. When a transaction failed,
-//! nothing is good any more.
+//! An entry is valid as long as no other connection has written, which the writer learns from SQLite. After another
+//! connection has written, each name's own count of changes shows whether that name changed, when it is next needed.
+//! After a failed transaction no entry is valid.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::error::Result;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Now, Op, Row, State};
 
-/// Names kept at hand: some tens of megabytes.
+/// The most cached names: some tens of megabytes.
 const MOST_NAMES: usize = 65_536;
 
-/// The names at hand.
+/// The cached names.
 #[derive(Default)]
 pub(super) struct Book {
     names: HashMap<Arc<str>, Entry>,
-    /// Those with something to write.
+    /// Names with something to write.
     unwritten: Vec<Arc<str>>,
-    /// Counts the times when others have written.
+    /// Counts how often other connections have written.
     round: u64,
-    /// Leases that expired and that no sweep has told of.
+    /// Expired leases that no sweep has reported yet.
     pub(super) expired: u64,
     keepers: Keepers,
 }
 
 struct Entry {
     state: State,
-    /// As stored.
+    /// The counters as stored.
     stored: Counters,
-    /// The round in which it was last known to be as stored.
+    /// The round in which this entry was last known to match the file.
     round: u64,
-    /// Ids whose rows differ from what is stored, and in which table they are stored now.
+    /// Ids whose rows differ from the stored ones, and the table that stores them now.
     changed: HashMap<LeaseId, Option<Table>>,
     listed: bool,
-    /// Who keeps which places, and the keepers' round in which the state was last told until when.
+    /// Which keeper keeps which places, and the keepers' round that the state last saw.
     kept: Kept,
     told: Option<u64>,
 }
@@ -54,7 +54,7 @@ impl Entry {
         Ok(Entry { state, stored, round, changed: HashMap::new(), listed: false, kept, told: None })
     }
 
-    /// Sets who keeps a place that is in the queue.
+    /// Sets the keeper of a place in the queue.
     fn set_keeper(&mut self, id: LeaseId, keeper: Option<Keeper>) {
         let before = match keeper {
             Some(keeper) => self.kept.insert(id, keeper),
@@ -73,8 +73,7 @@ impl Entry {
             Op::Release(release) => Some(release.id),
             _ => None,
         };
-        // Settling and revoking may change any row: then all are compared. That costs as much as
-        // they do themselves.
+        // Settling and revoking may change any row, so compare all. That costs as much as they do themselves.
         let Some(id) = id.filter(|_| self.state.due() > now.expiry) else {
             let before = self.state.clone();
             let answer = self.state.apply(now, op, wake);
@@ -93,13 +92,13 @@ impl Entry {
             self.changed.entry(id).or_insert(before.as_ref().map(Table::of));
         }
         for id in &wake[woken..] {
-            // It was a ticket before, unless the verb made it one, and is now marked as woken.
+            // It was a ticket before, unless the verb just made it one, and is now marked as woken.
             self.changed.entry(*id).or_insert(Some(Table::Tickets));
         }
         answer
     }
 
-    /// Whether it now has something to write and had nothing before.
+    /// Whether it has something to write now and had nothing before.
     fn lists_itself(&mut self) -> bool {
         let new = !self.listed && !self.is_written();
         self.listed |= new;
@@ -114,7 +113,7 @@ impl Entry {
     fn write(&mut self, db: &Connection, name: &str, now: Now) -> Result<(), Fault> {
         if !self.is_written() {
             let (fence, version) = (self.state.last_fence(), self.state.version());
-            // Also for what is no lease: others must see that this name is not what it was.
+            // Also for changes that are not about a lease: other processes must see that the name has changed.
             self.stored = Counters { fence, version, changes: self.stored.changes + 1 };
             rows::put_counters(db, name, self.stored)?;
         }
@@ -135,15 +134,15 @@ impl Entry {
 }
 
 impl Book {
-    /// Forgets everything that is at hand. Our keepers too, as one that was made in the transaction that failed is not
-    /// there: those that are keep no longer what they kept, and who comes back gets a new one.
+    /// Forgets everything. Our keepers too: one made in the failed transaction does not exist. Those that do exist
+    /// stop keeping their places, and a waiter that comes back gets a new keeper.
     pub(super) fn clear(&mut self) {
         self.names.clear();
         self.unwritten.clear();
         self.keepers = Keepers::default();
     }
 
-    /// Others have written, between transactions: what is at hand is looked at again before it is used.
+    /// Other connections have written between transactions: check each entry again before it is used.
     pub(super) fn doubt(&mut self) {
         self.round += 1;
     }
@@ -153,7 +152,7 @@ impl Book {
         self.names.remove(name);
     }
 
-    /// Makes room, between transactions.
+    /// Makes room. Called between transactions.
     pub(super) fn trim(&mut self) {
         if self.names.len() > MOST_NAMES {
             self.names.clear();
@@ -173,7 +172,7 @@ impl Book {
             let entry = Entry::load(db, name, self.round)?;
             self.names.insert(Arc::clone(name), entry);
         }
-        // It was just put there; asking twice is how the borrow ends before the insert.
+        // Just inserted; the second lookup lets the borrow end before the insert.
         let entry = self.names.get_mut(name).ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         if !entry.kept.is_empty() {
             let round = Some(self.keepers.round(db, self.round)?);
@@ -186,7 +185,7 @@ impl Book {
         Ok(entry)
     }
 
-    /// When something of a name ends next, if the name is at hand; never too late.
+    /// When something of a name next ends, if the name is cached; never too late.
     pub(super) fn due(&self, name: &str) -> Option<u64> {
         self.names.get(name).filter(|entry| entry.round == self.round).map(|entry| entry.state.due())
     }
@@ -196,7 +195,7 @@ impl Book {
         Ok(&self.entry(db, name)?.state)
     }
 
-    /// One verb on one name; nothing is written yet.
+    /// Applies one verb to one name; nothing is written yet.
     pub(super) fn apply(
         &mut self,
         db: &Connection,
@@ -215,8 +214,8 @@ impl Book {
         Ok(answer)
     }
 
-    /// After a claim was told to wait: with a ticket ttl it does so here, and its place is ours to keep. Without one
-    /// the place it may have is nobody's, until a heartbeat finds somebody who waits there.
+    /// Called after a claim got the answer to wait. With a ticket ttl the claim waits here, and this process keeps its
+    /// place. Without one, no process keeps its place, until a heartbeat finds a waiter there.
     pub(super) fn hold_place(
         &mut self,
         db: &Connection,
@@ -240,13 +239,13 @@ impl Book {
         Ok(())
     }
 
-    /// The names of which a place may be ours to keep.
+    /// The names on which this process may keep a place.
     pub(super) fn kept_names(&self) -> HashSet<Arc<str>> {
         self.keepers.names.clone()
     }
 
-    /// Before a heartbeat: of this name, keeps the places of those who wait at this moment, and no others. Adds the
-    /// keepers that keep any of them to `busy`. Who of them has no place any more.
+    /// Prepares a heartbeat: for this name, keeps the places of the present waiters, and no others. Adds the keepers
+    /// of these places to `busy`. Returns the waiters that no longer have a place.
     pub(super) fn hold_places(
         &mut self,
         db: &Connection,
@@ -255,7 +254,7 @@ impl Book {
         busy: &mut HashSet<Keeper>,
         now: Now,
     ) -> Result<Vec<LeaseId>, Fault> {
-        // Up to date with what others have written; from here on it is at hand.
+        // Brings the entry up to date with what other connections have written.
         self.entry(db, name)?;
         let Book { names, keepers, unwritten, .. } = self;
         let Some(entry) = names.get_mut(name) else { return Ok(Vec::new()) };
@@ -278,7 +277,7 @@ impl Book {
             held.push(waits.id);
             busy.insert(keeper);
         }
-        // Mostly these are all that we keep.
+        // Usually we keep no others.
         if entry.kept.values().filter(|keeper| keepers.is_ours(**keeper)).count() > held.len() {
             let held: HashSet<&LeaseId> = held.iter().collect();
             let left =
@@ -297,12 +296,12 @@ impl Book {
         Ok(gone)
     }
 
-    /// The heartbeat itself: places that these keep are kept for another ticket ttl.
+    /// Makes the heartbeat: these keepers keep their places for another ticket ttl.
     pub(super) fn beat(&mut self, db: &Connection, busy: &HashSet<Keeper>, now: Now) -> Result<(), Fault> {
         self.keepers.beat(db, busy, now.expiry)
     }
 
-    /// Writes what has changed; whether there was anything.
+    /// Writes what has changed. Returns whether there was anything.
     pub(super) fn write(&mut self, db: &Connection, now: Now) -> Result<bool, Fault> {
         let any = !self.unwritten.is_empty();
         for name in self.unwritten.drain(..) {

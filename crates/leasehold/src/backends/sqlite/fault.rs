@@ -1,4 +1,4 @@
-//! From what SQLite and the file system report to the library's errors: one table.
+//! Turns the errors of SQLite and the file system into the library's errors, in one table.
 
 use std::io;
 
@@ -6,26 +6,26 @@ use rusqlite::ErrorCode;
 
 use crate::error::{Error, ErrorKind};
 
-/// What went wrong in SQLite, on its way to becoming an [`Error`].
+/// An error of SQLite, before it becomes an [`Error`].
 pub(super) type Fault = rusqlite::Error;
 
-/// What became of the work when the fault struck.
+/// What became of the work when the fault happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was rolled back, or never begun.
     Undone,
-    /// The commit itself failed: it may be found on disk after a crash, or not.
+    /// The commit itself failed: after a crash the work may be on disk or not.
     Unknown,
 }
 
-/// The error of a fault. Neither SQL nor names nor ids are in its text.
+/// The error for a fault. Its text contains no SQL, names or ids.
 pub(super) fn error(fault: Fault, outcome: Outcome) -> Error {
     let (kind, what) = judge(&fault);
     let after = match outcome {
         Outcome::Undone => "nothing was changed",
         Outcome::Unknown => "whether the change took effect is unknown",
     };
-    // A commit that failed is worth repeating whatever the reason: the answer is then known.
+    // A failed commit is worth repeating whatever the reason: the repeat shows the outcome.
     let kind = match (outcome, kind) {
         (Outcome::Unknown, ErrorKind::Internal) => ErrorKind::Unavailable,
         _ => kind,
@@ -38,7 +38,7 @@ pub(super) fn error(fault: Fault, outcome: Outcome) -> Error {
     }
 }
 
-/// Whether there was no room to write, or the system did not let us.
+/// Whether there was no room to write, or the system refused to write.
 pub(super) fn is_full(fault: &Fault) -> bool {
     use rusqlite::ffi::{SQLITE_FULL, SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE};
     fault
@@ -52,14 +52,14 @@ fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
             (Overloaded, "another process kept the database locked for too long")
         }
-        Some(ErrorCode::DiskFull) => (Unavailable, "there is no room for the database on its disk"),
-        Some(ErrorCode::SystemIoFailure) => (Unavailable, "the database cannot be read or written"),
+        Some(ErrorCode::DiskFull) => (Unavailable, "the disk of the database is full"),
+        Some(ErrorCode::SystemIoFailure) => (Unavailable, "cannot read or write the database"),
         Some(ErrorCode::ReadOnly) => (Unavailable, "the database cannot be written: it is read only"),
-        Some(ErrorCode::CannotOpen) => (Unavailable, "the database cannot be opened"),
+        Some(ErrorCode::CannotOpen) => (Unavailable, "cannot open the database"),
         Some(ErrorCode::OutOfMemory) => (Unavailable, "there is no memory left for the database"),
-        Some(ErrorCode::PermissionDenied) => (AuthFailed, "the database may not be opened by this user"),
+        Some(ErrorCode::PermissionDenied) => (AuthFailed, "this user has no permission to open the database"),
         Some(ErrorCode::NotADatabase) => {
-            (InvalidArgument, "the file is not a SQLite database; it is left as it is")
+            (InvalidArgument, "the file is not a SQLite database; leasehold did not change it")
         }
         Some(ErrorCode::DatabaseCorrupt) => {
             (Internal, "the database is damaged; keep it for inspection and start with a new file")
@@ -68,12 +68,12 @@ fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
     }
 }
 
-/// A stored value that leasehold cannot have written.
+/// The fault for a stored value that leasehold cannot have written.
 pub(super) fn foreign(column: usize, what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, what.into())
 }
 
-/// The error of a failed system call on the way to opening a database.
+/// The error for a failed system call while opening a database.
 pub(super) fn system(what: &'static str, error: impl Into<io::Error>) -> Error {
     let error: io::Error = error.into();
     let kind = match error.kind() {

@@ -1,4 +1,4 @@
-//! How the file of a SQLite store is set up.
+//! Findings about the file of a SQLite store.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use super::super::place::{on_file_system, permissions};
 use super::open::BUSY_FOR;
 use crate::doctor::{Finding, ONLY_HERE};
 
-/// As SQLite counts: 3051003 is 3.51.3. Older ones can damage their log in rare cases.
+/// 3.51.3 as SQLite writes it. Older versions can damage their log in rare cases.
 const OLDEST: i32 = 3_051_003;
 
-/// Looks at the file; that it is ours, and on a local file system, was seen when it was opened.
+/// Examines the file. Opening it has already checked that it is ours and on a local file system.
 pub(crate) fn findings(path: &Path) -> Vec<Finding> {
     let version = rusqlite::version_number();
     let shown = format!("{}.{}.{}", version / 1_000_000, version / 1000 % 1000, version % 1000);
@@ -35,8 +35,8 @@ pub(crate) fn findings(path: &Path) -> Vec<Finding> {
     ]
 }
 
-/// Asked of SQLite, and not read from the file's header: closing any descriptor of a database drops all locks that
-/// this process has on it.
+/// Asks SQLite instead of reading the file's header: closing any descriptor of a database drops all locks that this
+/// process has on it.
 fn journal(path: &Path) -> Finding {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mode = Connection::open_with_flags(path, flags).and_then(|db| {

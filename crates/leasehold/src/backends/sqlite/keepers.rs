@@ -1,7 +1,7 @@
-//! Until when the places of those who wait are kept: one row for all of a process, which its heartbeat moves.
+//! Keeps the places of waiters: one row for all waiters of a process, which its heartbeat extends.
 //!
-//! A place lapses when its own time and that of its keeper have passed. So before ours is moved, it must have let go of
-//! every place at which nobody waits any more: `names` tells where to look for them.
+//! A place lapses when its own time and that of its keeper have passed. So before our keeper is extended, it must have
+//! let go of every place that has no waiter any more: `names` says where to look for them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::state::micros;
 /// The number of a keeper.
 pub(super) type Keeper = i64;
 
-/// Who keeps which places of a name. A place that is not here has only its own time.
+/// Which keeper keeps which places of a name. A place that is not here has only its own time.
 pub(super) type Kept = HashMap<LeaseId, Keeper>;
 
-/// The keepers at hand.
+/// The cached keepers.
 #[derive(Default)]
 pub(super) struct Keepers {
-    /// Until when each keeps its places, as stored.
+    /// Until when each keeper keeps its places, as stored.
     until: HashMap<Keeper, u64>,
-    /// Those of this process, with the time for which they keep a place without a sign of life: hardly ever more than
-    /// one.
+    /// The keepers of this process, with the time for which they keep a place without a sign of life; hardly ever more
+    /// than one.
     ours: Vec<(Duration, Keeper)>,
-    /// Every name of which one of ours may keep a place.
+    /// Every name on which one of our keepers may keep a place.
     pub(super) names: HashSet<Arc<str>>,
     /// Counts the changes of `until`.
     round: u64,
@@ -37,8 +37,8 @@ pub(super) struct Keepers {
 }
 
 impl Keepers {
-    /// Reads what others have written, once in each round of the book. Changes whenever anybody keeps places for
-    /// longer.
+    /// Reads what other processes have written, once in each round of the book. The returned number changes whenever
+    /// any process extends its places.
     pub(super) fn round(&mut self, db: &Connection, book_round: u64) -> Result<u64, Fault> {
         if self.read_in != Some(book_round) {
             let mut statement = db.prepare_cached(const { sql("load_keepers") })?;
@@ -53,22 +53,22 @@ impl Keepers {
         Ok(self.round)
     }
 
-    /// Until when this one keeps its places.
+    /// Until when this keeper keeps its places.
     pub(super) fn until(&self, keeper: Keeper) -> Option<u64> {
         self.until.get(&keeper).copied()
     }
 
-    /// Whether it is of this process.
+    /// Whether the keeper belongs to this process.
     pub(super) fn is_ours(&self, keeper: Keeper) -> bool {
         self.ours.iter().any(|(_, ours)| *ours == keeper)
     }
 
-    /// Ours for tickets of this ttl.
+    /// Our keeper for tickets of this ttl.
     pub(super) fn ours(&mut self, db: &Connection, ticket_ttl: Duration, now: u64) -> Result<Keeper, Fault> {
         if let Some((_, keeper)) = self.ours.iter().find(|(ours, _)| *ours == ticket_ttl) {
             return Ok(*keeper);
         }
-        // Whoever makes one clears away the dead, so that there are never many more than processes.
+        // A process that makes a keeper removes the dead ones, so there are never many more than processes.
         db.prepare_cached(const { sql("drop_keepers") })?.execute([rows::time(now)])?;
         let until = now.saturating_add(micros(ticket_ttl));
         let mut statement = db.prepare_cached(const { sql("new_keeper") })?;
@@ -78,7 +78,7 @@ impl Keepers {
         Ok(keeper)
     }
 
-    /// Those of ours that keep something keep it for another ticket ttl.
+    /// Extends those of our keepers that keep any place by another ticket ttl.
     pub(super) fn beat(&mut self, db: &Connection, busy: &HashSet<Keeper>, now: u64) -> Result<(), Fault> {
         for (ticket_ttl, keeper) in &self.ours {
             if busy.contains(keeper) {

@@ -1,5 +1,6 @@
-//! `sqlite:path` — the state machine over a SQLite file: durable, shared between the processes of a
-//! host. `docs/sqlite.md` tells of its tables and of what happens when.
+//! `sqlite:path` — the state machine over a SQLite file: durable, shared between the processes of a host.
+//!
+#![doc = include_str!("../../../docs/sqlite.md")]
 
 mod book;
 mod fault;
@@ -43,14 +44,14 @@ const fn sql(name: &str) -> &'static str {
 
 pub(crate) const INFO: Info = Info { keeps_places: true, ..Info::new("sqlite") };
 
-/// Half of what a takeover may take after an expiry, so that it is kept on a busy machine.
+/// Half of what a takeover may take after an expiry, so that the limit holds on a busy machine.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A store in a SQLite file. Clones are the same store; the file may be open in any number of
 /// processes of one host.
 ///
-/// Each open store has one thread that does all its work. What has arrived while the disk was busy is
-/// committed together, and answered when it is on disk. The thread ends when the last clone is gone.
+/// Each open store has one thread that does all its work. Requests that arrive while the disk is busy are committed
+/// together, and answered when they are on disk. The thread ends when the last clone is gone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -95,25 +96,24 @@ pub struct SqliteBuilder {
 }
 
 impl SqliteBuilder {
-    /// Opens the file also where `statfs` says that it is on a network file system. SQLite's locks
-    /// and shared memory must then be known to reach all processes that use it, which must all run on
-    /// one machine.
+    /// Opens the file even if `statfs` reports a network file system. You must then know that SQLite's locks and
+    /// shared memory reach all processes that use it, and these must all run on one machine.
     #[must_use]
     pub fn allow_network_fs(mut self, allow: bool) -> Self {
         self.allow_network_fs = allow;
         self
     }
 
-    /// Sets how often a process in which somebody waits looks by itself for a wake-up from another
-    /// process that was not announced, and for a lease or a place that has ended: 500 ms unless set;
-    /// `Duration::MAX`: never, also not when it knows that one has, for tests.
+    /// Sets how often a process with waiters looks by itself for an unannounced wake-up from another process, and for
+    /// a lease or a place that has ended. Default 500 ms; `Duration::MAX` means never, not even when it knows of one,
+    /// for tests.
     #[must_use]
     pub fn look_every(mut self, every: Duration) -> Self {
         self.look_every = every;
         self
     }
 
-    /// Sets the clock: for tests. All processes that use the file must go by the same.
+    /// Sets the clock, for tests. All processes that use the file must use the same clock.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -121,7 +121,7 @@ impl SqliteBuilder {
         self
     }
 
-    /// Sets what identifies the machine's present boot: for tests.
+    /// Sets the identity of the machine's current boot, for tests.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn boot_id(mut self, boot_id: impl Into<String>) -> Self {
@@ -129,7 +129,7 @@ impl SqliteBuilder {
         self
     }
 
-    /// Sets how many pages the file may have: for tests of a full disk.
+    /// Sets how many pages the file may have, for tests of a full disk.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn max_pages(mut self, pages: u32) -> Self {
@@ -137,15 +137,15 @@ impl SqliteBuilder {
         self
     }
 
-    /// Opens the file, and creates it, readable by its owner alone, if it is not there.
+    /// Opens the file. If it does not exist, creates it, readable only by its owner.
     ///
     /// # Cancel safety
-    /// Dropped, the file may have been created; nothing stays open.
+    /// If dropped, the file may have been created; nothing stays open.
     ///
     /// # Errors
-    /// `InvalidArgument` for a path that cannot be one, and for a file with hard links, or mounted without its
-    /// directory; `Unsupported` on a network file system or in a time namespace of its own; `Internal` if the file is
-    /// something else, damaged, or written by a newer version; `AuthFailed`, `Unavailable` or `Overloaded` if it cannot be
+    /// `InvalidArgument` for an invalid path, and for a file with hard links, or mounted without its directory;
+    /// `Unsupported` on a network file system or in a time namespace of its own; `Internal` if the file is something
+    /// else, damaged, or written by a newer version; `AuthFailed`, `Unavailable` or `Overloaded` if it cannot be
     /// opened.
     pub async fn open(self) -> Result<Sqlite> {
         match self.path.to_str() {
@@ -161,7 +161,8 @@ impl SqliteBuilder {
             }
             _ => {}
         }
-        let queue = Queue::new().map_err(|error| fault::system("no bell for the writer", error))?;
+        let queue = Queue::new()
+            .map_err(|error| fault::system("cannot create the writer's wake-up handle", error))?;
         let inner = Inner {
             queue: Arc::new(queue),
             waiters: Arc::default(),
@@ -195,7 +196,7 @@ impl SqliteBuilder {
                 due_at: u64::MAX,
             };
             writer.tidy();
-            // If nobody wants it any more, the queue is closed already.
+            // If the caller is gone, the queue is closed already.
             let _ = tell.send(Ok(()));
             writer.run();
         };
@@ -209,7 +210,7 @@ impl SqliteBuilder {
 }
 
 impl Sqlite {
-    /// Opens the file, and creates it if it is not there: [`builder`](Sqlite::builder) without options.
+    /// Opens the file, and creates it if it does not exist: [`builder`](Sqlite::builder) without options.
     ///
     /// # Cancel safety
     /// As [`SqliteBuilder::open`].
@@ -225,7 +226,7 @@ impl Sqlite {
         Sqlite::open(Sqlite::path_of_url(rest)?).await
     }
 
-    /// A store in this file, to be set up.
+    /// Returns a builder for a store in this file.
     pub fn builder(path: impl AsRef<Path>) -> SqliteBuilder {
         SqliteBuilder {
             path: path.as_ref().to_owned(),
@@ -237,7 +238,7 @@ impl Sqlite {
         }
     }
 
-    /// The path in what comes after `sqlite:` in a URL: as it stands, or `///` and an absolute path.
+    /// The path in the part of a URL after `sqlite:`: as it stands, or `///` and an absolute path.
     ///
     /// # Errors
     /// `InvalidArgument` for a URL with options or a host.
@@ -256,7 +257,7 @@ impl Sqlite {
         }
     }
 
-    /// How many transactions of this store have changed something: each is one wait for the disk. For tests.
+    /// How many transactions of this store have changed something; each waits once for the disk. For tests.
     #[cfg(feature = "test-util")]
     pub fn commits(&self) -> u64 {
         self.inner.commits.load(std::sync::atomic::Ordering::Relaxed)
@@ -278,7 +279,7 @@ impl Sqlite {
     }
 }
 
-/// The writer is gone without an answer, which only a bug can do.
+/// The error when the writer ended without an answer, which only a bug can cause.
 fn ended() -> Error {
     Error::new(
         ErrorKind::Unavailable,
@@ -286,9 +287,9 @@ fn ended() -> Error {
     )
 }
 
-/// The writer answers each verb in kind.
+/// The error for an answer of the wrong kind, which the writer never gives.
 fn out_of_turn() -> Error {
-    Error::new(ErrorKind::Internal, "the writer of the database answered out of turn")
+    Error::new(ErrorKind::Internal, "the database writer gave the wrong answer")
 }
 
 impl fmt::Debug for Sqlite {
@@ -312,7 +313,7 @@ impl Backend for Sqlite {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake> {
         let started = self.inner.clock.now();
-        // No longer among those who wait: granted, or its place has lapsed. Trying again tells.
+        // It is no longer a waiter: granted, or its place has lapsed. A new attempt will tell.
         let Some(slot) = self.inner.waiters.slot(claim) else { return Ok(Wake::Retry) };
         match slot.wait().await {
             None => Ok(Wake::Retry),

@@ -1,4 +1,4 @@
-//! Opening a database: what is refused, how the file is made, and what another boot means.
+//! Opens a database: what is refused, how the file is made, and what happens after a reboot.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,18 +16,18 @@ use crate::clock::Clock;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a locked database is put up with: far longer than a transaction takes, shorter than a
-/// caller waits for an answer.
+/// How long to wait for a locked database: far longer than a transaction takes, shorter than a caller waits for an
+/// answer.
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(2);
 
 /// "leas": marks a file as ours.
 const APPLICATION_ID: i64 = 0x6c65_6173;
 
-/// The layouts, oldest first; each is applied to the one before it.
+/// The layouts, oldest first; each changes the one before it.
 const MIGRATIONS: &[&str] =
     &[include_str!("schema/001.sql"), include_str!("schema/002.sql"), include_str!("schema/003.sql")];
 
-/// File systems on which locks or shared memory do not reach all who use the file, by the number that
+/// File systems on which locks or shared memory do not reach all processes that use the file, by the number that
 /// `statfs` gives (linux/magic.h and their own sources).
 const NETWORK: &[(u64, &str)] = &[
     (0x6969, "NFS"),
@@ -49,19 +49,19 @@ const NETWORK: &[(u64, &str)] = &[
     (0x2003_0528, "OrangeFS"),
 ];
 
-/// An open database and what belongs to it.
+/// An open database and its parts.
 pub(super) struct Opened {
     pub(super) db: Connection,
     pub(super) wake: WakeFile,
 }
 
-/// Opens the database, and makes it if it is not there.
+/// Opens the database, and makes it if it does not exist.
 pub(super) fn open(options: &SqliteBuilder) -> Result<Opened> {
     refuse_other_clocks()?;
     let boot_id = match &options.boot_id {
         Some(id) => id.clone(),
         None => std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map_err(|error| fault::system("the boot id of this machine cannot be read", error))?
+            .map_err(|error| fault::system("cannot read the boot id of this machine", error))?
             .trim()
             .to_owned(),
     };
@@ -75,11 +75,11 @@ pub(super) fn open(options: &SqliteBuilder) -> Result<Opened> {
     let mut wake = path.into_os_string();
     wake.push("-wake");
     let wake = WakeFile::open(Path::new(&wake))
-        .map_err(|error| fault::system("the wake file of the database cannot be opened", error))?;
+        .map_err(|error| fault::system("cannot open the wake file of the database", error))?;
     Ok(Opened { db, wake })
 }
 
-/// Processes agree on the expiry clock only if none of them has moved its own.
+/// Refuses a shifted clock: processes agree on the expiry clock only if none of them has moved its own.
 fn refuse_other_clocks() -> Result<()> {
     // Kernels without time namespaces have no such file.
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
@@ -102,7 +102,7 @@ fn has_other_clock(offsets: &str) -> bool {
     boottime.is_some_and(|mut words| words.any(|number| number != "0"))
 }
 
-/// Sees to it that there is a file, readable by its owner alone if it is new, and where it really is.
+/// Makes the file if it does not exist, readable only by its owner, and returns its real path.
 fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     let refuse_network_fs = |path: &Path| match allow_network_fs {
         true => Ok(()),
@@ -112,22 +112,24 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     if directory.exists() {
         refuse_network_fs(directory)?;
     }
-    // Made without being opened: closing any descriptor of a database drops all locks that other
-    // connections of this process have on it.
+    // Make it without opening it: closing any descriptor of a database drops all locks that other connections of this
+    // process have on it.
     let made = mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0);
     if let Err(error) = made
         && !path.exists()
     {
-        return Err(fault::system("the database cannot be created; its directory must exist", error));
+        return Err(fault::system("cannot create the database; its directory must exist", error));
     }
-    // All who use the file, by whatever way, must use the same log and wake file beside it.
-    let path = path.canonicalize().map_err(|error| fault::system("the database cannot be found", error))?;
+    // Every process must use the same log and wake file beside it, whichever path it came by.
+    let path = path.canonicalize().map_err(|error| fault::system("cannot find the database", error))?;
     refuse_network_fs(&path)?;
     // SQLite would only say that it cannot open it.
     may_write(&path, "the database cannot be written")?;
     let beside = path.parent().unwrap_or(Path::new("/"));
     may_write(beside, "the directory of the database cannot be written; its log has to be there")?;
-    let about = path.metadata().map_err(|error| fault::system("the database cannot be looked at", error))?;
+    let about = path
+        .metadata()
+        .map_err(|error| fault::system("cannot read the attributes of the database", error))?;
     if !about.is_file() {
         return Err(Error::invalid(format!("the path of the database, {path:?}, is not a regular file")));
     }
@@ -142,8 +144,8 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// SQLite keeps its log and its locks beside the name by which it opens a file. Two names of one file would be two
-/// databases to it, each with a holder of its own, and soon a damaged file.
+/// SQLite keeps its log and its locks beside the name by which it opens a file. It would treat two names of one file
+/// as two databases, each with its own lock holder, and would soon damage the file.
 fn refuse_second_name(path: &Path, beside: &Path, about: &Metadata) -> Result<()> {
     if about.nlink() > 1 {
         return Err(Error::invalid(
@@ -160,7 +162,7 @@ fn refuse_second_name(path: &Path, beside: &Path, about: &Metadata) -> Result<()
     Ok(())
 }
 
-/// The mount that a path is on, where the kernel tells: Linux 5.8 and newer.
+/// The mount of a path, where the kernel tells: Linux 5.8 and newer.
 fn mount_of(path: &Path) -> Option<u64> {
     let about = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID).then_some(about.stx_mnt_id)
@@ -171,8 +173,8 @@ fn may_write(path: &Path, otherwise: &'static str) -> Result<()> {
 }
 
 fn refuse_network_fs(path: &Path) -> Result<()> {
-    let about =
-        statfs(path).map_err(|error| fault::system("the file system cannot be asked what it is", error))?;
+    let about = statfs(path)
+        .map_err(|error| fault::system("cannot find out the file system of the database", error))?;
     match network_fs(about.f_type as u64) {
         None => Ok(()),
         Some(kind) => Err(Error::new(
@@ -186,7 +188,7 @@ fn refuse_network_fs(path: &Path) -> Result<()> {
 }
 
 fn network_fs(kind: u64) -> Option<&'static str> {
-    // 32 bits, which some architectures extend with the sign.
+    // The number has 32 bits, which some architectures sign-extend.
     NETWORK.iter().find(|(known, _)| *known == kind & 0xffff_ffff).map(|(_, name)| *name)
 }
 
@@ -201,14 +203,14 @@ fn connect(path: &Path) -> Result<Connection, Fault> {
         if count == 0 {
             since = Instant::now();
         }
-        // Others hold it for as long as a commit takes, so begin with less than that.
+        // Others hold it for as long as a commit takes, so begin with a shorter pause.
         std::thread::sleep(Duration::from_micros(50 << count.min(5)));
         since.elapsed() < BUSY_FOR
     }))?;
     Ok(db)
 }
 
-/// What is in the file.
+/// What the file contains.
 struct Found {
     application_id: i64,
     version: i64,
@@ -221,11 +223,11 @@ fn probe(db: &Connection) -> Result<Found, Fault> {
     })
 }
 
-/// Whose it is: ours, nobody's yet, or an error.
+/// Checks whose file it is: ours, new, or an error.
 fn check_owner(found: Found) -> Result<usize> {
     let empty = found.application_id == 0 && found.version == 0 && found.tables == 0;
     if !empty && found.application_id != APPLICATION_ID {
-        return Err(Error::invalid("the database belongs to another program; it is left as it is"));
+        return Err(Error::invalid("the database belongs to another program; leasehold did not change it"));
     }
     match usize::try_from(found.version) {
         Ok(version) if version <= MIGRATIONS.len() => Ok(version),
@@ -242,7 +244,7 @@ fn check_owner(found: Found) -> Result<usize> {
 }
 
 fn set_up(db: &Connection, max_pages: Option<u32>) -> Result<(), Fault> {
-    // The busy handler is not asked for this one.
+    // SQLite does not call the busy handler for this one.
     let began = Instant::now();
     let mode = loop {
         match db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0)) {
@@ -256,7 +258,7 @@ fn set_up(db: &Connection, max_pages: Option<u32>) -> Result<(), Fault> {
         }
     };
     if mode != "wal" {
-        // As for a file that cannot be written: without the log nothing here holds.
+        // Treated like a file that cannot be written: without the log no promise here holds.
         return Err(rusqlite::Error::SqliteFailure(
             rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY),
             None,
@@ -269,11 +271,11 @@ fn set_up(db: &Connection, max_pages: Option<u32>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Brings the tables to the newest layout, in one transaction.
+/// Upgrades the tables to the newest layout, in one transaction.
 pub(super) fn migrate(db: &mut Connection) -> Result<()> {
     let undone = |fault| fault::error(fault, Outcome::Undone);
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(undone)?;
-    // Asked again: another process may have been quicker.
+    // Ask again: another process may have been quicker.
     let version = check_owner(probe(&transaction).map_err(undone)?)?;
     for (done, migration) in MIGRATIONS.iter().enumerate().skip(version) {
         transaction.execute_batch(migration).map_err(undone)?;
@@ -283,7 +285,7 @@ pub(super) fn migrate(db: &mut Connection) -> Result<()> {
     transaction.commit().map_err(undone)
 }
 
-/// Moves the times of a file that was last used under another boot to this one's clock.
+/// Moves the times of a file that was last used under another boot to this boot's clock.
 fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(), Fault> {
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let known: Option<String> =
@@ -293,7 +295,7 @@ fn greet_boot(db: &mut Connection, boot_id: &str, clock: &dyn Clock) -> Result<(
     if known.as_deref() == Some(boot_id) {
         return Ok(());
     }
-    // Later than the lock was got, as in every transaction.
+    // Read after the lock was taken, as in every transaction.
     let now = clock.now().as_micros() as i64;
     let wall_ms = (clock.wall_micros() / 1000) as i64;
     let spent_until = now.saturating_add(super::INFO.max_ttl.max(SPENT_FOR).as_micros() as i64);
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_boot_time_clock_is_noticed_and_a_moved_monotonic_clock_is_not() {
+    fn a_moved_boot_time_clock_is_noticed_a_monotonic_one_is_not() {
         assert!(!has_other_clock("monotonic           0         0\nboottime            0         0\n"));
         assert!(!has_other_clock("monotonic          10         0\nboottime            0         0\n"));
         assert!(has_other_clock("monotonic           0         0\nboottime       -86400         0\n"));
@@ -320,7 +322,7 @@ mod tests {
         assert!(!has_other_clock(""));
     }
 
-    /// No test can pull the plug; this one sees to it that nobody turns the syncing off.
+    /// No test can pull the plug; this one makes sure that syncing stays on.
     #[test]
     fn every_commit_is_synced() {
         let directory = tempfile::tempdir().unwrap();

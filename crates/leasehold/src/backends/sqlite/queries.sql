@@ -23,18 +23,18 @@ SELECT boot_id FROM host;
 INSERT INTO host (one, boot_id, swept_at_ms) VALUES (1, ?1, ?2)
 ON CONFLICT (one) DO UPDATE SET boot_id = excluded.boot_id;
 
--- The first opening after the machine booted: the boot-time clock began anew, and how long the machine was off is unknown
+-- The first opening after a boot: the boot-time clock has started anew, and how long the machine was off is unknown
 
 -- name: boot_leases
 -- Every lease gets its full ttl again. ?1 now, ?2 now since 1970 in milliseconds
 UPDATE leases SET expires_us = ?1 + ttl_us, expires_at_ms = ?2 + ttl_us / 1000;
 
 -- name: boot_spent
--- Spent ids stay refused, for long enough in any case. ?1 until when
+-- Spent ids stay refused, long enough in any case. ?1 until when
 UPDATE spent SET until_us = ?1;
 
 -- name: boot_tickets_spent
--- A ticket that was asked for twice leaves a spent id, as if it had lapsed. ?1 until when
+-- A repeated ticket leaves a spent id, as if it had lapsed. ?1 until when
 INSERT INTO spent (name, id, until_us, why)
 SELECT name, id, ?1, 'not_found' FROM tickets WHERE repeated = 1
 ON CONFLICT DO NOTHING;
@@ -44,7 +44,7 @@ ON CONFLICT DO NOTHING;
 DELETE FROM tickets;
 
 -- name: boot_keepers
--- Nor did a process that keeps tickets.
+-- Nor did any process that keeps tickets.
 DELETE FROM keepers;
 
 -- name: boot_names
@@ -142,7 +142,7 @@ INSERT INTO keepers (keeper, until_us) VALUES (?1, ?2)
 ON CONFLICT (keeper) DO UPDATE SET until_us = excluded.until_us;
 
 -- name: drop_keepers
--- Drops keepers whose time has passed: their tickets lapse with and without them. ?1 now
+-- Drops keepers whose time has passed: their tickets lapse anyway. ?1 now
 DELETE FROM keepers WHERE until_us <= ?1;
 
 -- Finding names
@@ -161,7 +161,7 @@ SELECT name FROM places WHERE name >= ?1 AND (?2 IS NULL OR name > ?2) AND lapse
 ORDER BY name LIMIT ?4;
 
 -- name: find_due
--- Names of which something has expired, lapsed or can be forgotten. ?1 now, ?2 how many
+-- Names with something that has expired, lapsed or can be forgotten. ?1 now, ?2 how many
 SELECT name FROM leases WHERE expires_us <= ?1
 UNION
 SELECT name FROM places WHERE lapses_us <= ?1

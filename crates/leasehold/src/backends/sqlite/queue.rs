@@ -1,4 +1,4 @@
-//! What has arrived for the writer, and the bell that tells it so.
+//! The writer's queue of requests, and the descriptor that wakes it.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::fd::OwnedFd;
 
 use super::wake::{WakeFile, drain};
 
-/// What has arrived for a writer.
+/// The queue of a writer.
 pub(super) struct Queue<T> {
     inner: Mutex<Inner<T>>,
     bell: OwnedFd,
@@ -26,7 +26,7 @@ impl<T> Queue<T> {
         Ok(Queue { inner: Mutex::new(Inner { arrived: Vec::new(), open: true }), bell })
     }
 
-    /// Adds one; false if nobody will take it.
+    /// Adds an item. Returns false if the writer will not take it.
     pub(super) fn push(&self, item: T) -> bool {
         let mut inner = self.inner.lock();
         if !inner.open {
@@ -41,13 +41,13 @@ impl<T> Queue<T> {
         true
     }
 
-    /// No more; what has arrived is still taken.
+    /// Closes the queue; the writer still takes what has arrived.
     pub(super) fn close(&self) {
         self.inner.lock().open = false;
         self.ring();
     }
 
-    /// No more, and what has arrived is thrown away: there is nobody to take it.
+    /// Closes the queue and drops what has arrived, because the writer has ended.
     pub(super) fn abandon(&self) {
         let mut inner = self.inner.lock();
         inner.open = false;
@@ -56,7 +56,7 @@ impl<T> Queue<T> {
         drop(abandoned);
     }
 
-    /// What has arrived, `most` at most; `None` when there is nothing and never will be.
+    /// Takes what has arrived, at most `most`; `None` when the queue is empty and closed.
     pub(super) fn take(&self, most: usize) -> Option<Vec<T>> {
         let mut inner = self.inner.lock();
         if inner.arrived.is_empty() && !inner.open {
@@ -73,13 +73,13 @@ impl<T> Queue<T> {
     pub(super) fn wait(&self, wake: &WakeFile, most: Option<Duration>) {
         let most = most.and_then(|most| Timespec::try_from(most).ok());
         let mut fds = [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&wake.watch, PollFlags::IN)];
-        // Whatever it says, the caller looks at everything.
+        // Ignore the result: the caller looks at everything.
         let _ = poll(&mut fds, most.as_ref());
         drain(&self.bell);
     }
 
     fn ring(&self) {
-        // It can only fail when it is already ringing.
+        // It can only fail when a wake-up is already pending.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }

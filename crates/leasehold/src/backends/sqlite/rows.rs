@@ -1,4 +1,4 @@
-//! Rows of the tables to and from the rows of the state machine.
+//! Converts between rows of the tables and rows of the state machine.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::state::{LeaseRow, Now, Row, SpentRow, State, TicketRow};
 
-/// Which table an id is in.
+/// The table that stores an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
     Leases,
@@ -31,12 +31,12 @@ impl Table {
     }
 }
 
-/// SQLite's integers end at 2^63; so do our times, some 292 000 years after a boot.
+/// SQLite's integers end at 2^63, and so do our times, some 292 000 years after a boot.
 pub(super) fn time(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// A number of which only equality matters: its bits.
+/// The bits of a number that is only compared for equality.
 fn bits(number: u64) -> i64 {
     number.cast_signed()
 }
@@ -119,16 +119,16 @@ fn spent(row: &SqlRow<'_>) -> Result<(LeaseId, Row), Fault> {
     Ok((id(row)?, Row::Spent(SpentRow { until: number(row, 1)?, why })))
 }
 
-/// What is counted of a name.
+/// The counters of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counters {
     pub(super) fence: Fence,
     pub(super) version: u64,
-    /// Rises whenever anything of the name is written.
+    /// Increases whenever any row of the name is written.
     pub(super) changes: u64,
 }
 
-/// The counters that are stored of a name.
+/// Reads the stored counters of a name.
 pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
     let read = |row: &SqlRow<'_>| {
         let fence = Fence::new(number(row, 0)?);
@@ -138,7 +138,7 @@ pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
     Ok(found.unwrap_or_default())
 }
 
-/// Everything that is stored of a name, and who keeps which of its places: until when they say is not looked at here.
+/// Reads everything stored of a name, and which keeper keeps which of its places. It does not read until when.
 pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters, Kept), Fault> {
     let counters = counters(db, name)?;
     let (mut rows, mut kept) = (Vec::new(), Kept::new());
@@ -172,7 +172,7 @@ pub(super) fn put_counters(db: &Connection, name: &str, counters: Counters) -> R
     Ok(())
 }
 
-/// Stores what there is of an id, new or changed. Who keeps its place matters only if it has one.
+/// Stores the row of an id, new or changed. The keeper matters only if the id has a place.
 pub(super) fn put(
     db: &Connection,
     name: &str,
@@ -230,7 +230,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Drops what was stored of an id.
+/// Deletes the row of an id.
 pub(super) fn remove(db: &Connection, name: &str, id: &LeaseId, from: Table) -> Result<(), Fault> {
     let sql = match from {
         Table::Leases => const { sql("drop_lease") },
@@ -252,7 +252,7 @@ mod tests {
         Now { expiry: 7, wall: 1_700_000_000_000_000 }
     }
 
-    /// Numbers and text from bytes, one after the other; zeros when there are no more.
+    /// Reads numbers and text from bytes, one after the other; zeros after the end.
     struct Bytes<'a>(&'a [u8]);
 
     impl Bytes<'_> {
@@ -261,7 +261,7 @@ mod tests {
             self.0 = rest;
             let mut bytes = [0; 8];
             bytes[..first.len()].copy_from_slice(first);
-            // As the store has them: below 2^63.
+            // As in the store: below 2^63.
             u64::from_le_bytes(bytes) >> 1
         }
 
@@ -334,7 +334,7 @@ mod tests {
             put(&db, "/name", &id, &row, None, now()).expect("it is stored");
             let (state, ..) = load(&db, "/name").expect("it is read");
             assert_eq!(state.row(&id), Some(row), "what is stored is read back");
-            // Whatever somebody has written into the file is read or refused.
+            // Whatever another program has written into the file is read or refused.
             let text = String::from_utf8_lossy(input);
             let texts = [
                 ("leases", "mode"),

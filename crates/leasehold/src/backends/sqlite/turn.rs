@@ -1,5 +1,5 @@
-//! The inside of one transaction: requests run through the state machine, and the attempts of those
-//! they let in.
+//! The inside of one transaction: runs requests through the state machine, and the attempts of the waiters that they
+//! let in.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::{Answer, Now, Op};
 
-/// Names that one sweep settles, and counters that it forgets, at most: others wait for the lock
-/// meanwhile.
+/// The most names that one sweep settles, and counters that it forgets: other processes wait for the lock meanwhile.
 const MOST_SWEPT: u32 = 10_000;
 
 /// One transaction's work.
@@ -28,17 +27,17 @@ pub(super) struct Turn<'a> {
     pub(super) changed: bool,
 }
 
-/// What one transaction leaves to be done after it.
+/// What remains to be done after a transaction.
 #[derive(Default)]
 pub(super) struct After {
-    /// Waiters of this process, with what they got.
+    /// Waiters of this process to wake, with their grants.
     pub(super) ring: Vec<(Arc<Slot>, Option<Grant>)>,
-    /// Somebody was woken who does not wait in this process.
+    /// A waiter of another process was woken.
     pub(super) elsewhere: bool,
 }
 
 impl Turn<'_> {
-    /// One request.
+    /// Runs one request.
     pub(super) fn run(&mut self, job: &Job) -> Result<Reply, Fault> {
         Ok(match job {
             Job::Acquire(claim) => Reply::One(self.apply(claim.name.stored_arc(), Op::Acquire(claim))?),
@@ -61,7 +60,7 @@ impl Turn<'_> {
         })
     }
 
-    /// A verb, and then at once the attempts of those it lets in, and of those that these let in.
+    /// Applies a verb, and at once the attempts of the waiters that it lets in, and of those that these let in.
     pub(super) fn apply(&mut self, name: &Arc<str>, op: Op<'_>) -> Result<Result<Answer>, Fault> {
         let Writer { db, book, waiters, .. } = &mut *self.writer;
         let mut wake = Vec::new();
@@ -83,7 +82,7 @@ impl Turn<'_> {
         Ok(answer)
     }
 
-    /// Makes the attempts of those among the woken who wait in this process.
+    /// Makes the attempts of the woken waiters that wait in this process.
     pub(super) fn attempt(&mut self, name: &Arc<str>, wake: &mut Vec<LeaseId>) -> Result<(), Fault> {
         let mut next = 0;
         while let Some(id) = wake.get(next).copied() {
@@ -92,7 +91,7 @@ impl Turn<'_> {
                 self.after.elsewhere = true;
                 continue;
             };
-            // A place that nobody waits at must not become a lease that nobody holds. It may be waited at elsewhere.
+            // A place with no waiter must not become a lease with no holder. Its waiter may be in another process.
             if !waiter.slot.is_waited_on() {
                 self.after.elsewhere = true;
                 self.after.ring.push((waiter.slot, None));
@@ -101,8 +100,8 @@ impl Turn<'_> {
             let Writer { db, book, .. } = &mut *self.writer;
             let grant = match book.apply(db, name, self.now, Op::Acquire(&waiter.claim), wake)? {
                 Ok(Answer::Acquired(Attempt::Granted(grant))) => Some(grant),
-                // An error is the waiter's to hear, from its own attempt. And if the claim goes on in
-                // another process, that one is to be woken.
+                // The waiter learns of an error from its own attempt. And if the claim goes on in another process,
+                // that one is to be woken.
                 _ => {
                     self.after.elsewhere = true;
                     None
@@ -113,7 +112,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The heartbeat: keeps the places of all whose `wait` is pending in this process.
+    /// Makes the heartbeat: keeps the places of all claims whose `wait` is pending in this process.
     pub(super) fn beat(&mut self) -> Result<(), Fault> {
         let mut names = self.writer.book.kept_names();
         names.extend(self.writer.waiters.names());
@@ -122,12 +121,12 @@ impl Turn<'_> {
             let mut pending = self.writer.waiters.pending(name);
             let due = self.writer.book.state(&self.writer.db, name)?.due();
             if due <= self.now.expiry && !pending.is_empty() {
-                // What has lapsed stays so, and is not kept.
+                // A lapsed place stays lapsed and is not kept.
                 let _ = self.apply(name, Op::Sweep)?;
                 pending = self.writer.waiters.pending(name);
             }
             let Writer { db, book, waiters, .. } = &mut *self.writer;
-            // Whose place is gone is told so, and comes back to a new one.
+            // A waiter whose place is gone learns of it, and joins again.
             for id in book.hold_places(db, name, &pending, &mut busy, self.now)? {
                 let gone = waiters.take(name, &id);
                 self.after.ring.extend(gone.map(|waiter| (waiter.slot, None)));
@@ -137,7 +136,7 @@ impl Turn<'_> {
             let Writer { db, book, .. } = &mut *self.writer;
             book.beat(db, &busy, self.now)?;
             self.changed = true;
-            // So that it is known when something of these names really ends.
+            // So that the writer knows when something of these names really ends.
             for name in &names {
                 book.state(db, name)?;
             }
@@ -147,7 +146,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Writes what is not written yet, so that queries see it.
+    /// Writes pending changes, so that queries see them.
     pub(super) fn write(&mut self) -> Result<(), Fault> {
         self.changed |= self.writer.book.write(&self.writer.db, self.now)?;
         Ok(())
@@ -192,7 +191,7 @@ impl Turn<'_> {
         Ok(Ok(Page::new(items, next)))
     }
 
-    /// Drops what has ended, and counters that are no longer needed. Leases that expired are counted in the book, with
+    /// Drops what has ended, and counters that are no longer needed. The book counts expired leases, together with
     /// those that other verbs dropped.
     pub(super) fn sweep(&mut self) -> Result<Swept, Fault> {
         self.write()?;

@@ -1,4 +1,4 @@
-//! Who waits in this process, by name.
+//! The waiters of this process, by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::error::Result;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Op, State};
 
-/// The waiters of one process on one database, shared between its writer and those who wait.
+/// The waiters of one process on one database; the writer and the waiting calls share them.
 #[derive(Default)]
 pub(super) struct Waiters {
     by_name: Mutex<HashMap<Arc<str>, Waiting>>,
 }
 
-/// One whose `wait` is pending.
+/// A waiter whose `wait` is pending.
 pub(super) struct Pending {
     pub(super) id: LeaseId,
     pub(super) nonce: u64,
@@ -26,7 +26,7 @@ pub(super) struct Pending {
 }
 
 impl Waiters {
-    /// The slot of a claim that waits.
+    /// The slot of a waiting claim.
     pub(super) fn slot(&self, claim: &Claim) -> Option<Arc<Slot>> {
         let names = self.by_name.lock();
         names.get(claim.name.stored())?.slot(&claim.id)
@@ -36,7 +36,7 @@ impl Waiters {
         self.by_name.lock().is_empty()
     }
 
-    /// The names somebody waits for.
+    /// The names with waiters.
     pub(super) fn names(&self) -> Vec<Arc<str>> {
         self.by_name.lock().keys().cloned().collect()
     }
@@ -46,7 +46,7 @@ impl Waiters {
         self.by_name.lock().get(name).is_some_and(|waiting| waiting.slot(id).is_some())
     }
 
-    /// Takes one out.
+    /// Removes a waiter.
     pub(super) fn take(&self, name: &str, id: &LeaseId) -> Option<Waiter> {
         let mut names = self.by_name.lock();
         let waiting = names.get_mut(name)?;
@@ -57,7 +57,7 @@ impl Waiters {
         waiter
     }
 
-    /// Those whose `wait` for this name is pending.
+    /// The waiters whose `wait` for this name is pending.
     pub(super) fn pending(&self, name: &str) -> Vec<Pending> {
         let names = self.by_name.lock();
         let all = names.get(name).into_iter().flat_map(Waiting::iter);
@@ -68,19 +68,19 @@ impl Waiters {
             .collect()
     }
 
-    /// The shortest time for which a place of those who wait is kept without a sign of life.
+    /// The shortest time for which a waiter's place is kept without a sign of life.
     pub(super) fn shortest_ticket(&self) -> Option<Duration> {
         self.by_name.lock().values().flat_map(Waiting::iter).filter_map(|waiter| waiter.claim.queue).min()
     }
 
-    /// Tells all to try again: what became of them is not known.
+    /// Wakes all waiters to try again: their state is unknown.
     pub(super) fn ring_all(&self) {
         let all = std::mem::take(&mut *self.by_name.lock());
         all.values().for_each(Waiting::ring_all);
     }
 
-    /// Keeps the waiters of a name in step with its queue. Whoever waits in vain is told to try
-    /// again, and so learns what became of its claim: those are added to `vain`. Whether anybody waits here.
+    /// Updates the waiters of a name to match its queue. A call that waits in vain must try again to learn what became
+    /// of its claim: such calls are added to `vain`. Returns whether anything waits here.
     pub(super) fn keep_in_step(
         &self,
         name: &Arc<str>,

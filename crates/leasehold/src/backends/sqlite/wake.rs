@@ -1,8 +1,8 @@
-//! The wake file: how a commit in one process is noticed by waiters in another.
+//! The wake file: it lets waiters in one process notice a commit in another.
 //!
-//! It is written after the commit, and only if somebody was woken who waits elsewhere; every process
-//! watches it. A touch that is lost (a crash in between, a deleted file) costs a waiter
-//! half a second, because while somebody waits here, the table is looked at that often anyway.
+//! A process writes it after a commit, and only if it woke a waiter of another process; every process watches it. A
+//! lost touch (a crash in between, a deleted file) costs a waiter half a second, because while a claim waits here, the
+//! process looks at the table that often anyway.
 
 use std::fs::File;
 use std::io;
@@ -13,15 +13,15 @@ use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-/// The wake file of one database, watched.
+/// The wake file of one database, with a watch on it.
 pub(super) struct WakeFile {
     file: File,
-    /// Readable when it was touched.
+    /// Readable after a touch.
     pub(super) watch: OwnedFd,
 }
 
 impl WakeFile {
-    /// Opens it, and creates it if need be.
+    /// Opens the file, and creates it if needed.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::options()
             .write(true)
@@ -35,7 +35,7 @@ impl WakeFile {
         Ok(WakeFile { file, watch })
     }
 
-    /// Tells the other processes, and this one. Its content means nothing.
+    /// Notifies the other processes, and this one. The content of the file means nothing.
     pub(super) fn touch(&self) {
         if let Err(error) = self.file.write_at(b"!", 0) {
             crate::engine::reporter::log(
@@ -44,13 +44,13 @@ impl WakeFile {
         }
     }
 
-    /// Whether it was touched since this was last asked.
+    /// Whether the file was touched since the last call.
     pub(super) fn was_touched(&self) -> bool {
         drain(&self.watch)
     }
 }
 
-/// Reads away what says "ready"; whether there was anything.
+/// Clears the readiness of a descriptor. Returns whether there was any.
 pub(super) fn drain(fd: &OwnedFd) -> bool {
     let mut buffer = [0u8; 4096];
     let mut any = false;

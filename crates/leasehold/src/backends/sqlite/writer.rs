@@ -1,4 +1,4 @@
-//! The one thread that uses a database: takes what has arrived, runs it through the state machine in
+//! The only thread that uses a database: takes the requests that have arrived, runs them through the state machine in
 //! one transaction, commits once, and only then answers.
 
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::{Answer, Now, Op};
 
-/// Requests in one transaction at most: others wait for the lock meanwhile.
+/// The most requests in one transaction: other processes wait for the lock meanwhile.
 const MOST_REQUESTS: usize = 4096;
 
-/// How often the processes on a file together sweep it, so that names nobody uses do not pile up.
+/// How often the processes that share a file sweep it, so that unused names do not pile up.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
-/// A verb, with what it is about.
+/// A verb and its data.
 pub(super) enum Job {
     Acquire(Claim),
     Renew(Vec<Renewal>),
@@ -48,13 +48,13 @@ pub(super) enum Reply {
     Page(Result<Page>),
 }
 
-/// A verb that has arrived, and who wants to know.
+/// A verb that has arrived, and where to send the answer.
 pub(super) struct Request {
     pub(super) job: Job,
     pub(super) reply: oneshot::Sender<Result<Reply>>,
 }
 
-/// The thread's own things.
+/// The state of the thread.
 pub(super) struct Writer {
     pub(super) db: Connection,
     pub(super) wake: WakeFile,
@@ -64,26 +64,26 @@ pub(super) struct Writer {
     pub(super) commits: Arc<AtomicU64>,
     pub(super) look_every: Duration,
     pub(super) book: Book,
-    /// SQLite's count of what other connections wrote, when the book was good and when we last looked
-    /// for wake-ups.
+    /// SQLite's count of other connections' writes: when the book was up to date, and when we last looked for
+    /// wake-ups.
     pub(super) booked: Option<i64>,
     pub(super) looked: Option<i64>,
-    /// When the places of those who wait here are next to be kept, and when something of a name they wait for
-    /// ends, as far as the names at hand tell; by the expiry clock.
+    /// When to keep the places of the waiters here next, and when something of a name they wait for ends, as far as
+    /// the cached names show; by the expiry clock.
     pub(super) beat_at: u64,
     pub(super) due_at: u64,
 }
 
-/// What a look around found to be done.
+/// The work that a look at the file found.
 #[derive(Default)]
 struct Found {
-    /// Those who wait here and were woken by another process.
+    /// Waiters here that another process has woken.
     woken: Vec<(Arc<str>, LeaseId)>,
-    /// Names somebody waits for here, and of which something has ended.
+    /// Names with waiters here that have something expired.
     due: Vec<Arc<str>>,
     /// It is time to sweep.
     sweep: bool,
-    /// It is time to keep the places of those who wait here.
+    /// It is time to keep the places of the waiters here.
     beat: bool,
 }
 
@@ -93,7 +93,7 @@ impl Found {
     }
 }
 
-/// Requests are refused, not left hanging, should the thread ever end on its own.
+/// Makes requests fail instead of hanging, if the thread should ever end on its own.
 struct Abandon(Arc<Queue<Request>>, Arc<Waiters>);
 
 impl Drop for Abandon {
@@ -104,9 +104,9 @@ impl Drop for Abandon {
 }
 
 impl Writer {
-    /// Serves until the queue is closed and empty.
+    /// Serves requests until the queue is closed and empty.
     pub(super) fn run(mut self) {
-        // A log that blocks must not hold up everybody's leases.
+        // A log that blocks must not hold up the leases of all clients.
         reporter::keep_off_this_thread();
         let _abandon = Abandon(Arc::clone(&self.queue), Arc::clone(&self.waiters));
         let (mut last_look, mut last_tidy) = (Instant::now(), Instant::now());
@@ -126,7 +126,7 @@ impl Writer {
                 if let Err(fault) = self.look(now, timed, &mut found) {
                     let error = fault::error(fault, Outcome::Undone);
                     reporter::log(
-                        move || tracing::debug!(%error, "cannot look for those who wait; will look again"),
+                        move || tracing::debug!(%error, "cannot look for waiters; will look again"),
                     );
                 }
             }
@@ -142,10 +142,10 @@ impl Writer {
                 self.tidy();
             }
         }
-        // Dropping the connection writes the log back into the file if nobody else has it open.
+        // Dropping the connection writes the log back into the file if no other process has it open.
     }
 
-    /// Sweeps, if nobody has for a while.
+    /// Sweeps, if no process has for a while.
     pub(super) fn tidy(&mut self) {
         let now = Duration::from_micros(self.clock.wall_micros());
         let swept = self.db.query_row(const { sql("swept") }, [], |row| row.get::<_, i64>(0));
@@ -156,11 +156,11 @@ impl Writer {
         }
     }
 
-    /// Looks for those who wait here and were woken by another process, and for names they wait for of which
-    /// something has ended: those behind the front do not know when they become it, nor that its holder is
-    /// dead. When it is time, also names that are not at hand are looked at.
+    /// Looks for waiters here that another process has woken, and for names they wait for on which something has
+    /// ended: a waiter behind the front knows neither when it becomes the front nor that the holder is dead. When it
+    /// is time, looks at names that are not cached too.
     fn look(&mut self, now: u64, timed: bool, found: &mut Found) -> Result<(), Fault> {
-        // Until the names at hand have told.
+        // Until the cached names have shown more.
         self.due_at = u64::MAX;
         let version = data_version(&self.db)?;
         if !self.waiters.is_empty() && self.looked != Some(version) {
@@ -197,8 +197,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Sees to it that the places of those who wait here are kept in time for a ticket of this ttl: a third of
-    /// it, as the wait loop does where it keeps its place itself.
+    /// Schedules the next heartbeat in time for a ticket of this ttl: after a third of it, like the wait loop where it
+    /// keeps its place itself.
     pub(super) fn beat_before(&mut self, ticket_ttl: Option<Duration>, now: u64) {
         if let Some(ticket_ttl) = ticket_ttl {
             let third = u64::try_from((ticket_ttl / 3).as_micros()).unwrap_or(u64::MAX);
@@ -206,11 +206,11 @@ impl Writer {
         }
     }
 
-    /// Runs what has arrived, and answers.
+    /// Runs the requests that have arrived, and answers them.
     fn serve(&mut self, requests: Vec<Request>, found: &Found) {
         let mut done = self.transact(&requests, found);
-        // A log that is written back begins anew, in the room it has already. To those who live, what could not
-        // be written is undone, so running it again is no second time.
+        // After it is written back, the log starts anew in the room it already has. To live processes, work that could
+        // not be written is undone, so running it again does not do it twice.
         if let Err((fault, _)) = &done
             && fault::is_full(fault)
             && self.write_back()
@@ -220,14 +220,14 @@ impl Writer {
         let (fault, outcome) = match done {
             Ok(replies) => {
                 for (request, reply) in requests.into_iter().zip(replies) {
-                    // Whoever no longer listens settles it with a release that says so (promise 8).
+                    // A caller that no longer listens settles it with a release that says so (promise 8).
                     let _ = request.reply.send(Ok(reply));
                 }
                 return;
             }
             Err(failed) => failed,
         };
-        // Without what takes room, what makes room may still be written.
+        // Without the requests that take room, those that free room may still be written.
         let (mut failed, mut rest) = (requests, Vec::new());
         if fault::is_full(&fault) {
             (failed, rest) = failed.into_iter().partition(|request| matches!(request.job, Job::Acquire(_)));
@@ -246,7 +246,7 @@ impl Writer {
         }
     }
 
-    /// Writes the log back into the file; whether all of it is there, so that the log begins anew.
+    /// Writes the log back into the file. Returns whether all of it is there, so that the log starts anew.
     fn write_back(&self) -> bool {
         match checkpoint(&self.db) {
             Ok((pages, written)) => pages > 0 && pages == written,
@@ -258,7 +258,7 @@ impl Writer {
         }
     }
 
-    /// One transaction: everything or nothing, and on disk when it returns.
+    /// Runs one transaction: all or nothing, and on disk when it returns.
     fn transact(&mut self, requests: &[Request], found: &Found) -> Result<Vec<Reply>, (Fault, Outcome)> {
         let only_looks =
             found.is_empty() && requests.iter().all(|request| matches!(request.job, Job::Inspect(_)));
@@ -288,7 +288,7 @@ impl Writer {
                     let error = fault::error(fault, Outcome::Undone);
                     reporter::log(move || tracing::debug!(%error, "cannot roll back"));
                 }
-                // Nothing at hand can be relied on, and whoever waits may wait in vain.
+                // The cache cannot be trusted any more, and the waiters may wait in vain.
                 self.book.clear();
                 self.book.expired = expired;
                 after.ring.iter().for_each(|(slot, _)| slot.ring(None));
@@ -298,7 +298,7 @@ impl Writer {
         }
     }
 
-    /// The inside of a transaction; whether there is anything to commit, and when it ran.
+    /// The inside of a transaction. Returns whether there is anything to commit, and when it ran.
     fn run_all(
         &mut self,
         requests: &[Request],
@@ -310,21 +310,21 @@ impl Writer {
             self.book.doubt();
             self.booked = Some(version);
         }
-        // Read when nobody else can write, so that time never goes back for a name.
+        // Read while no other connection can write, so that time never goes back for a name.
         let at = self.clock.now();
         let wall = self.clock.wall_micros();
         let expiry = if bugs::on(Bug::SqliteExpiresByWallClock) { wall } else { at.as_micros() };
         let now = Now { expiry, wall };
         let mut turn = Turn { writer: self, now, after, changed: false };
         if found.beat {
-            // First, so that nobody who waits here is found to have lapsed by what follows.
+            // First, so that nothing below finds that a waiter of this process has lapsed.
             turn.beat()?;
         }
         for (name, id) in &found.woken {
             turn.attempt(name, &mut vec![*id])?;
         }
         for name in &found.due {
-            // Settles it, and lets in whoever can now go in.
+            // Settles the name, and lets in the waiters that can now enter.
             let _ = turn.apply(name, Op::Sweep)?;
         }
         if found.sweep {
@@ -346,13 +346,13 @@ fn execute(db: &Connection, sql: &str) -> Result<(), Fault> {
     db.prepare_cached(sql)?.execute([]).map(drop)
 }
 
-/// Writes the log back into the file, as far as nobody is in the way. How many pages it has, and how many of
-/// them are now in the file.
+/// Writes the log back into the file, as far as no reader is in the way. Returns how many pages it has, and how many
+/// of them are now in the file.
 fn checkpoint(db: &Connection) -> Result<(i64, i64), Fault> {
     db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
 }
 
-/// Changes whenever another connection, here or in another process, has committed.
+/// A number that changes whenever another connection, here or in another process, has committed.
 fn data_version(db: &Connection) -> Result<i64, Fault> {
     db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
 }

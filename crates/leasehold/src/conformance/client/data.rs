@@ -1,4 +1,4 @@
-//! Leases as plain data, and looking at what is held.
+//! Checks of leases as plain data, and of lookups.
 
 use std::time::Instant;
 
@@ -101,7 +101,7 @@ async fn what_is_held_is_listed(t: Trial) -> Shown {
     let began = Instant::now();
     loop {
         let page = other.list(tag.as_str(), 2, cursor.clone()).await?;
-        // What is older than this may lack what others have taken; a sweep brings it up to date.
+        // An older list may lack names that were taken since; a sweep brings it up to date.
         if page.age.is_some_and(|age| age >= began.elapsed()) {
             other.sweep().await?;
             continue;

@@ -1,4 +1,4 @@
-//! The three faces, and what they keep apart under stress.
+//! Checks of the three kinds of locks, and what they keep apart under stress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -154,7 +154,7 @@ async fn a_semaphore_never_has_more_holders_than_permits(t: Trial) -> Shown {
         let most = t.soon("the end of the stress", task).await???;
         ensure!(most <= 3, "{most} were inside with 3 permits");
     }
-    // All are free again, and no more than that.
+    // All permits are free again, and no more than that.
     let mut guards = Vec::new();
     for _ in 0..3 {
         let Some(guard) = clients.0.semaphore(name.as_str(), 3).try_acquire().await? else {

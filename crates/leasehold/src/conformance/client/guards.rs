@@ -1,4 +1,4 @@
-//! What a guard promises while it is held, and how it ends.
+//! Checks of what a guard promises while it is held, and how it ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ async fn a_held_guard_outlives_several_ttls_and_others_stay_refused(t: Trial) ->
         let end = Instant::now() + ttl * 3;
         while Instant::now() < end && guard.state() != GuardState::Lost {
             let rival = other.mutex(name.as_str()).try_lock().await?;
-            // Whoever still believes after the answer believed before it too.
+            // A guard that still claims to hold after the answer also claimed it before.
             let believes = guard.check().is_ok();
             ensure!(rival.is_none() || !believes, "two hold the lock, and both believe it");
             tokio::time::sleep(ttl / 20).await;
@@ -76,7 +76,7 @@ async fn release_says_released_and_the_next_gets_in(t: Trial) -> Shown {
         let lost = guard.lost();
         is_released(guard.release().await?)?;
         ensure!(lost.now().is_none(), "a release raised the lost signal: {:?}", lost.now());
-        // At once, with nothing left to wait for.
+        // At once: there is nothing left to wait for.
         let next = other.mutex(name.as_str()).try_lock().await?;
         let Some(next) = next else { return Err(Failure::new("released, and still held".into())) };
         is_released(next.release().await?)?;
@@ -84,7 +84,7 @@ async fn release_says_released_and_the_next_gets_in(t: Trial) -> Shown {
     Ok(())
 }
 
-/// Waits for the loss of a guard that is renewed often, and demands this reason.
+/// Waits until a guard that is renewed often is lost, and checks the reason.
 async fn is_lost(t: &Trial, guard: &Guard, reason: LostReason) -> Shown {
     let seen = t.soon("the lost signal", guard.lost()).await?;
     ensure!(seen == reason, "it was lost because {seen:?}, not {reason:?}");
@@ -107,7 +107,7 @@ async fn a_guard_whose_lease_is_gone_is_lost_with_the_reason(t: Trial) -> Shown 
     is_lost(&t, &guard, LostReason::Refused(Gone::NotFound)).await?;
     let state = guard.release().await?;
     ensure!(state == GuardState::Lost, "releasing what is gone said {state:?}");
-    // The loser's release did not touch the next holder.
+    // The release of the old holder did not touch the next one.
     next.renew_for(t.long()).await?;
     is_released(next.release().await?)
 }
@@ -119,7 +119,7 @@ async fn a_revoked_guard_is_lost_with_the_reason(t: Trial) -> Shown {
     let revoked = other.revoke(name.as_str(), false).await?;
     ensure!(revoked.leases == 1, "one lease was revoked, and {} were counted", revoked.leases);
     is_lost(&t, &guard, LostReason::Refused(Gone::Revoked)).await?;
-    // Until its end it is in the way; its holder can make that sooner.
+    // Until it ends it blocks the name; its holder can end it sooner.
     ensure!(other.mutex(name.as_str()).try_lock().await?.is_none(), "it was given away before its end");
     drop(guard);
     is_released(gets_it(&t, &other, &name).await?.release().await?)
@@ -155,7 +155,7 @@ async fn a_guard_is_lost_by_the_end_of_max_hold(t: Trial) -> Shown {
     let early = started.elapsed() < most / 2 && reason == LostReason::MaxHold;
     ensure!(!early, "max_hold is {most:?}, and it ended after {:?}", started.elapsed());
     ensure!(guard.state() == GuardState::Lost, "past max_hold the guard is {:?}", guard.state());
-    // Nothing renews it: the next gets it although the guard is still there.
+    // Nothing renews it: the next client gets it although the guard still exists.
     let next = gets_it(&t, &other, &name).await?;
     drop(guard);
     next.renew_for(t.long()).await?;
@@ -182,7 +182,7 @@ async fn a_guard_can_be_renewed_for_longer_and_shortened(t: Trial) -> Shown {
         if valid > short {
             continue; // renewals overtook it again and again: an answer takes longer than a third of that
         }
-        // The store has followed: without renewals it soon passes on.
+        // The store has shortened it too: without renewals the name soon passes on.
         let lease = guard.into_lease();
         ensure!(lease.ttl == short, "the ttl was shortened to {short:?}, and the lease says {:?}", lease.ttl);
         return is_released(gets_it(&t, &other, &name).await?.release().await?);

@@ -1,4 +1,4 @@
-//! The checks that go through the client, as a user does, by what they are about.
+//! The checks that go through the client, as a user does, grouped by subject.
 
 mod data;
 mod faces;
@@ -20,14 +20,14 @@ pub(super) fn checks() -> Vec<Check> {
     [waiting::CHECKS, guards::CHECKS, faces::CHECKS, data::CHECKS].concat()
 }
 
-/// What another client gets as soon as the name is free.
+/// Acquires for another client, as soon as the name is free.
 async fn gets_it(t: &Trial, locks: &Locks, name: &Name) -> Result<Guard, Failure> {
     let waiting = locks.mutex(name.as_str());
     let guard = t.soon("the next lock", waiting.lock()).await??;
     Ok(guard)
 }
 
-/// Nobody holds it and nobody waits, before a place could have lapsed by itself.
+/// Checks that the name has no holder and no waiter, before a place could have lapsed by itself.
 async fn left_by_itself(t: &Trial, name: &Name, since: Instant) -> Shown {
     t.until(name, "nobody holds it or waits", |info| info.holders.is_empty() && info.queue_length == 0)
         .await?;
@@ -36,7 +36,7 @@ async fn left_by_itself(t: &Trial, name: &Name, since: Instant) -> Shown {
     Ok(())
 }
 
-/// Nobody waits, before a place could have lapsed by itself.
+/// Checks that the name has no waiter, before a place could have lapsed by itself.
 async fn nobody_waits(t: &Trial, name: &Name, since: Instant) -> Shown {
     t.until(name, "nobody waits", |info| info.queue_length == 0).await?;
     let took = since.elapsed();

@@ -1,4 +1,4 @@
-//! Waiting for a lock, and giving up.
+//! Checks of waiting for a lock, and of giving up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ check_list! { Client:
     a_waiting_acquire_takes_over_when_the_holder_dies => "3 I2 J2", Ttl;
     a_dropped_wait_leaves_nothing => "8 J6 J7";
     a_cancelled_wait_is_aborted_and_leaves_nothing => "8 J6 J7";
-    close_aborts_who_waits_and_sends_what_is_outstanding => "J6 J7";
+    close_aborts_waiters_and_sends_outstanding_releases => "J6 J7";
 }
 
 async fn a_lock_waits_and_is_handed_over_with_a_higher_fence(t: Trial) -> Shown {
@@ -67,8 +67,8 @@ async fn try_lock_is_one_attempt_and_none_while_held(t: Trial) -> Shown {
     is_released(guard.release().await?)
 }
 
-/// Bounded waits of growing length, until one of them is longer than an answer takes: whoever has had no
-/// answer at all does not know that it is busy. When it began, its length, and its answer.
+/// Makes waits of growing length, until one is longer than an answer takes: a client that has had no answer at all
+/// does not know that the name is busy. Returns when that wait began, its length, and its answer.
 async fn bounded<T, F: Future<Output = crate::Result<T>>>(
     t: &Trial,
     wait: impl Fn(Duration) -> F,
@@ -100,7 +100,7 @@ async fn try_lock_for_waits_as_long_as_asked_and_leaves_no_place(t: Trial) -> Sh
     nobody_waits(&t, &name, started).await?;
     is_released(guard.release().await?)?;
     left_by_itself(&t, &name, started).await?;
-    // In time it gets it.
+    // With enough time it gets the lock.
     let guard = gets_it(&t, &one, &name).await?;
     let long = t.long();
     let waiting = t.spawn(async move { mutex.try_lock_for(long).await });
@@ -156,7 +156,7 @@ async fn waiting_acquires_are_served_in_the_order_they_came(t: Trial) -> Shown {
     }
     is_released(guard.release().await?)?;
     for (place, wait) in waits.into_iter().enumerate() {
-        let turn = t.soon("the turn of one who waits", wait).await???;
+        let turn = t.soon("the turn of a waiter", wait).await???;
         ensure!(turn == place, "number {place} in line was served as number {turn}");
     }
     Ok(())
@@ -194,7 +194,7 @@ async fn a_dropped_wait_leaves_nothing(t: Trial) -> Shown {
         is_released(guard.release().await?)?;
         left_by_itself(&t, &name, started).await?;
     }
-    // Dropped anywhere: before the answer is there, or with a guard already made.
+    // Dropped anywhere: before the answer has come, or with a guard already made.
     for tick in 0..12 {
         let started = Instant::now();
         let mutex = other.mutex(name.as_str());
@@ -222,14 +222,14 @@ async fn a_cancelled_wait_is_aborted_and_leaves_nothing(t: Trial) -> Shown {
     nobody_waits(&t, &name, started).await?;
     is_released(guard.release().await?)?;
     left_by_itself(&t, &name, started).await?;
-    // Cancelled before it began, nothing is sent.
+    // An acquire that was cancelled before it began sends nothing.
     fails(mutex.lock().await, ErrorKind::Aborted)?;
     fails(mutex.try_lock().await, ErrorKind::Aborted)?;
     ensure!(!t.a.is_held(&name).await?, "a cancelled acquire holds the lock");
     Ok(())
 }
 
-async fn close_aborts_who_waits_and_sends_what_is_outstanding(t: Trial) -> Shown {
+async fn close_aborts_waiters_and_sends_outstanding_releases(t: Trial) -> Shown {
     let name = t.name();
     let (one, other) = t.clients();
     let guard = gets_it(&t, &one, &name).await?;
@@ -246,7 +246,7 @@ async fn close_aborts_who_waits_and_sends_what_is_outstanding(t: Trial) -> Shown
     guard.check()?;
     ensure!(t.b.is_held(&name).await?, "closing the client released a held lock");
     is_released(guard.release().await?)?;
-    // What was dropped before is gone when close is over.
+    // What was dropped before is released when `close` is over.
     let third = t.client(&t.a);
     drop(gets_it(&t, &third, &name).await?);
     t.soon("the end of a client", third.close()).await?;

@@ -1,4 +1,4 @@
-//! Who may hold a name together with whom.
+//! Checks of which leases may hold a name together.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ async fn no_more_permits_than_the_limit_and_a_released_one_comes_back(t: Trial) 
         }
         let mut next = t.claim(&name, permit(limit));
         busy(t.b.try_acquire(&next).await)?;
-        // Each one that goes lets one in, and only one.
+        // Each holder that leaves lets one in, and only one.
         for claim in &inside {
             done(t.a.end(claim).await)?;
             granted(t.b.try_acquire(&next).await)?;

@@ -1,4 +1,4 @@
-//! When a lease ends by itself: promises 3 and 7.
+//! Checks of when a lease ends by itself: promises 3 and 7.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ check_list! { Raw:
     the_next_takes_over_at_expiry_without_a_sweep_and_not_before => "3 7 I1 I2 J2", Ttl;
     a_renewed_lease_passes_on_no_earlier_than_the_renewal_said => "3 4 7 I1", Ttl;
     a_shortened_lease_ends_sooner_in_the_store_too => "4 7 I1", Ttl;
-    an_expired_lease_is_gone_for_ever_even_if_nobody_took_the_name => "3 I6", Ttl;
-    a_release_after_expiry_is_gone_and_leaves_the_new_holder_alone => "3 4 I5", Ttl;
+    an_expired_lease_is_gone_for_ever_though_the_name_is_free => "3 I6", Ttl;
+    a_release_after_expiry_is_gone_and_spares_the_new_holder => "3 4 I5", Ttl;
     of_many_who_race_for_an_expired_lease_exactly_one_wins => "1 3 I1", Ttl;
     every_reader_has_a_ttl_of_its_own => "3 I8", Shared, Ttl;
     the_permit_of_a_holder_that_died_comes_back => "3 I9", Permits(2), Ttl;
@@ -26,7 +26,7 @@ check_list! { Raw:
     a_sweep_never_touches_a_live_lease_and_keeps_the_fence => "3 5 J7", Ttl;
 }
 
-/// A renewal was refused because the machine was too slow to send it in time; nothing is shown by that.
+/// The failure when a renewal was refused because the machine was too slow to send it in time; that shows nothing.
 fn too_slow(what: &str, longest: Option<Duration>) -> Failure {
     Failure::nowhere(format!("{what}: it expired before it could be renewed, even with a ttl of {longest:?}"))
 }
@@ -98,7 +98,7 @@ async fn a_shortened_lease_ends_sooner_in_the_store_too(t: Trial) -> Shown {
     Ok(())
 }
 
-async fn an_expired_lease_is_gone_for_ever_even_if_nobody_took_the_name(t: Trial) -> Shown {
+async fn an_expired_lease_is_gone_for_ever_though_the_name_is_free(t: Trial) -> Shown {
     let name = t.name();
     let claim = t.brief(&name, Mode::Exclusive);
     let grant = granted(t.a.try_acquire(&claim).await)?;
@@ -113,7 +113,7 @@ async fn an_expired_lease_is_gone_for_ever_even_if_nobody_took_the_name(t: Trial
     Ok(())
 }
 
-async fn a_release_after_expiry_is_gone_and_leaves_the_new_holder_alone(t: Trial) -> Shown {
+async fn a_release_after_expiry_is_gone_and_spares_the_new_holder(t: Trial) -> Shown {
     let name = t.name();
     let (old, new) = (t.brief(&name, Mode::Exclusive), t.claim(&name, Mode::Exclusive));
     granted(t.a.try_acquire(&old).await)?;
@@ -148,7 +148,7 @@ async fn every_reader_has_a_ttl_of_its_own(t: Trial) -> Shown {
     let brief = t.brief(&name, Mode::Shared);
     let grant = granted(t.b.try_acquire(&brief).await)?;
     t.past(Instant::now(), left(&grant)?).await;
-    // A caller with another ttl evicts nobody and keeps nobody alive.
+    // A caller with another ttl neither evicts a holder nor keeps one alive.
     let third = t.brief(&name, Mode::Shared);
     granted(t.b.try_acquire(&third).await)?;
     not_held(t.b.keep(&brief).await, EXPIRED)?;

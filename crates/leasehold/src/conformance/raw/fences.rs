@@ -1,4 +1,4 @@
-//! Fences: promise 5.
+//! Checks of fences: promise 5.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -24,7 +24,7 @@ check_list! { Raw:
     grants_without_fences_say_so => "5";
 }
 
-/// Demands that each fence is above the one before.
+/// Checks that each fence is above the one before.
 fn rises(last: &mut Fence, next: Fence) -> Shown {
     ensure!(next > *last, "after fence {last} came {next}");
     *last = next;
@@ -106,7 +106,7 @@ async fn fences_of_permits_are_unique_and_rise(t: Trial) -> Shown {
     Ok(())
 }
 
-/// The part of a fence that comes from the clock, read here. Clocks of store and client may differ.
+/// Reads the part of a fence that comes from the clock. The clocks of store and client may differ.
 async fn fences_follow_the_clock_so_that_a_lost_counter_does_no_harm(t: Trial) -> Shown {
     let grant = granted(t.a.try_acquire(&t.claim(&t.name(), Mode::Exclusive)).await)?;
     let clock = Fence::at(grant.acquired_at_ms * 1000);
@@ -130,7 +130,7 @@ async fn a_raised_fence_lifts_lease_and_counter(t: Trial) -> Shown {
     let name = t.name();
     let claim = t.claim(&name, Mode::Exclusive);
     let grant = granted(t.a.try_acquire(&claim).await)?;
-    // A minute ahead of the clock, so that the counter alone can carry it.
+    // A minute ahead of the clock, so that only the counter can carry it.
     let high = Fence::new(grant.fence.get() + 60 * 256_000);
     for _ in 0..2 {
         let raised = held(t.a.renew_one(&raise(&name, &claim, high)).await)?;
@@ -138,7 +138,7 @@ async fn a_raised_fence_lifts_lease_and_counter(t: Trial) -> Shown {
     }
     let shown = t.b.view(&name).await?.last_fence;
     ensure!(shown == high, "raised to {high}, and the last fence is {shown}");
-    // Whoever has seen a lower one is too late.
+    // A client with a lower fence is too late.
     let low = Fence::new(high.get() - 1);
     not_held(t.a.renew_one(&raise(&name, &claim, low)).await, &[Gone::Superseded])?;
     let kept = held(t.a.keep(&claim).await)?;
@@ -164,7 +164,7 @@ async fn a_fence_is_raised_at_most_a_day_ahead(t: Trial) -> Shown {
         let same = info.last_fence == grant.fence && shown == Some((grant.fence, grant.renewals));
         ensure!(same, "a raise to {far} was refused, and still changed something: {info:?}");
     }
-    // Doing it twice leads no further.
+    // Raising it twice gets no further.
     let high = hours(grant.fence, 23);
     let raised = held(t.a.renew_one(&raise(&name, &claim, high)).await)?;
     ensure!(raised.fence == high, "raised to {high}, and the lease has {}", raised.fence);

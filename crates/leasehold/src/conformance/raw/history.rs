@@ -1,4 +1,4 @@
-//! What many do at once, judged afterwards: nobody believes to hold what another holds.
+//! Lets many clients act at once and judges the history: no client believes that it holds what another holds.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 
 check_list! { Raw:
-    holders_that_exclude_each_other_never_believe_at_the_same_time => "1 3 5 7 I1 I2 I3", Ttl;
+    holders_that_exclude_each_other_never_believe_together => "1 3 5 7 I1 I2 I3", Ttl;
 }
 
 /// One lease, as its holder saw it.
@@ -21,20 +21,20 @@ struct Belief {
     mode: Mode,
     fence: Fence,
     sent: Instant,
-    /// From the answer, until the deadline, or until the release was sent.
+    /// Held from the answer until the deadline, or until the release was sent.
     from: Instant,
     until: Instant,
 }
 
-/// So many leases at least, however slow the machine is: fewer show nothing.
+/// The least number of leases, however slow the machine is: fewer show nothing.
 const LEAST: usize = 10;
 
-/// Below this, at random.
+/// A random number below `most`.
 fn random(most: u64) -> u64 {
     RandomState::new().hash_one(()) % most
 }
 
-/// An answer that does not come in time is none: ttls are short here, and the machine may be slow.
+/// Ignores an answer that does not come in time: ttls are short here, and the machine may be slow.
 fn in_time<T>(answer: crate::Result<T>) -> crate::Result<Option<T>> {
     match answer {
         Err(error) if error.is_retryable() => Ok(None),
@@ -42,7 +42,7 @@ fn in_time<T>(answer: crate::Result<T>) -> crate::Result<Option<T>> {
     }
 }
 
-/// Acquires, renews, releases, and sometimes just stops, until the time is over and enough leases are.
+/// Acquires, renews, releases, and sometimes just stops, until the time is over and there are enough leases.
 async fn come_and_go(
     t: Trial,
     side: Arc<Side>,
@@ -65,7 +65,7 @@ async fn come_and_go(
             tokio::time::sleep(claim.ttl / 3).await;
             let sent = Instant::now();
             if let Some(Renewed::Held(grant)) = in_time(side.keep(&claim).await)? {
-                // A renewal that is answered past the deadline is too late to go on believing.
+                // After the deadline, an answered renewal is too late to go on believing.
                 if Instant::now() < until {
                     until = until.max(believed_until(sent, &grant)?);
                 }
@@ -83,7 +83,7 @@ async fn come_and_go(
     Ok(beliefs)
 }
 
-async fn holders_that_exclude_each_other_never_believe_at_the_same_time(t: Trial) -> Shown {
+async fn holders_that_exclude_each_other_never_believe_together(t: Trial) -> Shown {
     let name = t.name();
     let (end, leases) = (Instant::now() + t.ms(800), Arc::new(AtomicUsize::new(0)));
     let sides = [&t.a, &t.b].into_iter().cycle().take(6);

@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Checks of inspection, which changes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -32,7 +32,7 @@ check_list! { Raw:
 async fn a_name_nobody_ever_used_is_one_unused_item(t: Trial) -> Shown {
     let name = t.name();
     let unused = NameInfo::unused(name.clone());
-    // Strays leave nothing either.
+    // Verbs on unused names leave nothing behind either.
     for _ in 0..2 {
         let info = t.a.view(&name).await?;
         ensure!(info == unused, "a name nobody used is shown as {info:?}");
@@ -81,7 +81,7 @@ async fn inspecting_shows_the_queue_in_order(t: Trial) -> Shown {
     for waiter in &waiters {
         busy(t.b.try_acquire(waiter).await)?;
     }
-    // Refreshing changes no place.
+    // Refreshing does not change the order.
     for waiter in waiters.iter().rev() {
         busy(t.b.try_acquire(waiter).await)?;
     }
@@ -109,7 +109,7 @@ async fn holders_are_shown_oldest_first(t: Trial) -> Shown {
     for reader in &readers {
         granted(t.a.try_acquire(reader).await)?;
     }
-    // Neither renewing nor a raised fence makes anybody younger.
+    // Neither a renewal nor a raised fence makes a holder younger.
     held(t.a.keep(&readers[0]).await)?;
     if t.judges("fences", t.info.fenced) {
         let mut raise = Renewal::new(name.clone(), readers[0].id, readers[0].ttl);
@@ -131,7 +131,7 @@ async fn of_many_holders_the_oldest_hundred_are_shown_and_all_counted(t: Trial) 
     for claim in &claims {
         granted(t.a.try_acquire(claim).await)?;
     }
-    // Who renews goes on being old, and who ends makes room.
+    // A holder that renews stays as old as it was, and one that ends makes room.
     held(t.a.keep(&claims[1]).await)?;
     done(t.a.end(&claims[0]).await)?;
     let ids = |info: &NameInfo| info.holders.iter().map(|holder| holder.id).collect::<Vec<_>>();
@@ -153,7 +153,7 @@ async fn of_many_holders_the_oldest_hundred_are_shown_and_all_counted(t: Trial) 
         let asked = claims[place].id;
         let found = t.b.inspect(&Query::LeaseId(asked)).await?.items;
         ensure!(found.len() == 1, "lease {place} of {ALL} is found {} times", found.len());
-        // To one who asks by the id, it is shown.
+        // A caller that asks by the id sees it.
         let (mut right, found) = (oldest.clone(), &found[0]);
         right[(place - 1).min(99)] = asked;
         ensure!(ids(found).contains(&asked), "lease {place} of {ALL} is asked for, and not shown");
@@ -233,7 +233,7 @@ pub(super) async fn list(t: &Trial, prefix: &str, limit: usize) -> Result<Vec<Na
     for _ in 0..1000 {
         let query = Query::Prefix { stored: stored.clone(), limit, cursor: cursor.clone() };
         let page = t.b.inspect(&query).await?;
-        // What is older than this may lack what others have taken; a sweep brings it up to date.
+        // An older list may lack names that were taken since; a sweep brings it up to date.
         if page.age.is_some_and(|age| age >= began.elapsed()) {
             t.b.sweep().await?;
             continue;
@@ -250,7 +250,7 @@ pub(super) async fn list(t: &Trial, prefix: &str, limit: usize) -> Result<Vec<Na
 
 async fn inspecting_by_prefix_pages_through_the_names_in_use_in_order(t: Trial) -> Shown {
     let tag = t.name();
-    // What other query languages would take for a pattern, and letters that sort differently elsewhere.
+    // Characters that query languages take for a pattern, and letters that sort differently elsewhere.
     let ends = [
         "",
         "%",
@@ -290,7 +290,7 @@ async fn inspecting_by_prefix_pages_through_the_names_in_use_in_order(t: Trial) 
             names.iter().filter(|name| name.as_str().starts_with(&prefix)).cloned().collect();
         ensure!(listed == right, "these are listed as beginning with {prefix:?}: {listed:?}");
     }
-    // Only names in use, and what is waited for is in use.
+    // Only names in use are listed; a name with a waiter is in use.
     for claim in claims.iter().skip(1) {
         done(t.a.end(claim).await)?;
     }
@@ -422,7 +422,7 @@ async fn at_rest_nothing_is_left_but_the_fence(t: Trial) -> Shown {
             highest = highest.max(grant.fence);
         }
     }
-    // Those behind give up first, so that nobody is let in meanwhile.
+    // The ones behind give up first, so that none is let in meanwhile.
     for claim in claims[1..].iter().rev() {
         t.a.end(claim).await?;
     }

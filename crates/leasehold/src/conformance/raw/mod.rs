@@ -1,4 +1,4 @@
-//! The checks that call the backend directly, by what they are about.
+//! The checks that call the backend directly, grouped by subject.
 
 mod exclusion;
 mod expiry;

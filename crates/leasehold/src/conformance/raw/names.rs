@@ -1,4 +1,4 @@
-//! Every name is a name of its own: I11.
+//! Checks that different names are different locks: I11.
 
 use crate::backend::{Backend as _, Claim, Mode};
 use crate::conformance::trial::{Shown, Trial, busy, done, granted};
@@ -98,7 +98,7 @@ async fn names_that_look_alike_are_names_of_their_own(t: Trial) -> Shown {
     for names in names.chunks(20) {
         all_at_once(&t, names).await?;
     }
-    // Neighbours of different lists too: the ones most often confused.
+    // Neighbours from different lists too: these are confused most often.
     let pairs = [("", " "), ("", "."), ("x", "X"), ("", "\0"), ("/", "%2F"), ("%", "%25"), ("ss", "ß")];
     for (one, other) in pairs {
         let pair = [one, other].map(|end| t.exactly(&format!("{tag}{end}")));
@@ -129,7 +129,7 @@ async fn names_may_have_512_bytes(t: Trial) -> Shown {
         let room = Name::MAX_BYTES - tag.as_str().len() - end.len();
         t.exactly(&format!("{tag}{}{end}", with.repeat(room / with.len())))
     };
-    // They differ at the very end, where a store that cuts or hashes carelessly no longer looks.
+    // They differ at the very end, which a store that cuts or hashes carelessly ignores.
     let names = [
         fill("x", "1"),
         fill("x", "2"),

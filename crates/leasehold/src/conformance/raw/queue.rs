@@ -1,4 +1,4 @@
-//! Who is next: the queue of promise 1.
+//! Checks of the queue of promise 1: which waiter is next.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,10 +26,10 @@ check_list! { Raw:
     a_place_whose_wait_was_dropped_lapses => "1 J2 J6", KeepsPlaces, Fifo, Ttl;
     looking_again_without_queueing_keeps_the_place => "1 J4", Fifo, Ttl;
     a_place_that_is_given_up_frees_the_way => "1 J6", Fifo, Ttl;
-    those_who_wait_keep_their_kind => "1 I11", Permits(3), Fifo, Ttl;
+    waiters_keep_their_kind => "1 I11", Permits(3), Fifo, Ttl;
 }
 
-/// Lets claims stand in line behind a holder, in this order.
+/// Makes claims queue behind a holder, in this order.
 async fn line_up(t: &Trial, waiters: &[&Claim]) -> Shown {
     for (place, waiter) in waiters.iter().enumerate() {
         let answer = busy(t.b.try_acquire(waiter).await)?;
@@ -48,7 +48,7 @@ async fn queued_claims_are_served_in_the_order_they_came(t: Trial) -> Shown {
     line_up(&t, &waiters.iter().collect::<Vec<_>>()).await?;
     for next in 0..waiters.len() {
         done(t.b.end(&holder).await)?;
-        // Whoever asks first: those behind are not let in.
+        // Whichever asks first, waiters behind the front are not let in.
         for behind in waiters[next + 1..].iter().rev() {
             busy(t.b.try_acquire(behind).await)?;
         }
@@ -158,7 +158,7 @@ async fn the_queue_moves_on_when_a_lease_expires(t: Trial) -> Shown {
     let (first, second) = (t.queued(&name, Mode::Exclusive), t.queued(&name, Mode::Exclusive));
     let sent = Instant::now();
     let believed = believed_until(sent, &granted(t.a.try_acquire(&holder).await)?)?;
-    // On a slow machine the holder is gone already, and the first in.
+    // On a slow machine the holder may be gone already, and the first waiter in.
     if let Attempt::Busy(answer) = t.b.try_acquire(&first).await? {
         let look = answer.retry_in.unwrap_or_default();
         let most = holder.ttl + holder.ttl / 4 + t.ms(10);
@@ -199,7 +199,7 @@ async fn dead_tickets_lose_their_places_together(t: Trial) -> Shown {
     ensure!(info.queue_length == 1 && info.waiters.len() == 1, "one waits, and this is shown: {info:?}");
     done(t.a.end(&holder).await)?;
     granted(t.b.try_acquire(&alive).await)?;
-    // Whoever comes back after its ticket has lapsed begins anew.
+    // A waiter that comes back after its ticket has lapsed begins anew.
     let answer = busy(t.b.try_acquire(&dead[3]).await)?;
     ensure!(answer.place == Some(0), "it came back to the place {:?}", answer.place);
     Ok(())
@@ -255,7 +255,7 @@ async fn a_place_is_kept_while_its_wait_is_pending(t: Trial) -> Shown {
         busy(t.a.try_acquire(&behind).await)?;
         tokio::time::sleep(ticket * 3).await;
         let info = t.a.view(&name).await?;
-        // On a machine that is far too slow even a living process is late; with a longer ticket it is not.
+        // On a far too slow machine even a live process is late; with a longer ticket it is not.
         if info.queue_length != 2 || info.waiters.first().is_none_or(|waiter| waiter.id != t.shown(front.id))
         {
             continue;
@@ -269,7 +269,7 @@ async fn a_place_is_kept_while_its_wait_is_pending(t: Trial) -> Shown {
         }
     }
     let longest = t.growing(300).last();
-    Err(Failure::new(format!("who waits loses its place, even with a ticket of {longest:?}")))
+    Err(Failure::new(format!("a waiter loses its place, even with a ticket of {longest:?}")))
 }
 
 async fn a_place_whose_wait_was_dropped_lapses(t: Trial) -> Shown {
@@ -280,7 +280,8 @@ async fn a_place_whose_wait_was_dropped_lapses(t: Trial) -> Shown {
     granted(t.a.try_acquire(&holder).await)?;
     line_up(&t, &[&front, &behind]).await?;
     let _ = tokio::time::timeout(ticket, t.b.wait(&front)).await;
-    // From when the store has noticed, which may be a moment later; not by itself until somebody looks.
+    // Counted from when the store has noticed, perhaps a moment later; it does not notice by itself until a call
+    // looks.
     t.until(&name, "the place lapses", |info| info.queue_length == 1).await?;
     let answer = busy(t.b.try_acquire(&behind).await)?;
     ensure!(answer.place == Some(0), "nobody waits before it, and it has the place {:?}", answer.place);
@@ -321,7 +322,7 @@ async fn a_place_that_is_given_up_frees_the_way(t: Trial) -> Shown {
     Ok(())
 }
 
-async fn those_who_wait_keep_their_kind(t: Trial) -> Shown {
+async fn waiters_keep_their_kind(t: Trial) -> Shown {
     for ttl in t.growing(150) {
         let name = t.name();
         let mut holder = t.claim(&name, permit(1));
@@ -330,7 +331,7 @@ async fn those_who_wait_keep_their_kind(t: Trial) -> Shown {
         let answered = Instant::now();
         let waiter = t.queued(&name, permit(1));
         let Attempt::Busy(_) = t.b.try_acquire(&waiter).await? else { continue };
-        // Nobody holds it any more; that somebody waits is enough.
+        // The holder is gone; a waiter is enough.
         t.past(answered, left(&grant)?).await;
         fails(t.a.try_acquire(&t.claim(&name, permit(3))).await, ErrorKind::Mismatch)?;
         granted(t.b.try_acquire(&waiter).await)?;

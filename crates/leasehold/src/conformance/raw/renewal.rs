@@ -1,4 +1,4 @@
-//! What renewing and releasing act on, and what they change: promise 4.
+//! Checks of what renewing and releasing act on, and what they change: promise 4.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ check_list! { Raw:
     a_wrong_name_renews_and_releases_nothing => "4 I5 I11";
     a_late_renewal_or_release_does_not_touch_the_next_holder => "4 I5 I6";
     a_renewal_that_races_a_release_does_not_bring_it_back => "3 4 I6";
-    a_place_in_the_queue_is_not_given_up_by_another_owner_or_with_a_fence => "4 I5", Fifo, Ttl;
+    only_its_owner_without_a_fence_gives_up_a_place => "4 I5", Fifo, Ttl;
     renew_sets_the_later_of_old_expiry_and_now_plus_ttl => "4 7", Ttl;
     shorten_acts_only_with_the_right_count => "4", Ttl;
     renew_keeps_fence_mode_and_time_of_grant => "4 5", Ttl;
@@ -38,7 +38,7 @@ fn release(claim: &Claim) -> Release {
     Release::new(claim.name.clone(), claim.id)
 }
 
-/// What a lease looked like before something was done that must not touch it.
+/// The state of a lease before something that must not change it.
 struct Before<'a> {
     t: &'a Trial,
     claim: Claim,
@@ -56,7 +56,7 @@ impl<'a> Before<'a> {
         Ok(Before { t, claim, grant, version: info.version, left })
     }
 
-    /// The lease is as it was.
+    /// Checks that the lease is as it was.
     async fn is_still_so(&self) -> Shown {
         let Before { t, claim, grant, .. } = self;
         busy(t.b.try_acquire(&t.claim(&claim.name, Mode::Exclusive)).await)?;
@@ -100,7 +100,7 @@ async fn a_wrong_fence_renews_and_releases_nothing(t: Trial) -> Shown {
         not_done(t.a.release(&release).await, NOT_FOUND)?;
     }
     before.is_still_so().await?;
-    // With the right one both act.
+    // With the right fence both act.
     let before = Before::new(&t).await?;
     let (mut renewal, mut release) = (renewal(&before.claim), release(&before.claim));
     (renewal.fence, release.fence) = (Some(before.grant.fence), Some(before.grant.fence));
@@ -127,7 +127,7 @@ async fn a_wrong_owner_renews_and_releases_nothing(t: Trial) -> Shown {
 
 async fn a_wrong_name_renews_and_releases_nothing(t: Trial) -> Shown {
     let before = Before::new(&t).await?;
-    // On a name nobody uses, and on one that somebody holds.
+    // On an unused name, and on one that is held.
     let held_elsewhere = Before::new(&t).await?;
     for name in [t.name(), held_elsewhere.claim.name.clone()] {
         let mut other = before.claim.clone();
@@ -178,7 +178,7 @@ async fn a_renewal_that_races_a_release_does_not_bring_it_back(t: Trial) -> Show
         start.wait().await;
         done(t.a.end(&claim).await)?;
         for renewal in renewals {
-            // Held or gone, as it came before the release or after.
+            // Held or gone, depending on whether it came before the release or after.
             t.soon("the answer to a renewal", renewal).await???;
         }
         not_held(t.a.keep(&claim).await, NOT_FOUND)?;
@@ -188,7 +188,7 @@ async fn a_renewal_that_races_a_release_does_not_bring_it_back(t: Trial) -> Show
     Ok(())
 }
 
-async fn a_place_in_the_queue_is_not_given_up_by_another_owner_or_with_a_fence(t: Trial) -> Shown {
+async fn only_its_owner_without_a_fence_gives_up_a_place(t: Trial) -> Shown {
     let name = t.name();
     let (holder, waiter) = (t.claim(&name, Mode::Exclusive), t.queued(&name, Mode::Exclusive));
     let grant = granted(t.a.try_acquire(&holder).await)?;
@@ -197,7 +197,7 @@ async fn a_place_in_the_queue_is_not_given_up_by_another_owner_or_with_a_fence(t
     wrong.owner = Some("somebody else".into());
     not_done(t.b.release(&wrong).await, NOT_FOUND)?;
     if t.judges("fences", t.info.fenced) {
-        // Whoever waits has no fence yet.
+        // A waiter has no fence yet.
         let mut wrong = release(&waiter);
         wrong.fence = Some(grant.fence);
         not_done(t.b.release(&wrong).await, NOT_FOUND)?;
@@ -280,7 +280,7 @@ async fn a_batch_is_answered_one_each_in_order(t: Trial) -> Shown {
     done(t.a.end(&claims[1]).await)?;
     let mut wrong = renewal(&claims[3]);
     wrong.owner = Some("somebody else".into());
-    // Live, released, live, never was, of another owner, live again.
+    // Live, released, live, nonexistent, another owner's, live again.
     let stranger = t.claim(&t.name(), Mode::Exclusive);
     let batch = [
         renewal(&claims[0]),
@@ -359,7 +359,7 @@ async fn a_downgrade_keeps_the_lease_and_lets_readers_in(t: Trial) -> Shown {
     }
     granted(t.b.try_acquire(&t.claim(&name, Mode::Shared)).await)?;
     busy(t.b.try_acquire(&t.claim(&name, Mode::Exclusive)).await)?;
-    // The claim again is the lease as it is now.
+    // The same claim again shows the lease as it is now.
     let again = granted(t.a.try_acquire(&claim).await)?;
     ensure!(again.mode == Mode::Shared, "a repeat after the downgrade is {}", again.mode);
     done(t.a.end(&claim).await)

@@ -1,4 +1,4 @@
-//! The same claim again, and ids that must be refused: promises 2, 8 and 9.
+//! Checks of repeated claims, and of ids that must be refused: promises 2, 8 and 9.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ check_list! { Raw:
     a_repeat_is_no_second_grant => "2 I9", Permits(2);
     a_repeat_is_not_held_up_by_those_who_wait => "2", Fifo, Ttl;
     a_claim_that_waits_for_one_mode_cannot_wait_for_another => "2 I11", Shared, Fifo, Ttl;
-    a_release_that_comes_before_its_unanswered_attempt_refuses_it => "8 I6";
+    a_release_that_overtakes_its_attempt_refuses_it => "8 I6";
     an_unanswered_release_of_a_held_lease_spends_its_id => "8 I6";
     an_unanswered_release_of_a_place_in_the_queue_spends_its_id => "8 I6", Fifo, Ttl;
     a_spent_id_is_refused_for_longer_than_its_ttl => "8 I6";
@@ -26,7 +26,7 @@ check_list! { Raw:
     a_repeat_in_the_queue_is_remembered_by_the_lease => "8 I6", Fifo, Ttl;
     a_release_with_the_nonce_of_its_attempt_acts => "9";
     a_release_with_an_old_nonce_is_superseded => "9 I5";
-    a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing => "9";
+    a_call_with_an_old_nonce_is_superseded_and_changes_nothing => "9";
     a_place_in_the_queue_obeys_nonces_too => "9", Fifo, Ttl;
 }
 
@@ -70,12 +70,12 @@ async fn a_repeat_does_not_rearm_the_lease(t: Trial) -> Shown {
     let claim = t.claim(&name, Mode::Exclusive);
     let first = left(&granted(t.a.try_acquire(&claim).await)?)?;
     let answered = Instant::now();
-    // Time itself is what is waited for: a slow machine lets more of it pass, which shows a re-arming all the better.
+    // Wait for time itself: a slow machine lets more of it pass, which shows a re-arming all the better.
     tokio::time::sleep(t.ms(60)).await;
     for again in [claim.clone(), repeat(&claim)] {
         let gone_by = answered.elapsed();
         let again = left(&granted(t.a.try_acquire(&again).await)?)?;
-        // What passed between the two measurements is at least what passed between the calls.
+        // At least the time between the calls passed between the two measurements.
         let most = first.saturating_sub(gone_by - gone_by / 100) + t.ms(10);
         ensure!(
             again <= most,
@@ -105,7 +105,7 @@ async fn a_repeat_is_not_held_up_by_those_who_wait(t: Trial) -> Shown {
     busy(t.b.try_acquire(&waiter).await)?;
     let again = granted(t.a.try_acquire(&holder).await)?;
     ensure!(again.fence == grant.fence, "the repeat has fence {}, not {}", again.fence, grant.fence);
-    // And a waiter that looks again takes no second place.
+    // A waiter that tries again takes no second place.
     let answer = busy(t.b.try_acquire(&waiter).await)?;
     ensure!(answer.queue_length == 1, "one waits, and the queue has {}", answer.queue_length);
     Ok(())
@@ -124,7 +124,7 @@ async fn a_claim_that_waits_for_one_mode_cannot_wait_for_another(t: Trial) -> Sh
     Ok(())
 }
 
-async fn a_release_that_comes_before_its_unanswered_attempt_refuses_it(t: Trial) -> Shown {
+async fn a_release_that_overtakes_its_attempt_refuses_it(t: Trial) -> Shown {
     let name = t.name();
     let claim = t.claim(&name, Mode::Exclusive);
     not_done(t.a.release(&unanswered(&claim)).await, NOT_FOUND)?;
@@ -222,7 +222,7 @@ async fn a_repeat_in_the_queue_is_remembered_by_the_lease(t: Trial) -> Shown {
 
 async fn a_release_with_the_nonce_of_its_attempt_acts(t: Trial) -> Shown {
     let name = t.name();
-    // Zero is the number of a caller that makes one attempt per id.
+    // Zero is the nonce of a caller that makes one attempt per id.
     for number in [0, 1, 0] {
         let claim = nonce(&t.claim(&name, Mode::Exclusive), number, true);
         let grant = granted(t.a.try_acquire(&claim).await)?;
@@ -247,12 +247,12 @@ async fn a_release_with_an_old_nonce_is_superseded(t: Trial) -> Shown {
     busy(t.b.try_acquire(&t.claim(&name, Mode::Exclusive)).await)?;
     release.nonce = Some(2);
     done(t.a.release(&release).await)?;
-    // A quorum takes back the votes of the attempt before; they may still be in the way.
+    // A quorum takes back the votes of the previous attempt, which may still be in the way.
     t.take_over(&t.b, &t.claim(&name, Mode::Exclusive)).await?;
     Ok(())
 }
 
-async fn a_later_call_with_an_old_nonce_is_superseded_and_changes_nothing(t: Trial) -> Shown {
+async fn a_call_with_an_old_nonce_is_superseded_and_changes_nothing(t: Trial) -> Shown {
     let name = t.name();
     let claim = t.claim(&name, Mode::Exclusive);
     granted(t.a.try_acquire(&nonce(&claim, 1, true)).await)?;
@@ -280,7 +280,7 @@ async fn a_place_in_the_queue_obeys_nonces_too(t: Trial) -> Shown {
     let mut release = Release::new(name.clone(), waiter.id);
     release.nonce = Some(1);
     not_done(t.b.release(&release).await, &[Gone::Superseded])?;
-    // Also a newer attempt that only looks takes the place over.
+    // A newer attempt takes the place over, even if it only looks.
     let mut look = nonce(&waiter, 3, true);
     look.queue = None;
     let answer = busy(t.b.try_acquire(&look).await)?;

@@ -1,4 +1,4 @@
-//! Taking a name from its holders.
+//! Checks of revocation: taking a name from its holders.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::conformance::{check_list, ensure};
 use super::exclusion::permit;
 
 check_list! { Raw:
-    a_revoked_lease_is_not_renewed_and_the_name_passes_at_its_expiry => "3 I2", Revoke, Ttl;
+    a_revoked_lease_is_not_renewed_and_passes_at_its_expiry => "3 I2", Revoke, Ttl;
     revoking_now_frees_the_name_at_once_and_for_good => "3 4 I6", Revoke;
     a_revocation_meets_every_holder_and_no_later_one => "4", Revoke, Permits(2);
     revoking_a_name_nobody_holds_does_nothing => "4", Revoke;
@@ -19,7 +19,7 @@ check_list! { Raw:
     a_revocation_of_one_permit_leaves_the_others => "4", Revoke, Fenced, Permits(3);
 }
 
-async fn a_revoked_lease_is_not_renewed_and_the_name_passes_at_its_expiry(t: Trial) -> Shown {
+async fn a_revoked_lease_is_not_renewed_and_passes_at_its_expiry(t: Trial) -> Shown {
     for ttl in t.growing(300) {
         let name = t.name();
         let mut claim = t.brief(&name, Mode::Exclusive);
@@ -43,7 +43,7 @@ async fn a_revoked_lease_is_not_renewed_and_the_name_passes_at_its_expiry(t: Tri
         let (_, answered) = t.take_over(&t.b, &next).await?;
         ensure!(answered >= believed, "a revoked lease passed on before the holder's own deadline");
         not_held(t.a.keep(&claim).await, EXPIRED)?;
-        // What comes after a revocation is not revoked.
+        // A lease that comes after a revocation is not revoked.
         held(t.b.keep(&next).await)?;
         return Ok(());
     }
@@ -77,11 +77,11 @@ async fn a_revocation_meets_every_holder_and_no_later_one(t: Trial) -> Shown {
     ensure!(revoked.leases == 2, "two leases were revoked, and {} were counted", revoked.leases);
     for holder in &holders {
         not_held(t.a.keep(holder).await, &[Gone::Revoked])?;
-        // Asking again tells what it has, and changes nothing about that.
+        // Claiming again shows the lease, and changes nothing about it.
         granted(t.a.try_acquire(holder).await)?;
         not_held(t.a.keep(holder).await, &[Gone::Revoked])?;
     }
-    // A revoked lease is still a lease: in the way until it ends, and its holder's to release.
+    // A revoked lease is still a lease: it blocks others until it ends, and its holder can release it.
     busy(t.b.try_acquire(&t.claim(&name, permit(2))).await)?;
     done(t.a.end(&holders[0]).await)?;
     let later = t.claim(&name, permit(2));
@@ -104,7 +104,7 @@ async fn revoking_a_name_nobody_holds_does_nothing(t: Trial) -> Shown {
     Ok(())
 }
 
-/// Whoever revokes what they saw must not hit who has come since.
+/// A revocation of the holder that was seen must not hit a later one.
 async fn a_revocation_of_one_fence_meets_that_lease_only(t: Trial) -> Shown {
     let name = t.name();
     for now in [false, true] {
@@ -146,7 +146,7 @@ async fn a_revocation_of_one_permit_leaves_the_others(t: Trial) -> Shown {
         }
         let holders = t.b.view(&name).await?.holders.len();
         ensure!(holders == if now { 2 } else { 3 }, "now: {now}, and {holders} are left");
-        // Its permit is free at once, or as long as it lasts in nobody else's hands.
+        // Its permit is free at once, or no other client gets it while it lasts.
         let next = t.b.try_acquire(&t.claim(&name, permit(3))).await;
         if now {
             granted(next).map(drop)?

@@ -1,4 +1,4 @@
-//! Rules of `docs/contract.md` that no single promise names: what comes before what, and where things end.
+//! Checks of rules in `docs/contract.md` that no single promise names: the order of tests, and limits.
 
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ async fn a_renewal_is_refused_by_the_first_rule_that_applies(t: Trial) -> Shown 
     not_held(t.a.renew_one(&wrong).await, &[Gone::Revoked])
 }
 
-/// Two leases of this mode, by `brief` and by `lasting`: one ends much sooner.
+/// Makes two leases of this mode, by `brief` and by `lasting`: one ends much sooner.
 async fn two_of(t: &Trial, name: &crate::name::Name, mode: Mode) -> Shown {
     for (owner, ttl) in [("lasting", t.long()), ("brief", t.long() / 2)] {
         granted(t.a.try_acquire(&Claim::new(name.clone(), mode, ttl, owner)).await)?;
@@ -127,7 +127,7 @@ async fn no_more_than_128_go_in_at_a_time(t: Trial) -> Shown {
         busy(t.a.try_acquire(reader).await)?;
     }
     done(t.a.end(&writer).await)?;
-    // The 129th stands behind 128 that are let in.
+    // The 129th is behind 128 that are let in.
     busy(t.a.try_acquire(&readers[128]).await)?;
     busy(t.b.try_acquire(&t.queued(&name, Mode::Shared)).await)?;
     granted(t.a.try_acquire(&readers[127]).await)?;
@@ -141,13 +141,13 @@ async fn a_semaphore_without_permits_lets_nobody_in(t: Trial) -> Shown {
     for claim in &claims {
         match t.a.try_acquire(claim).await {
             Ok(Attempt::Busy(_)) => {}
-            // A store may refuse to ask such a question at all.
+            // A store may reject such a query.
             Err(error) if error.kind() == ErrorKind::InvalidArgument => {}
             other => return Err(Failure::new(format!("no permits, and one was given: {other:?}"))),
         }
     }
     ensure!(!t.b.is_held(&name).await?, "no permits, and one is held");
-    // The one who waits is the only one who uses the name.
+    // The waiter is the only user of the name.
     let _ = t.a.release(&Release::new(name.clone(), claims[1].id)).await?;
     granted(t.a.try_acquire(&t.claim(&name, Mode::Exclusive)).await)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! No lost wake-ups: promise 6.
+//! Checks that no wake-up is lost: promise 6.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ check_list! { Raw:
     no_wake_up_is_lost_between_the_attempt_and_the_wait => "6 J1", Push;
     no_wake_up_is_lost_when_the_release_races_the_wait => "6 J1", Push;
     a_wait_that_was_dropped_can_be_called_again => "6", Push;
-    a_grant_brought_by_a_wake_up_is_believed_no_longer_than_it_lasts => "6 7 I1", Push, Ttl;
+    a_grant_by_a_wake_up_is_believed_no_longer_than_it_lasts => "6 7 I1", Push, Ttl;
     the_one_whose_turn_it_is_is_woken => "6 J1 J4", Push, Fifo, Ttl;
     a_crowd_is_woken_one_after_the_other => "6 J1 J5", Push, Fifo, Ttl;
     more_readers_than_one_call_wakes_are_all_woken => "6 J1 J8", Push, Shared, Fifo, Ttl;
@@ -26,7 +26,7 @@ check_list! { Raw:
     a_wait_on_a_lease_ends_with_it_and_not_before => "6 J3", TellsLoss;
 }
 
-/// A holder and a waiter that was told it is busy.
+/// Makes a holder, and a waiter that got the answer busy.
 async fn blocked(t: &Trial) -> std::result::Result<(Claim, Claim), Failure> {
     let name = t.name();
     let (holder, waiter) = (t.claim(&name, Mode::Exclusive), t.queued(&name, Mode::Exclusive));
@@ -35,7 +35,7 @@ async fn blocked(t: &Trial) -> std::result::Result<(Claim, Claim), Failure> {
     Ok((holder, waiter))
 }
 
-/// What a wake-up said is so: the grant it brought is the one an attempt now gives.
+/// Checks a wake-up: the grant it brought is the one that an attempt now gets.
 async fn enters(t: &Trial, waiter: &Claim, woken: Result<Wake>) -> Shown {
     let wake = woken?;
     let grant = granted(t.b.try_acquire(waiter).await)?;
@@ -83,13 +83,13 @@ async fn a_wait_that_was_dropped_can_be_called_again(t: Trial) -> Shown {
             ensure!(!early, "the wait brought a grant while another held the name");
         }
         done(t.a.end(&holder).await)?;
-        let woken = t.soon("the wake-up of who waits again", t.b.wait(&waiter)).await?;
+        let woken = t.soon("the wake-up of a waiter that waits again", t.b.wait(&waiter)).await?;
         enters(&t, &waiter, woken).await?;
     }
     Ok(())
 }
 
-async fn a_grant_brought_by_a_wake_up_is_believed_no_longer_than_it_lasts(t: Trial) -> Shown {
+async fn a_grant_by_a_wake_up_is_believed_no_longer_than_it_lasts(t: Trial) -> Shown {
     let name = t.name();
     let (holder, mut waiter) = (t.claim(&name, Mode::Exclusive), t.queued(&name, Mode::Exclusive));
     waiter.ttl = t.ms(200);
@@ -117,14 +117,14 @@ async fn a_grant_brought_by_a_wake_up_is_believed_no_longer_than_it_lasts(t: Tri
     Ok(())
 }
 
-/// What a waiting caller does, without a timer: waits and tries again until it is in.
+/// Acts as a waiting caller without a timer: waits and tries again until it is in.
 async fn wait_to_enter(side: Arc<Side>, claim: Claim) -> std::result::Result<Fence, Failure> {
     loop {
         let wake = side.wait(&claim).await?;
         match side.try_acquire(&claim).await? {
             Attempt::Granted(grant) => return Ok(grant.fence),
             Attempt::Busy(_) if matches!(wake, Wake::Retry) => {
-                // Woken early, which is allowed; not so often that it never sleeps.
+                // It was woken early, which is allowed; but not so often that it never sleeps.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             other => {
@@ -188,7 +188,7 @@ async fn more_readers_than_one_call_wakes_are_all_woken(t: Trial) -> Shown {
         readers.push(t.spawn(wait_to_enter(Arc::clone(&t.b), claim)));
     }
     done(t.a.end(&writer).await)?;
-    // Nobody leaves: it is the entrants that wake the rest.
+    // No reader leaves: the readers that enter wake the rest.
     for reader in readers {
         t.soon("the turn of one of many readers", reader).await???;
     }

@@ -1,4 +1,4 @@
-//! One attempt on a quorum: the two phases, and giving back what did not become a lease.
+//! One attempt on a quorum: its two phases, and giving back votes that did not become a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::options::random_part;
 
-/// How often an attempt is made in which nobody got a majority. Those with no vote at all leave at once, so
-/// at most N are left after the first, and their pauses double.
+/// How often to retry when no claim got a majority. Claims without any vote leave at once, so at most N are left after
+/// the first try, and their pauses double.
 const SPLIT_TRIES: u32 = 8;
 
 /// The longest pause after a split vote.
 const SPLIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A fence that no lease has: it makes a release that only refuses an id where there is no lease.
+/// A fence that no lease has: a release with it never ends a lease, but refuses the id where there is none.
 const NO_FENCE: Fence = Fence::new(1);
 
 /// How one round ended.
 enum Round {
     Answer(Attempt),
-    /// Several got votes and nobody a majority; nothing of it is left.
+    /// Several claims got votes and none a majority; nothing of it is left.
     Split(Busy),
-    /// What was granted had ended before it could be confirmed; nothing of it is left.
+    /// The grants had ended before they could be confirmed; nothing of them is left.
     TooSlow,
 }
 
@@ -54,7 +54,7 @@ impl Votes {
         }
     }
 
-    /// A lease of this id that a majority has confirmed before, if it is that.
+    /// The grants of a lease that a majority has confirmed before, if this is one.
     fn confirmed(&self, majority: usize) -> Option<Vec<&Grant>> {
         let same = |fence: Fence| {
             let of = self.granted.iter().map(|(_, grant)| grant);
@@ -73,7 +73,7 @@ impl Votes {
         self.granted.iter().any(|(_, grant)| grant.renewals > 0)
     }
 
-    /// What is known of who is in the way.
+    /// What is known of the lease that is in the way.
     fn obstacle(&self) -> Busy {
         let longest = self.busy.iter().max_by_key(|busy| busy.holder_left).cloned();
         let mut busy = longest.unwrap_or_else(Busy::unknown);
@@ -123,12 +123,12 @@ impl Nodes {
             let answered = votes.granted.len() + votes.busy.len() + votes.gone;
             let lost = votes.granted.len() + pending < majority;
             if votes.granted.len() >= majority && votes.confirmed(majority).is_none() && votes.is_known() {
-                // A repeat: those that have confirmed the lease may be the slower ones.
+                // A repeat: the nodes that have confirmed the lease may be the slower ones.
                 Enough::ButForTheDead
             } else if votes.granted.len() >= majority {
                 Enough::Nearly
             } else if lost && !votes.busy.is_empty() && answered >= majority {
-                // Those that say that this id is over may be the slower ones.
+                // The nodes that say that this id is over may be the slower ones.
                 let may_be_over = votes.gone > 0 && votes.gone + pending > all - majority;
                 if may_be_over { Enough::ButForTheDead } else { Enough::Yes }
             } else {
@@ -148,7 +148,7 @@ impl Nodes {
         Ok(confirmed.map_or(Round::TooSlow, |grant| Round::Answer(Attempt::Granted(grant))))
     }
 
-    /// Phase 2: a majority takes over one fence that is above all of theirs.
+    /// Phase 2: a majority raises its leases to one fence that is above all of theirs.
     async fn confirm(
         self: &Arc<Self>,
         claim: &Claim,
@@ -162,8 +162,8 @@ impl Nodes {
         let (granted, others): (Vec<_>, Vec<_>) =
             granted.iter().cloned().partition(|(_, grant)| reaches(grant.fence, highest));
         self.give_back_later(claim, others);
-        // One more than the highest: so no lease that counts has a fence of phase 1, and whatever gives back
-        // by such a fence can never hit it, however late it comes.
+        // One more than the highest: so no lease that counts has a fence of phase 1, and a give-back by such a fence
+        // can never hit it, however late it comes.
         let fence = match highest.next(0) {
             Ok(fence) => fence,
             Err(error) => {
@@ -189,7 +189,7 @@ impl Nodes {
             },
         );
         let (mut accepted, mut nodes, mut answered) = (Vec::new(), Vec::new(), 0);
-        // Those whose clock or counter allows no fence as high as that: they still have what they granted.
+        // Nodes whose clock or counter does not allow so high a fence: they still have what they granted.
         let mut too_high = Vec::new();
         let majority = self.majority;
         fan.gather(&self.members, within, |node, answer, _| {
@@ -212,13 +212,13 @@ impl Nodes {
         if accepted.len() >= majority {
             self.give_back_later(claim, too_high);
             let mut grant = self.merge(&accepted);
-            // What is left was measured by requests that were sent then.
+            // The time left was measured by requests that were sent then.
             grant.waited = asked - started;
             return Ok(Some(grant));
         }
         let apart = !too_high.is_empty();
         nodes.append(&mut too_high);
-        // All said yes or no, and what they have is over: then nothing is on its way that could do harm.
+        // All said yes or no, and their votes are over: then no request in transit can do harm.
         if answered == granted.len() && !claim.repeat && self.give_back(claim, &nodes).await {
             return if apart { Err(days_apart()) } else { Ok(None) };
         }
@@ -234,9 +234,9 @@ impl Nodes {
         Err(if apart { days_apart() } else { unconfirmed() })
     }
 
-    /// The highest fence of phase 1 above which a majority can take one over. A node takes none that is more than a
-    /// day ahead of its clock, so one whose clock is far ahead of the others' is left out while there are enough
-    /// without it. Those that are left are still a majority of phase 1, by which fences rise.
+    /// The highest fence of phase 1 above which a majority can raise its leases. A node accepts none that is more than
+    /// a day ahead of its clock, so a node whose clock is far ahead of the others' is left out while there are enough
+    /// without it. The rest are still a majority of phase 1, which makes fences increase.
     fn agreeable(&self, granted: &[(usize, Grant)]) -> Option<Fence> {
         let mut fences: Vec<Fence> = granted.iter().map(|(_, grant)| grant.fence).collect();
         fences.sort_unstable();
@@ -244,7 +244,7 @@ impl Nodes {
         fences.iter().rev().copied().find(|highest| agree(*highest) >= self.majority)
     }
 
-    /// In the background: gives back what some nodes granted and cannot confirm.
+    /// Gives back, in the background, what some nodes granted and cannot confirm.
     fn give_back_later(self: &Arc<Self>, claim: &Claim, granted: Vec<(usize, Grant)>) {
         if granted.is_empty() {
             return;
@@ -253,12 +253,12 @@ impl Nodes {
         tokio::spawn(async move { this.give_back(&claim, &granted).await });
     }
 
-    /// No majority: gives back what was granted, and says why.
+    /// Handles a missing majority: gives back what was granted, and says why.
     async fn refused(self: &Arc<Self>, claim: &Claim, votes: Votes, fan: Fan<Attempt>) -> Result<Round> {
         let (all, majority) = (self.members.len(), self.majority);
         let unknown = votes.failed.len() + fan.pending();
         let pending = fan.pending();
-        // A lease that was confirmed before may still have its majority among those that did not answer.
+        // A lease that was confirmed before may still have its majority among the nodes that did not answer.
         let may_hold = votes.is_known() && votes.granted.len() + unknown >= majority;
         self.tidy_later(claim, fan, votes.unsure());
         let returned = if may_hold { false } else { self.give_back(claim, &votes.granted).await };
@@ -269,7 +269,7 @@ impl Nodes {
             return Err(self.too_few(votes.failed.into_iter().map(|(_, error)| error).collect(), pending));
         }
         if votes.busy.is_empty() {
-            // Some nodes refuse this id: another may have a majority.
+            // Some nodes refuse this id; another id may get a majority.
             return Ok(Round::Answer(Attempt::Gone(Gone::Superseded)));
         }
         let busy = votes.obstacle();
@@ -280,7 +280,7 @@ impl Nodes {
         Ok(Round::Answer(Attempt::Busy(busy)))
     }
 
-    /// Ends what phase 1 granted, each lease by its own fence. Whether all of it is over.
+    /// Ends what phase 1 granted, each lease by its own fence. Returns whether all of it is over.
     async fn give_back(self: &Arc<Self>, claim: &Claim, granted: &[(usize, Grant)]) -> bool {
         let nodes = granted.iter().map(|(node, _)| *node);
         let mut fan = Fan::new(&self.members, nodes, self.node_timeout, |node, backend| {
@@ -297,8 +297,8 @@ impl Nodes {
         over == granted.len()
     }
 
-    /// In the background: gives back what is granted too late to count, and sees to it that a request
-    /// without an answer does not become a lease after all.
+    /// Gives back, in the background, what is granted too late to count, and makes sure that a request without an
+    /// answer does not become a lease after all.
     fn tidy_later(self: &Arc<Self>, claim: &Claim, fan: Fan<Attempt>, unsure: Vec<usize>) {
         let mut rest = fan.rest();
         if rest.is_empty() && unsure.is_empty() {
@@ -321,7 +321,7 @@ impl Nodes {
         });
     }
 
-    /// Refuses the id on a node unless it has the lease; if it has, and it is one of phase 1, ends it.
+    /// Refuses the id on a node unless it has the lease; if it has, and the lease is one of phase 1, ends it.
     async fn refuse(&self, claim: &Claim, node: usize) {
         let mut release = give_back(claim, NO_FENCE);
         release.unanswered = Some(claim.ttl);
@@ -341,7 +341,7 @@ impl Nodes {
         self.call(node, |backend| async move { backend.release(&release).await }).await.1.ok()
     }
 
-    /// Never again: the id was given back by force, and that may still be on its way.
+    /// Refuses an id from now on: it was given back by force, and that release may still be in transit.
     fn burn(&self, id: LeaseId, ttl: Duration) {
         let now = Instant::now();
         let mut burnt = self.burnt.lock();
@@ -353,7 +353,7 @@ impl Nodes {
         self.burnt.lock().get(id).is_some_and(|until| *until > Instant::now())
     }
 
-    /// What a majority of these grants can be relied on for. The fences are equal, or the nodes' own.
+    /// What can be relied on when a majority has these grants. The fences are equal, or the nodes' own.
     pub(super) fn merge(&self, grants: &[Grant]) -> Grant {
         let fence = super::most_common(grants.iter().map(|grant| grant.fence)).unwrap_or_default();
         let shared = grants.iter().filter(|grant| grant.mode == Mode::Shared).count();
@@ -361,7 +361,7 @@ impl Nodes {
         let left = lowest_of_majority(grants.iter().filter_map(|grant| grant.left), self.majority);
         let mut merged = Grant::new(fence, mode, Some(left));
         merged.renewals = grants.iter().map(|grant| grant.renewals).max().unwrap_or_default();
-        // The nodes' clocks differ, and other nodes answer next time: the fence is the one thing they share.
+        // The nodes' clocks differ, and other nodes may answer next time: only the fence is common to all.
         merged.acquired_at_ms = fence.get() / 256;
         merged.expires_at_ms = super::most_common(
             grants.iter().filter(|grant| grant.left == Some(left)).filter_map(|grant| grant.expires_at_ms),
@@ -385,7 +385,7 @@ fn days_apart() -> Error {
     )
 }
 
-/// Whether a node that granted `fence` can take over the one above `highest`, by what is known of its clock.
+/// Whether a node that granted `fence` can accept the fence above `highest`, as far as its clock is known.
 fn reaches(fence: Fence, highest: Fence) -> bool {
     fence <= highest && highest.get() < fence.get().saturating_add(Fence::DAY)
 }

@@ -1,4 +1,4 @@
-//! A quorum from one URL, and nodes that are not there yet.
+//! Opens a quorum from one URL, including nodes that cannot be reached yet.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +19,8 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::stores::{self, Opened};
 
-/// Opens a quorum of what follows `quorum:`, URLs with commas between them. Nodes that cannot be reached
-/// join when they can; a majority must be there.
+/// Opens a quorum from the part after `quorum:`, URLs with commas between them. Nodes that cannot be reached join when
+/// they can; a majority must be reachable.
 pub(crate) async fn open(urls: &str) -> Result<Quorum> {
     let urls = split(urls);
     if urls.len() < LEAST_NODES {
@@ -54,7 +54,7 @@ pub(crate) async fn open(urls: &str) -> Result<Quorum> {
     let quorum = Quorum::new(nodes.iter().map(|node| Node::new(Arc::<Lazy>::clone(node))))?;
     let opened = join_all(nodes.iter().map(|node| async move { node.store().await.err() })).await;
     let mut failed: Vec<Error> = opened.into_iter().flatten().collect();
-    // A wrong URL stays wrong; a node that is away comes back.
+    // A wrong URL stays wrong; a node that is away may come back.
     if let Some(place) = failed.iter().position(|error| !error.is_retryable()) {
         return Err(failed.swap_remove(place));
     }
@@ -90,20 +90,20 @@ pub(super) fn split(urls: &str) -> Vec<&str> {
     parts
 }
 
-/// What came of opening a store, for all who wait for it.
+/// The result of opening a store, for all callers that wait for it.
 type Opening = Shared<BoxFuture<'static, std::result::Result<Arc<dyn Backend>, Arc<Error>>>>;
 
-/// A store that is opened when it is first needed, and tried again until it is there.
+/// A store that is opened when it is first needed, and tried again until that succeeds.
 struct Lazy {
     info: Info,
     url: String,
     place: usize,
-    /// Where its connections live: not with whoever happens to call first.
+    /// The runtime where its connections live, which is not that of the first caller.
     home: Handle,
     store: OnceLock<Arc<dyn Backend>>,
-    /// The latest try; goes on when those who wait for it have given up.
+    /// The latest try; it goes on even if its callers have given up.
     opening: Mutex<Option<Opening>>,
-    /// Which stores the nodes of this quorum turned out to be.
+    /// The identities of the stores that the nodes of this quorum turned out to be.
     identities: Arc<Mutex<Vec<Option<String>>>>,
 }
 
@@ -118,7 +118,7 @@ impl Lazy {
         }
     }
 
-    /// The try that is under way, or a new one.
+    /// The current try to open it, or a new one.
     fn opening(&self) -> Opening {
         let mut latest = self.opening.lock();
         if let Some(opening) = latest.as_ref().filter(|opening| opening.peek().is_none()) {
@@ -144,7 +144,7 @@ impl Lazy {
 
 impl fmt::Debug for Lazy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password.
+        // The URL may contain a password.
         f.debug_struct("Node").field("scheme", &self.info.scheme).field("store", &self.store.get()).finish()
     }
 }

@@ -1,4 +1,4 @@
-//! One call to many nodes at once: who was asked, who has answered, and when enough have.
+//! Calls many nodes at once: tracks which nodes have answered, and when enough have.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The least that is waited for nodes behind the majority: a scheduler's hiccup.
+/// The shortest extra wait for nodes behind the majority: a scheduler's hiccup.
 const LEAST_GRACE: Duration = Duration::from_millis(1);
 
 /// One node of a quorum.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) backend: Arc<dyn Backend>,
-    /// It failed, or was behind the others, the last time it was asked: nothing in a hurry waits for it.
+    /// The node failed or was slower than the others last time: nothing urgent waits for it.
     late: AtomicBool,
-    /// It failed.
+    /// The node failed last time.
     dead: AtomicBool,
 }
 
@@ -72,20 +72,20 @@ where
     })
 }
 
-/// What to do after one more answer.
+/// What to do after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Enough {
     /// Wait for more.
     No,
-    /// The outcome is certain, but it is better with those that are just behind.
+    /// The outcome is certain, but better with the nodes that are just behind.
     Nearly,
-    /// The outcome needs everybody who can be expected to answer.
+    /// The outcome needs every node that can be expected to answer.
     ButForTheDead,
     /// Go on.
     Yes,
 }
 
-/// The calls that are under way. Dropped, they are given up; [`rest`](Fan::rest) ends them in peace.
+/// The calls in flight. Dropping them gives them up; [`rest`](Fan::rest) lets them end.
 pub(super) struct Fan<T> {
     calls: FuturesUnordered<Call<T>>,
     pending: Vec<Arc<Member>>,
@@ -111,13 +111,13 @@ impl<T: Send + 'static> Fan<T> {
         fan
     }
 
-    /// How many have not answered.
+    /// How many nodes have not answered.
     pub(super) fn pending(&self) -> usize {
         self.calls.len()
     }
 
-    /// Takes answers until that is enough, all have answered, or the time is over. `take` also gets the
-    /// number of those that have not answered.
+    /// Takes answers until they are enough, all nodes have answered, or the time is over. `take` also gets the number
+    /// of nodes that have not answered.
     pub(super) async fn gather(
         &mut self,
         members: &[Arc<Member>],
@@ -126,7 +126,7 @@ impl<T: Send + 'static> Fan<T> {
     ) {
         let mut end = self.started + within;
         let mut nearly = false;
-        // The first look sends every request; none stays behind because others were answered at once.
+        // The first poll sends every request; none stays unsent because others were answered at once.
         let mut answers = self.at_once().await;
         loop {
             let mut enough = Enough::No;
@@ -158,7 +158,7 @@ impl<T: Send + 'static> Fan<T> {
         self.pending.iter().for_each(|member| member.late.store(true, Ordering::Relaxed));
     }
 
-    /// Polls every call once, and takes those that are answered by then.
+    /// Polls every call once, and takes the answers that are there.
     async fn at_once(&mut self) -> Vec<(usize, Result<T>)> {
         let mut answers = Vec::new();
         poll_fn(|cx| {
@@ -171,12 +171,12 @@ impl<T: Send + 'static> Fan<T> {
         answers
     }
 
-    /// Those that have not answered.
+    /// The calls that are not answered yet.
     pub(super) fn rest(self) -> FuturesUnordered<Call<T>> {
         self.calls
     }
 
-    /// Lets those that have not answered end in the background.
+    /// Lets the unanswered calls end in the background.
     pub(super) fn finish(self) {
         let mut rest = self.rest();
         if !rest.is_empty() {

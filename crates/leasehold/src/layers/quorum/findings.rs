@@ -1,4 +1,4 @@
-//! How the nodes of a quorum are set up, each and together.
+//! Findings about the nodes of a quorum, each and together.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::connect::split;
 use crate::doctor::Finding;
 use crate::stores;
 
-/// Examines the nodes of what follows `quorum:`, and what they are together.
+/// Examines the nodes in the part after `quorum:`, each and together.
 pub(crate) async fn findings(urls: &str) -> Vec<Finding> {
     let urls = split(urls);
     let examined = join_all(urls.iter().map(|url| stores::examine((*url).to_owned()))).await;

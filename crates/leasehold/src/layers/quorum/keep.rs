@@ -1,4 +1,4 @@
-//! Renewing and releasing on a quorum: each node's answer counts once, and a majority of all decides.
+//! Renews and releases on a quorum: each node's answer counts once, and a majority of all nodes decides.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl Answers {
         confirmed >= nodes.majority || over > nodes.members.len() - nodes.majority
     }
 
-    /// The grants that can count together: those with the fence that most have. One with another fence is of a vote that
-    /// was never confirmed, and may be ended any moment.
+    /// The grants that can count together: those with the most common fence. A grant with another fence belongs to a
+    /// vote that was never confirmed, and may end at any moment.
     fn confirmed(&self) -> impl Iterator<Item = &Grant> {
         let grants = || self.held.iter().map(|(_, grant)| grant);
         let fence = most_common(grants().map(|grant| grant.fence));
@@ -41,7 +41,7 @@ impl Nodes {
         if leases.is_empty() {
             return Vec::new();
         }
-        // What each node is asked; the same, except for shortenings.
+        // The request to each node; the same for all, except for shortenings.
         let mut asked = vec![leases.to_vec(); self.members.len()];
         for (place, lease) in leases.iter().enumerate() {
             if let Some(count) = lease.shorten {
@@ -59,8 +59,8 @@ impl Nodes {
             }
         });
         let mut about: Vec<Answers> = leases.iter().map(|_| Answers::default()).collect();
-        // A lease that only a dead node could decide must not keep the others of its batch past their time,
-        // of which the renewal loop gives an answer a sixth.
+        // A lease that only a dead node could decide must not hold up the rest of its batch for too long: the renewal
+        // loop gives an answer a sixth of the ttl.
         let shortest = leases.iter().map(|lease| lease.ttl).min().unwrap_or_default();
         let alone = leases.len() == 1;
         let within = if alone { self.node_timeout } else { self.node_timeout.min(shortest / 8) };
@@ -95,7 +95,7 @@ impl Nodes {
         if gone.len() + held.len() - confirmed.len() <= self.members.len() - self.majority {
             return Err(self.too_few(failed, pending));
         }
-        // It is over for good; those that still had it were just renewed, for nobody.
+        // The lease is over for good, but the nodes that still had it just renewed it, so release it there.
         let leftover = Fan::new(
             &self.members,
             held.iter().map(|(node, _)| *node),
@@ -110,8 +110,8 @@ impl Nodes {
         Ok(Renewed::Gone(why(gone.into_iter())))
     }
 
-    /// What a shortening has to name on each node. Nodes that missed a renewal count fewer, so each is asked
-    /// for its own count first, and does nothing if that has moved when the shortening comes.
+    /// The renewal count that a shortening must name on each node. Nodes that missed a renewal have a lower count, so
+    /// each is asked for its own count first, and does nothing if that has moved when the shortening comes.
     async fn counts_to_shorten(&self, lease: &Renewal, count: u64) -> Vec<u64> {
         let mut counts = vec![NEVER; self.members.len()];
         let mut highest = None;
@@ -125,7 +125,7 @@ impl Nodes {
                 counts[node] = holder.grant.renewals;
                 highest = highest.max(Some(holder.grant.renewals));
             }
-            // One that is behind may catch up before the shortening comes, and then does nothing.
+            // A node that is behind may catch up before the shortening comes, and then does nothing.
             let current = counts.iter().filter(|seen| **seen == count).count();
             match self.members.len() - self.majority {
                 _ if current >= self.majority => Enough::Nearly,
@@ -138,7 +138,7 @@ impl Nodes {
     }
 
     pub(super) async fn release(self: &Arc<Self>, lease: &Release) -> Result<Released> {
-        // One at a time for one lease: of two that each ended it on some nodes, neither would have ended it.
+        // One release at a time for a lease: if two each ended it on some nodes, neither would have ended it.
         let _turn = self.turns.take(lease.id).await;
         let mut fan = self.fan_all(|_, backend| {
             let lease = lease.clone();
@@ -173,8 +173,8 @@ impl Nodes {
         }
     }
 
-    /// In the background: ends the lease where it has another fence, on these nodes and on those that have not answered.
-    /// The fence given is right, since some node released by it; a node with another one missed phase 2.
+    /// Ends, in the background, the lease where it has another fence, on these nodes and on those that have not
+    /// answered. The given fence is right, since some node released by it; a node with another fence missed phase 2.
     fn end_strays(self: &Arc<Self>, lease: &Release, nodes: Vec<usize>, fan: Fan<Released>) {
         let mut rest = fan.rest();
         if rest.is_empty() && nodes.is_empty() {
@@ -195,7 +195,7 @@ impl Nodes {
     }
 }
 
-/// Why it is gone, by those that know it: a node behind the majority may never have had it.
+/// Why it is gone, according to the nodes that knew it: a node behind the majority may never have had it.
 fn why(told: impl Iterator<Item = Gone>) -> Gone {
     most_common(told.filter(|why| *why != Gone::NotFound)).unwrap_or(Gone::NotFound)
 }

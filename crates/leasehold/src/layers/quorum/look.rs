@@ -1,4 +1,4 @@
-//! Looking at a quorum: the nodes' views as one.
+//! Inspects a quorum: combines the nodes' views into one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ impl Nodes {
         Ok(self.in_step(pages))
     }
 
-    /// What to ask a node about one lease. A look at the name shows only the oldest holders, and so is for nodes that
-    /// cannot find a lease by its id.
+    /// The query to a node about one lease. A query by name shows only the oldest holders, so it is used only for
+    /// nodes that cannot find a lease by its id.
     pub(super) fn about(&self, node: usize, name: &Name, id: LeaseId) -> Query {
         if self.members[node].backend.info().find_by_id {
             Query::LeaseId(id)
@@ -31,14 +31,14 @@ impl Nodes {
         }
     }
 
-    /// The lease, as a node shows it in its answer to that.
+    /// The lease in a node's answer to that query.
     pub(super) fn lease_in(&self, node: usize, page: Page, name: &Name, id: LeaseId) -> Option<HolderInfo> {
         let ids = [id, self.shown_by(node, id)];
         let of_name = page.items.into_iter().filter(|info| info.name == *name);
         of_name.flat_map(|info| info.holders).find(|holder| ids.contains(&holder.id))
     }
 
-    /// Each node gets its own query, and time to look at everything.
+    /// Sends each node its own query, with time to look at everything.
     async fn scan(&self, query: impl Fn(usize) -> Query) -> Result<Vec<(usize, Page)>> {
         let pages = self.ask(SCAN_TIMEOUT, |node, backend| inspect(backend, query(node))).await?;
         Ok(self.in_step(pages))
@@ -68,7 +68,7 @@ impl Nodes {
             Query::LeaseId(id) => {
                 let mut pages = self.scan(|_| query.clone()).await?;
                 let unknown = self.members.len() - pages.len();
-                // Whoever asks by the id knows it.
+                // The caller asked by the id, so it knows the id.
                 let digest = id.digest();
                 for info in pages.iter_mut().flat_map(|(_, page)| &mut page.items) {
                     info.holders.iter_mut().filter(|one| one.id == digest).for_each(|one| one.id = *id);
@@ -83,7 +83,7 @@ impl Nodes {
         }
     }
 
-    /// One page of all names in use. Nodes are read in step: only as far as all have been read.
+    /// One page of all names in use. The nodes are read in step: a page ends where the slowest node's page ends.
     async fn list(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
         let from = match cursor {
             Some(cursor) => Cursor::parse(cursor, self.members.len())?,
@@ -96,13 +96,13 @@ impl Nodes {
         });
         let pages = seen.await?;
         let unknown = self.members.len() - pages.len();
-        // A page with a next one is complete up to its last name. One without a name, from a node that looked through many
-        // and found none in use, tells only where to go on.
+        // A page with a next one is complete up to its last name. A page without names, from a node that looked
+        // through many and found none in use, only says where to go on.
         let end_of = |page: &Page| {
             page.items.last().map_or_else(|| from.after.clone(), |info| info.name.stored().to_owned())
         };
         let ends = pages.iter().filter(|(_, page)| page.next.is_some()).map(|(_, page)| end_of(page));
-        // A node that was away is read again from where it was, before what has been shown.
+        // A node that was away is read again from its old place, which is before what was shown.
         let mut bound = ends.min().map(|bound| bound.max(from.after.clone()));
         let fresh = |info: &NameInfo| info.name.stored() > from.after.as_str() || from.after.is_empty();
         let items = pages.iter().flat_map(|(_, page)| page.items.clone()).filter(fresh);
@@ -119,7 +119,8 @@ impl Nodes {
         let next = bound.map(|after| {
             let mut nodes = from.nodes;
             for (node, page) in &pages {
-                // Read to the end of this page; otherwise it is read again, and what was shown is left out.
+                // Read to the end of this page; otherwise the page is read again, and names already shown are left
+                // out.
                 if page.next.is_some() && end_of(page) <= after {
                     nodes[*node].clone_from(&page.next);
                 }
@@ -129,10 +130,11 @@ impl Nodes {
         Ok(Page { items: views, next, age: pages.iter().filter_map(|(_, page)| page.age).max() })
     }
 
-    /// The nodes' views of one name as one, with the lease that was asked for. `unknown` nodes have not been seen.
+    /// Combines the nodes' views of one name, with the lease that was asked for. `unknown`: how many nodes have not
+    /// answered.
     fn one_view(&self, name: Name, views: Vec<NameInfo>, unknown: usize, asked: Option<LeaseId>) -> NameInfo {
         let mut info = NameInfo::unused(name);
-        // What a minority has beyond this comes from claims that were given back.
+        // Whatever a minority has beyond this comes from claims that were given back.
         let surely = self.majority.saturating_sub(unknown).max(1);
         info.version = ranked(views.iter().map(|view| view.version), surely);
         info.last_fence = ranked(views.iter().map(|view| view.last_fence), surely);
@@ -145,7 +147,7 @@ impl Nodes {
         }
         let nodes = |one: &HolderInfo| views.iter().filter(|view| may_have(view, one, asked)).count();
         seen.retain(|same| nodes(same[0]) + unknown >= self.majority);
-        // In the order of the grants. Two leases have a node in common, and that knows which is older.
+        // In the order of the grants. Two leases have a node in common, which knows the older one.
         let place = |view: &NameInfo, one: &HolderInfo| {
             let shown = view.holders.iter().position(|holder| holder.id == one.id);
             shown.or_else(|| may_have(view, one, asked).then_some(usize::MAX))
@@ -181,7 +183,7 @@ impl Nodes {
 
     /// Whether some id may hold the name on a majority of all nodes.
     pub(super) async fn is_held(&self, name: &Name) -> bool {
-        // If too few can be asked, somebody may.
+        // If too few nodes answer, another client may hold it.
         let Ok(seen) = self.look(name).await else { return true };
         let views: Vec<_> = seen.iter().flat_map(|(_, page)| &page.items).collect();
         let mut holders = views.iter().flat_map(|view| &view.holders);
@@ -189,8 +191,8 @@ impl Nodes {
     }
 }
 
-/// Whether a node has this lease, or may have it unseen: a node hides only leases that are younger than those it shows,
-/// and never the one that was asked for.
+/// Whether a node has this lease, or may have it unseen: a node hides only leases that are younger than those it
+/// shows, and never the one that was asked for.
 fn may_have(view: &NameInfo, one: &HolderInfo, asked: Option<LeaseId>) -> bool {
     let mut others = view.holders.iter().filter(|holder| asked != Some(holder.id));
     view.holders.iter().any(|holder| holder.id == one.id)
@@ -202,7 +204,7 @@ fn is_cut(view: &NameInfo) -> bool {
     view.holder_count > view.holders.len() as u64
 }
 
-/// The highest that so many reach.
+/// The highest value that this many reach.
 fn ranked<T: Ord + Copy + Default>(values: impl Iterator<Item = T>, reach: usize) -> T {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable_by(|a, b| b.cmp(a));
@@ -224,7 +226,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    /// Each part as its length and itself: cursors of nodes may hold anything. `-` is none.
+    /// Each part as its length and its text, because the nodes' cursors may contain anything. `-` means none.
     fn to_text(&self) -> String {
         let mut text = String::new();
         for part in std::iter::once(Some(&self.after)).chain(self.nodes.iter().map(Option::as_ref)) {

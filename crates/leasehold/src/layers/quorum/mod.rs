@@ -1,4 +1,6 @@
-//! One lock on N independent stores: a majority of them decides, and its fences are in order.
+//! One lock on N independent stores: a majority of them decides, and its fences increase.
+//!
+#![doc = include_str!("../../../docs/quorum.md")]
 
 mod acquire;
 mod connect;
@@ -35,40 +37,40 @@ use turns::Turns;
 pub(crate) use connect::open;
 pub(crate) use findings::findings;
 
-/// How long a node may take, unless set: far longer than a healthy one needs, and three of them in a row (two
-/// phases and giving back) are still within the client's request timeout of 5 s.
+/// The default time limit for a node: far longer than a healthy one needs; three in a row (two phases and giving back)
+/// still fit into the client's request timeout of 5 s.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a node may take to look through all it has.
+/// How long a node may take to look through all its names.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Fewer nodes than this are no quorum: one that fails would be a majority of the rest.
+/// Fewer nodes are not a quorum: one that fails would be a majority of the rest.
 const LEAST_NODES: usize = 3;
 
 /// A store made of N stores that know nothing of each other: Redlock with fences.
 ///
-/// Whatever a minority of the nodes does, the others go on: it may be down, slow, or cut off. A majority is
-/// always one of **all** N nodes, so N should be odd: a fourth node adds nothing but a fourth that can fail.
+/// Whatever a minority of the nodes does, the others go on: it may be down, slow, or cut off. A majority is always a
+/// majority of **all** N nodes, so N should be odd: a fourth node adds only a fourth that can fail.
 ///
 /// # How a claim becomes a lease
 ///
-/// 1. All N nodes are asked at once. Nobody queues on a node. A majority must grant, each with a fence of its
-///    own; F is one more than the highest.
-/// 2. The nodes that granted are asked to renew for the ttl and to raise lease and counter to F. A majority
-///    of N must accept in time. What is left then counts from before this phase.
+/// 1. The client asks all N nodes at once. No claim queues on a node. A majority must grant, each with its own fence;
+///    F is one more than the highest.
+/// 2. The client asks the nodes that granted to renew for the ttl and to raise lease and counter to F. A majority of N
+///    must accept in time. The remaining time then counts from before this phase.
 ///
-/// Otherwise everything is given back, also what is granted later, and F is never used. Any later majority of
-/// phase 1 has a node in common with this majority of phase 2, whose counter is at least F: so fences rise in
+/// Otherwise the client gives everything back, including what is granted later, and never uses F. Any later majority
+/// of phase 1 has a node in common with this majority of phase 2, whose counter is at least F: so fences increase in
 /// the order in which grants follow each other. Two readers that enter at the same moment may share a fence.
 ///
-/// Waiting is polling with random pauses ([`Options::poll`](crate::Options::poll)). If several claims each
-/// got some nodes and none a majority, those with a vote give back and try again within the same attempt, so
-/// that of those who race for a free name one gets it.
+/// Waiting is polling with random pauses ([`Options::poll`](crate::Options::poll)). If several claims each got some
+/// nodes and none a majority, those with a vote give back and try again within the same attempt, so that one of the
+/// clients that race for a free name gets it.
 ///
 /// # Answers
 ///
-/// M is the majority of N; an error is also a node that did not answer within its timeout. An answer is given
-/// as soon as the others cannot change it.
+/// M is the majority of N. A node that did not answer within its timeout counts as an error. The client answers as
+/// soon as the other nodes cannot change the result.
 ///
 /// | renew | answer |
 /// |---|---|
@@ -76,9 +78,9 @@ const LEAST_NODES: usize = 3;
 /// | more than N − M gone | gone, for ever: there cannot be M any more. The rest is released |
 /// | anything else | error: not known. The next renewal tells, or the deadline passes |
 ///
-/// A node that has lost a lease (restarted empty, or away for a whole ttl) is **not** given it again: a late
-/// request of that kind could bring a released lease back. So a lease lives on the nodes that took part in its
-/// grant, and is lost when fewer than M of these are left, even if others have come back meanwhile.
+/// A node that has lost a lease (restarted empty, or away for a whole ttl) does **not** get it again: a late request
+/// of that kind could bring a released lease back. So a lease lives on the nodes that took part in its grant, and is
+/// lost when fewer than M of these are left, even if others have come back meanwhile.
 ///
 /// | release | answer |
 /// |---|---|
@@ -91,25 +93,24 @@ const LEAST_NODES: usize = 3;
 /// |---|---|
 /// | more than N − M refuse the id | gone: another id may be granted |
 /// | more than N − M errors, or a confirmed lease of this id may have its majority there | error |
-/// | somebody is in the way on some node | busy, after everything was given back |
+/// | another client is in the way on some node | busy, after everything was given back |
 /// | nobody is | gone: some nodes refuse this id, and the rest are too few |
 ///
-/// Revocations count when M nodes have them; a lease is then refused its renewal. A name is shown as held by
-/// whoever may hold it on M nodes; its last fence and its version are the highest that M nodes may have; the
-/// counts of a sweep or a revocation are the highest of the nodes', but for leases that expired: each is counted
-/// once, when a majority has dropped it.
+/// A revocation counts when M nodes have it; the lease's renewals are then refused. A name is shown as held by every
+/// client that may hold it on M nodes. Its last fence and its version are the highest that M nodes may have. The
+/// counts of a sweep or a revocation are the highest of the nodes', except for expired leases: each is counted once,
+/// when a majority has dropped it.
 ///
 /// # What is not promised
 ///
-/// - **Nodes that forget break exclusion.** If one that is part of a majority restarts without its data, or
-///   loses it in a failover, another majority can form beside the first. Keep the data on disk before it is
-///   answered, or keep a restarted node away for the longest ttl. Fences still rise, because they follow the
-///   clock.
+/// - **Nodes that forget break exclusion.** If a node of a majority restarts without its data, or loses it in a
+///   fail-over, another majority can form beside the first. Make each node store data on disk before it answers, or
+///   keep a restarted node away for the longest ttl. Fences still increase, because they follow the clock.
 /// - The clocks of the nodes must run at the client's rate within 1 %, and must not step forward during a ttl
 ///   where they decide expiry.
 /// - Semaphores; a queue; wake-ups. [`Info`] says so.
-/// - Two processes that release one lease at the same moment may both hear that it was gone already; and if
-///   one shortens a lease while another renews it, the one that renews may believe for too long.
+/// - Two processes that release one lease at the same moment may both learn that it was gone already. If one shortens
+///   a lease while another renews it, the one that renews may believe in it for too long.
 /// - While nodes fail, the same claim again may get a higher fence than before.
 ///
 /// # Examples
@@ -145,7 +146,7 @@ impl Node {
         Node { backend, identity: None }
     }
 
-    /// Says which store this is, so that one that is listed twice is refused: a path, an address.
+    /// Names the store, by a path or an address, so that a store listed twice is refused.
     #[must_use]
     pub fn identity(mut self, identity: impl Into<String>) -> Self {
         self.identity = Some(identity.into());
@@ -154,7 +155,7 @@ impl Node {
 }
 
 impl Quorum {
-    /// A quorum of these nodes.
+    /// Makes a quorum of these nodes.
     ///
     /// # Errors
     /// `InvalidArgument` for fewer than three nodes, for one that is listed twice (the same `Arc`, or the same
@@ -192,8 +193,8 @@ impl Quorum {
         Ok(Quorum { nodes: Arc::new(nodes) })
     }
 
-    /// Sets how long one call to one node may take: 1 s unless set. A dead node costs this only where the
-    /// others cannot decide without it. Well below the ttls in use, and below a third of
+    /// Sets how long one call to one node may take. Default 1 s. A dead node costs this time only where the others
+    /// cannot decide without it. Keep it well below the ttls in use, and below a third of
     /// [`Options::request_timeout`](crate::Options::request_timeout).
     #[must_use]
     pub fn node_timeout(self, timeout: Duration) -> Self {
@@ -214,7 +215,7 @@ impl Quorum {
     }
 }
 
-/// That a node was listed twice, without saying what may hold a password.
+/// The error for a node listed twice, without the URL, which may contain a password.
 fn twice(place: usize) -> Error {
     Error::invalid(format!(
         "node {} of the quorum was listed before: one store has one vote; list different servers",
@@ -222,7 +223,7 @@ fn twice(place: usize) -> Error {
     ))
 }
 
-/// What a quorum of these can do: what all of them can.
+/// The abilities of a quorum of these: what all of them can do.
 fn info_of(nodes: &[Node]) -> Result<Info> {
     let mut info = abilities();
     for (place, node) in nodes.iter().enumerate() {
@@ -245,7 +246,7 @@ fn info_of(nodes: &[Node]) -> Result<Info> {
     Ok(info)
 }
 
-/// What a quorum of stores with every ability can do.
+/// The abilities of a quorum of stores with every ability.
 pub(crate) const fn abilities() -> Info {
     let mut info = Info::new("quorum");
     info.fifo = false;
@@ -259,14 +260,14 @@ pub(crate) const fn abilities() -> Info {
 #[derive(Debug)]
 struct Nodes {
     members: Vec<Arc<Member>>,
-    /// Of all of them.
+    /// A majority of all of them.
     majority: usize,
     info: Info,
     node_timeout: Duration,
-    /// Ids that were given back by force, until when they are refused here.
+    /// Ids that were given back by force, and until when they are refused here.
     burnt: Mutex<HashMap<LeaseId, Instant>>,
     turns: Turns,
-    /// What has expired and was not counted yet.
+    /// Expired leases that are not counted yet.
     tally: Arc<Mutex<Tally>>,
 }
 
@@ -319,8 +320,8 @@ impl Nodes {
         if answers.len() >= self.majority { Ok(answers) } else { Err(self.too_few(failed, pending)) }
     }
 
-    /// The error of a majority that was not had. If that many nodes say the same, and trying again does not
-    /// help, it is what they say.
+    /// The error when there is no majority. If that many nodes report the same error, and trying again does not help,
+    /// it is that error.
     fn too_few(&self, failed: Vec<Error>, pending: usize) -> Error {
         let (all, majority) = (self.members.len(), self.majority);
         let firm = failed.iter().filter(|error| !error.is_retryable()).map(Error::kind);
@@ -348,7 +349,7 @@ fn no_answer() -> Error {
     Error::new(ErrorKind::Internal, "a node of the quorum gave too few answers")
 }
 
-/// What is there most often; of those alike, the first.
+/// The most common value; the first one if several are.
 fn most_common<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Option<T> {
     let mut counts: Vec<(T, usize)> = Vec::new();
     for value in values {
@@ -397,7 +398,7 @@ impl Backend for Quorum {
         });
         let mut counts: Vec<u64> = asked.await?.into_iter().map(|(_, revoked)| revoked.leases).collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
-        // What a majority has, or may have: on a node that lags behind there may be one that was released.
+        // What a majority has, or may have: a node that lags behind may still show a lease that was released.
         let unknown = self.nodes.members.len() - counts.len();
         Ok(Revoked { leases: counts[self.nodes.majority - unknown - 1] })
     }
@@ -407,7 +408,7 @@ impl Backend for Quorum {
     }
 
     async fn sweep(&self) -> Result<Swept> {
-        // Each is noted when it comes, also where no majority does: a node tells of what expired only once.
+        // Note each answer when it comes, even without a majority: a node reports an expired lease only once.
         let found = |node: usize, backend: Arc<dyn Backend>| {
             let tally = Arc::clone(&self.nodes.tally);
             async move {
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_common_is_the_first_of_those_alike() {
+    fn the_most_common_value_is_the_first_of_its_equals() {
         assert_eq!(most_common([1, 2, 2, 1, 3].into_iter()), Some(1));
         assert_eq!(most_common([1, 2, 2].into_iter()), Some(2));
         assert_eq!(most_common(std::iter::empty::<u8>()), None);

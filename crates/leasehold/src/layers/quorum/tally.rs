@@ -1,15 +1,15 @@
-//! Counting what expired on a quorum: one lease is on several nodes, which drop it one after the other.
+//! Counts expired leases on a quorum: one lease is on several nodes, which drop it one after the other.
 
 use std::collections::VecDeque;
 
-/// How many sweeps later the last of a majority may find a lease expired that the first has found. Nodes are given a
-/// lease within milliseconds of each other; a server sweeps twice a second, and a node may be slow for some seconds.
+/// How many sweeps after the first node the last node of a majority may find the same lease expired. Nodes get a lease
+/// within milliseconds of each other; a server sweeps twice a second, and a node may be slow for some seconds.
 const APART: u64 = 20;
 
-/// What each node has found expired that was not yet counted.
+/// The expired leases that each node has found and that are not counted yet.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// By node: in which sweep, and how many.
+    /// By node: the sweep, and how many.
     found: Vec<VecDeque<(u64, u64)>>,
     sweeps: u64,
 }
@@ -19,15 +19,15 @@ impl Tally {
         Tally { found: vec![VecDeque::new(); nodes], sweeps: 0 }
     }
 
-    /// A node has found so many.
+    /// Adds what a node has found.
     pub(super) fn add(&mut self, node: usize, expired: u64) {
         if let Some(found) = self.found.get_mut(node).filter(|_| expired > 0) {
             found.push_back((self.sweeps, expired));
         }
     }
 
-    /// At the end of a sweep: how many leases a majority has found that were not counted before. What only a minority
-    /// finds was granted to nobody, or was on nodes that have been away.
+    /// Called at the end of a sweep. Returns how many leases a majority has found expired that were not counted
+    /// before. A lease that only a minority finds was never granted, or was on nodes that have been away.
     pub(super) fn count(&mut self, majority: usize) -> u64 {
         let oldest = self.sweeps.saturating_sub(APART);
         for found in &mut self.found {
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(sweep(&mut tally, [0, 0, 0]), 0);
         }
         assert_eq!(sweep(&mut tally, [0, 1, 0]) + sweep(&mut tally, [0, 0, 1]), 1);
-        // A node that is away is not missed, and neither is what it did not count when it is back.
+        // The count needs neither a node that is away nor, when it is back, what it did not report.
         for _ in 0..3 {
             assert_eq!(sweep(&mut tally, [1, 1, 0]), 1);
         }

@@ -1,4 +1,4 @@
-//! One at a time for each lease id.
+//! Lets one task at a time work on a lease id.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::lease_id::LeaseId;
 
-/// Who is at work on which lease.
+/// The turns in use, by lease id.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Mutex<HashMap<LeaseId, Arc<tokio::sync::Mutex<()>>>>);
 
-/// A turn; over when dropped.
+/// A turn, which ends when dropped.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
@@ -24,7 +24,7 @@ impl Turns {
     /// Waits for a turn.
     pub(super) async fn take(&self, id: LeaseId) -> Turn<'_> {
         let line = Arc::clone(self.0.lock().entry(id).or_default());
-        // Made before waiting: also one who gives up waiting leaves nothing behind.
+        // Made before waiting, so that a task that gives up waiting leaves nothing behind.
         let mut turn = Turn { turns: self, id, held: None };
         turn.held = Some(line.lock_owned().await);
         turn
@@ -35,7 +35,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut lines = self.turns.0.lock();
         self.held = None;
-        // Whoever waits has a clone, made under this lock.
+        // Every waiter has a clone, made under this lock.
         if lines.get(&self.id).is_some_and(|line| Arc::strong_count(line) == 1) {
             lines.remove(&self.id);
         }

@@ -1,4 +1,4 @@
-//! What this client holds: leases by id, which keys are in use on which session, and ids that are spent. No I/O.
+//! What this client holds: leases by id, which session uses which key, and spent ids. No I/O.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ pub(super) struct Book {
     leases: HashMap<LeaseId, Lease>,
     keys: HashMap<AdvisoryKey, Use>,
     spent: Spent,
-    /// Who waits: for people.
+    /// The waiters, for display.
     pub(super) waiting: HashMap<LeaseId, Waiter>,
-    /// Whose sessions are in the server's queue, how many, and the bell that rings when none is any more. Longer than
-    /// somebody waits: getting out takes a while.
+    /// Claims whose sessions are in the server's queue, how many sessions, and a signal for when none is left. This
+    /// outlasts the claim's wait, because leaving the queue takes a while.
     standing: HashMap<LeaseId, (usize, Arc<Notify>)>,
 }
 
-/// One who waits in the server's queue.
+/// A waiter in the server's queue.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) name: Name,
@@ -37,7 +37,7 @@ pub(super) struct Waiter {
     pub(super) mode: Mode,
     pub(super) owner: Arc<str>,
     pub(super) since: Moment,
-    /// The server's process that waits for it, once there is one.
+    /// The server process that waits for it, once there is one.
     pub(super) pid: Option<i32>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Waiter {
 pub(super) struct Lease {
     pub(super) name: Name,
     pub(super) key: AdvisoryKey,
-    /// The session it is on, kept from being used otherwise.
+    /// The session that holds it, kept from other uses.
     pub(super) loan: Loan,
     pub(super) held: Held,
     pub(super) metadata: Option<Arc<str>>,
@@ -53,30 +53,30 @@ pub(super) struct Lease {
     pub(super) changing: bool,
 }
 
-/// How a key is in use by this client.
+/// How this client uses a key.
 #[derive(Debug, Default)]
 struct Use {
-    /// Those who hold it; their sessions must not be asked for it again.
+    /// The holders; their sessions must not be asked for the key again.
     holders: Vec<LeaseId>,
-    /// An attempt, downgrades and releases that are under way; the bell rings whenever one is over. An attempt waits
-    /// until none is: a session that still has the key would be granted it again, before all who wait.
+    /// How many attempts, downgrades and releases are under way; the signal comes whenever one is over. An attempt
+    /// waits until none is: the server would grant the key again to a session that still has it, before all waiters.
     under_way: usize,
     bell: Arc<Notify>,
 }
 
-/// What is known before asking the server.
+/// What the client knows before it asks the server.
 pub(super) enum Known {
     Answer(Attempt),
-    /// This client itself is in the way.
+    /// This client itself holds the key.
     Held,
-    /// Something of this client is under way on the key: ask again when the bell rings.
+    /// This client has something under way on the key: ask again after the signal.
     Later(OwnedNotified),
-    /// Ask the server, on a session other than these. The attempt is noted as under way.
+    /// Ask the server, on a session other than these. The attempt is now counted as under way.
     Ask(Vec<Arc<Session>>),
 }
 
 impl Book {
-    /// What can be said without asking the server; notes that it will be asked if not.
+    /// The answer if it needs no server; otherwise counts an attempt as under way.
     pub(super) fn begin(&mut self, claim: &Claim, key: AdvisoryKey, now: Moment) -> Result<Known> {
         if self.spent.contains(&claim.name, &claim.id, now) {
             return Ok(Known::Answer(Attempt::Gone(Gone::Superseded)));
@@ -103,7 +103,7 @@ impl Book {
         Ok(Known::Ask(held.map(|lease| Arc::clone(lease.session())).collect()))
     }
 
-    /// What was under way on a key is over; with the lease that it changed, if it did.
+    /// Ends what was under way on a key; with the lease that it changed, if it did.
     pub(super) fn end(&mut self, key: AdvisoryKey, changed: Option<&LeaseId>) {
         if let Some(lease) = changed.and_then(|id| self.leases.get_mut(id)) {
             lease.changing = false;
@@ -115,7 +115,7 @@ impl Book {
         self.tidy(key);
     }
 
-    /// A downgrade of a lease begins.
+    /// Begins a downgrade of a lease.
     pub(super) fn change(&mut self, id: &LeaseId) {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.changing = true;
@@ -123,15 +123,15 @@ impl Book {
         }
     }
 
-    /// Resolves when a downgrade of a lease may be over, with its session, which may be given up before; `None` if
-    /// none is under way.
+    /// Resolves when a downgrade of a lease may be over; also returns its session, which may be given up before.
+    /// `None` if no downgrade is under way.
     pub(super) fn changing(&self, id: &LeaseId) -> Option<(OwnedNotified, Arc<Session>)> {
         let lease = self.leases.get(id).filter(|lease| lease.changing && !lease.session().is_over())?;
         let used = self.keys.get(&lease.key)?;
         Some((Arc::clone(&used.bell).notified_owned(), Arc::clone(lease.session())))
     }
 
-    /// Keeps a new lease, unless its id was given up meanwhile: then it is handed back.
+    /// Keeps a new lease. If its id was given up meanwhile, returns the lease instead.
     pub(super) fn keep(&mut self, id: LeaseId, lease: Lease, now: Moment) -> Result<(), Box<Lease>> {
         if self.spent.contains(&lease.name, &id, now) || self.leases.contains_key(&id) {
             return Err(Box::new(lease));
@@ -141,12 +141,12 @@ impl Book {
         Ok(())
     }
 
-    /// A session goes into the server's queue.
+    /// Records that a session enters the server's queue.
     pub(super) fn stand(&mut self, id: LeaseId) {
         self.standing.entry(id).or_default().0 += 1;
     }
 
-    /// It is out of it.
+    /// Records that a session has left the server's queue.
     pub(super) fn left(&mut self, id: &LeaseId) {
         let Some((sessions, _)) = self.standing.get_mut(id) else { return };
         *sessions -= 1;
@@ -157,12 +157,12 @@ impl Book {
         }
     }
 
-    /// Resolves when no session of it is in the server's queue any more; `None` if none is.
+    /// Resolves when no session of this claim is in the server's queue any more; `None` if none is.
     pub(super) fn leaving(&self, id: &LeaseId) -> Option<OwnedNotified> {
         self.standing.get(id).map(|(_, bell)| Arc::clone(bell).notified_owned())
     }
 
-    /// Takes a lease out to end it, which is under way from here on; or says why there is none to end.
+    /// Removes a lease to end it, and counts that as under way; or says why there is none to end.
     pub(super) fn release(&mut self, release: &Release, now: Moment) -> (Released, Option<Lease>) {
         self.drop_lost(&release.id, now);
         let lease = self.leases.get(&release.id).filter(|lease| lease.name == release.name);
@@ -182,13 +182,13 @@ impl Book {
         (answer, ended)
     }
 
-    /// A lease that is there.
+    /// The lease, if it exists.
     pub(super) fn lease(&mut self, name: &Name, id: &LeaseId, now: Moment) -> Option<&mut Lease> {
         self.drop_lost(id, now);
         self.leases.get_mut(id).filter(|lease| lease.name == *name)
     }
 
-    /// Takes a lease out.
+    /// Removes a lease.
     pub(super) fn take(&mut self, id: &LeaseId) -> Option<Lease> {
         let lease = self.leases.remove(id)?;
         if let Some(used) = self.keys.get_mut(&lease.key) {

@@ -11,7 +11,7 @@ pub(super) struct Calls(Mutex<Counts>);
 struct Counts {
     sent: u64,
     answered: u64,
-    /// The last one that nobody awaits any more; the server may still be at work on it.
+    /// The last call that its caller has given up; the server may still be at work on it.
     abandoned: u64,
     awaited: usize,
     /// When the last answer came, or the first call after it was sent.
@@ -35,7 +35,7 @@ impl Calls {
         Calls(Mutex::new(Counts { sent, answered, abandoned, awaited, since: Instant::now() }))
     }
 
-    /// A call is about to be sent.
+    /// Counts a call that is about to be sent.
     pub(super) fn begin(&self) -> Call<'_> {
         let mut counts = self.0.lock();
         if !counts.is_open() {
@@ -51,19 +51,19 @@ impl Calls {
         self.0.lock().sent
     }
 
-    /// All calls up to this one are answered.
+    /// Marks all calls up to this one as answered.
     pub(super) fn settle(&self, number: u64) {
         self.0.lock().settle(number);
     }
 
-    /// For how long the server has answered none of those that are under way; `None` if none is.
+    /// For how long the server has answered none of the pending calls; `None` if none is pending.
     pub(super) fn unanswered_for(&self) -> Option<Duration> {
         let counts = self.0.lock();
         counts.is_open().then(|| counts.since.elapsed())
     }
 }
 
-/// One call. Dropped without an answer, it is still under way at the server.
+/// One call. If dropped without an answer, it still counts as pending at the server.
 pub(super) struct Call<'a> {
     calls: &'a Calls,
     number: u64,

@@ -1,4 +1,4 @@
-//! A future that runs to its end in the background if it is dropped before.
+//! A future that, if dropped early, runs to its end in the background.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
-        // What was never begun has done nothing.
+        // Work that never began has done nothing.
         if let Some(work) = self.work.take().filter(|_| self.begun) {
             self.home.spawn(async move { drop(work.await) });
         }

@@ -1,4 +1,4 @@
-//! Looking: who holds a key as the server sees it, and what of that is ours.
+//! Inspects a key: the holders as the server sees them, and which of them are ours.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Store {
         }
     }
 
-    /// The names this client holds or waits for: the server knows only keys.
+    /// The names that this client holds or waits for: the server knows only keys.
     fn names(&self, prefix: &str, after: Option<&str>) -> Vec<Name> {
         let book = self.book.lock();
         let waited = book.waiting.values().map(|waiter| &waiter.name);
@@ -109,7 +109,7 @@ impl Store {
         Ok(info)
     }
 
-    /// A waiter of this client, which is known better, by the server's process that waits.
+    /// This client's own waiter, about which it knows more, found by the server process that waits for it.
     fn waiter(&self, key: AdvisoryKey, pid: i32) -> Option<WaiterInfo> {
         let now = self.now();
         let book = self.book.lock();
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// The id of one who is not ours.
+/// The id shown for a holder or waiter of another client.
 fn nobody() -> Result<LeaseId> {
     LeaseId::parse("----------------------")
 }

@@ -1,4 +1,4 @@
-//! Advisory keys: a name as PostgreSQL's advisory locks know it, equal to what .NET's DistributedLock makes of it.
+//! Advisory keys: how PostgreSQL's advisory locks know a name, equal to the keys of .NET's DistributedLock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use sha1::{Digest as _, Sha1};
 
 use crate::error::{Error, Result};
 
-/// Characters that fit into a key as they are: nine of seven bits in 63.
+/// The most characters that fit into a key unchanged: nine of seven bits in 63.
 const MAX_ASCII: usize = 9;
 
-/// What an advisory lock is on: one of two spaces that never overlap, 64-bit numbers and pairs of 32-bit numbers.
+/// The key of an advisory lock, in one of two spaces that never overlap: 64-bit numbers and pairs of 32-bit numbers.
 ///
-/// [`from_name`](AdvisoryKey::from_name) is how names become keys; services that use .NET's DistributedLock with the
-/// same name have the same key. It prints as a name that stands for exactly this key.
+/// [`from_name`](AdvisoryKey::from_name) turns names into keys. A service that uses .NET's DistributedLock with the
+/// same name gets the same key. A key prints as a name that stands for exactly this key.
 ///
 /// ```
 /// use leasehold::backends::postgres::AdvisoryKey;
@@ -46,7 +46,7 @@ impl AdvisoryKey {
     /// probability of three percent. Names that share a key are one lock: that costs waiting, never safety.
     ///
     /// # Errors
-    /// `InvalidArgument` if only hashing would do, and it is not allowed.
+    /// `InvalidArgument` if only hashing could make a key, and it is not allowed.
     pub fn from_name(name: &str, allow_hashing: bool) -> Result<Self> {
         if let Some(key) = from_ascii(name).or_else(|| from_hex(name)) {
             return Ok(key);
@@ -70,7 +70,7 @@ impl AdvisoryKey {
         }
     }
 
-    /// Which space it is in, as `pg_locks.objsubid` has it.
+    /// Its space, as in `pg_locks.objsubid`.
     pub(super) fn space(self) -> i16 {
         match self {
             AdvisoryKey::Bigint(_) => 1,
@@ -102,13 +102,13 @@ fn from_ascii(name: &str) -> Option<AdvisoryKey> {
         return None;
     }
     let characters = name.bytes().fold(0, |key: u64, byte| key << 7 | u64::from(byte));
-    // A free bit, then ones for the characters that are not there: no name is another's beginning.
+    // A free bit, then ones for the missing characters: no name is another's beginning.
     let key = (name.len()..MAX_ASCII).fold(characters << 1, |key, _| key << 7 | 0x7f);
     Some(AdvisoryKey::Pair((key >> 32) as i32, key as i32))
 }
 
 fn from_hex(name: &str) -> Option<AdvisoryKey> {
-    // `from_str_radix` would also take a sign.
+    // `from_str_radix` would also accept a sign.
     let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match name.split_once(',') {
         None if name.len() == 16 && hex(name) => {

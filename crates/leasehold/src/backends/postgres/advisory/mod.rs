@@ -1,4 +1,6 @@
 //! `postgres+advisory://` — PostgreSQL's session locks, which the server frees when a connection ends.
+//!
+#![doc = include_str!("../../../../docs/postgres-advisory.md")]
 
 mod book;
 mod calls;
@@ -38,33 +40,33 @@ use store::Store;
 
 pub use key::AdvisoryKey;
 
-/// How often a guard asks whether its session is still there. That costs nothing but a look at a flag.
+/// How often a guard checks that its session is still there. That only reads a flag.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
-/// A session that is given up is kept open for so long: by then every guard on it has asked.
+/// How long a session that is given up stays open: by then every guard on it has checked.
 const TELLING: Duration = CHECK_EVERY.saturating_mul(2);
 
-/// How often a session has to give a sign of life, and how long it may take for one: a server that hangs is
-/// noticed within twice this.
+/// How often a session must give a sign of life, and how long that may take: the client notices a server that hangs
+/// within twice this.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// Connections of one client at most, unless it is told otherwise: one for all locks that were free, and one for each
-/// that was waited for.
+/// The most connections of one client, by default: one for all locks that were free, and one for each that was waited
+/// for.
 const CONNECTIONS: usize = 32;
 
-/// Seconds above which it is worth a word that a server keeps the locks of a client that has vanished.
+/// Warn if a server keeps the locks of a vanished client for more than this many seconds.
 const LONG_SILENCE: i32 = 120;
 
-/// The schema of the tables of fences.
+/// The schema of the fence tables.
 const SCHEMA: &str = "leasehold";
 
-/// Options of a URL that are this store's.
+/// The URL options of this store.
 const OPTIONS: &[&str] = &["connections", "fences", "hashing", "keepalive", "pooler", "schema"];
 
 /// Session locks of a PostgreSQL server. Clones are the same client.
 ///
-/// A lease lasts until it is released or its connection ends: there is no ttl. Connections are this store's own, and
-/// live on the runtime on which it was connected. `docs/postgres-advisory.md` says more.
+/// A lease lasts until it is released or its connection ends: there is no ttl. The store has its own connections, on
+/// the runtime where it was connected. `docs/postgres-advisory.md` says more.
 ///
 /// # Examples
 /// ```no_run
@@ -95,60 +97,59 @@ pub struct AdvisoryBuilder {
 }
 
 impl AdvisoryBuilder {
-    /// Sets the schema of the tables of fences; `leasehold` unless set. In a URL: `schema=…`.
+    /// Sets the schema of the fence tables; default `leasehold`. In a URL: `schema=…`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// Whether leases get fences, which needs two tables; they do unless told otherwise. In a URL: `fences=off`.
+    /// Sets whether leases get fences, which need two tables; default yes. In a URL: `fences=off`.
     #[must_use]
     pub fn fences(mut self, fences: bool) -> Self {
         self.fences = fences;
         self
     }
 
-    /// Whether names that do not fit into a key may be hashed; they may unless told otherwise. In a URL:
-    /// `hashing=off`.
+    /// Sets whether names that do not fit into a key may be hashed; default yes. In a URL: `hashing=off`.
     #[must_use]
     pub fn hashing(mut self, hashing: bool) -> Self {
         self.hashing = hashing;
         self
     }
 
-    /// Sets how often each session has to give a sign of life, and how long that may take; 5 s unless set. A
-    /// server that hangs is noticed within twice this. In a URL: `keepalive=seconds`.
+    /// Sets how often each session must give a sign of life, and how long that may take; default 5 s. The client
+    /// notices a server that hangs within twice this. In a URL: `keepalive=seconds`.
     #[must_use]
     pub fn keepalive(mut self, every: Duration) -> Self {
         self.keepalive = every;
         self
     }
 
-    /// Sets how many connections there may be; 32 unless set. Whoever waits beyond that tries every 50 ms. In a
-    /// URL: `connections=…`.
+    /// Sets how many connections there may be; default 32. A claim beyond that tries every 50 ms. In a URL:
+    /// `connections=…`.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// Sets what stands between this client and the server. A pooler is refused unless it is said to keep one
-    /// connection for each client for as long as the client stays ([`Pooler::Session`], PgBouncer's `pool_mode =
-    /// session`), and refused then too if it is found not to. In a URL: `pooler=session`.
+    /// Sets which pooler is between this client and the server. A pooler is refused unless you say that it keeps one
+    /// server connection for each client for as long as the client stays ([`Pooler::Session`], PgBouncer's `pool_mode
+    /// = session`). It is refused then too if it turns out not to. In a URL: `pooler=session`.
     #[must_use]
     pub fn pooler(mut self, pooler: Pooler) -> Self {
         self.pooler = pooler;
         self
     }
 
-    /// Connects, and makes the tables of fences unless they are there.
+    /// Connects, and makes the fence tables if they do not exist.
     ///
     /// # Cancel safety
-    /// Dropped, nothing is left but perhaps the tables.
+    /// If dropped, nothing is left behind, except perhaps the tables.
     ///
     /// # Errors
-    /// `Unsupported` behind a pooler, unless it is in session mode and [that was said](Self::pooler);
+    /// `Unsupported` behind a pooler, unless it is in session mode and [the builder says so](Self::pooler);
     /// `InvalidArgument` for settings out of range; faults of the server.
     pub async fn connect(self) -> Result<Advisory> {
         if self.keepalive < Duration::from_millis(100) || !(2..=10_000).contains(&self.connections) {
@@ -194,10 +195,10 @@ impl Advisory {
         Advisory::parse(url)?.connect().await
     }
 
-    /// A store to be set up, from a URL.
+    /// Returns a builder for the store at a URL.
     ///
     /// # Errors
-    /// `InvalidArgument` if it cannot be one.
+    /// `InvalidArgument` for an invalid URL.
     pub fn parse(url: &str) -> Result<AdvisoryBuilder> {
         let (address, mut own) = Address::parse_with(url, OPTIONS)?;
         let mut builder = Advisory::builder(address);
@@ -217,7 +218,7 @@ impl Advisory {
         Ok(builder)
     }
 
-    /// A store to be set up.
+    /// Returns a builder for the store at this address.
     pub fn builder(address: Address) -> AdvisoryBuilder {
         AdvisoryBuilder {
             address,
@@ -245,7 +246,7 @@ impl Advisory {
         }
     }
 
-    /// How the server is set up.
+    /// Examines how the server is set up.
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
         let Store { pool, schema, .. } = &*self.store;
         let loan = pool.shared(&[]).await?;
@@ -273,13 +274,13 @@ impl Advisory {
         if !settings.looks_after_those_who_wait()? {
             found.push(
                 Finding::note("a client that dies while it waits keeps its place until its turn").because(
-                    "none to safety; but until then whoever came after it waits too",
+                    "none to safety, but until then the waiters behind it wait too",
                     "use PostgreSQL 14 or newer (client_connection_check_interval)",
                 ),
             );
         }
         found.push(Finding::ok(
-            "locks suit migrations: CREATE INDEX CONCURRENTLY under one waits for less than a second for those who wait \
+            "locks suit migrations: CREATE INDEX CONCURRENTLY under one waits for less than a second for waiters \
              for it (on postgres:// not at all)",
         ));
         found.push(if pool.pooled {

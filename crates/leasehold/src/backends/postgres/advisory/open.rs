@@ -1,4 +1,4 @@
-//! Opening the store: is there a pooler in the way, and are there tables for the fences?
+//! Opens the store: checks for a pooler in the way, and makes the fence tables.
 
 use tokio_postgres::types::Type;
 
@@ -11,14 +11,14 @@ use super::pool::Pool;
 use super::session::{Session, in_transaction_mode};
 use super::sql::{TABLES, body, query};
 
-/// How often it is looked whether two connections share a session: others at work can hide it, behind a busy pooler
+/// How often to check whether two connections share a session: other clients' work can hide it, behind a busy pooler
 /// about every third time.
 const PROBES: usize = 20;
 
-/// Refuses a pooler that was said to be in session mode, but gives each transaction whatever session is free.
+/// Refuses a pooler that is said to be in session mode but gives each transaction any free session.
 ///
-/// Through one, a second connection finds the first one's session, or, while it keeps that busy, the first finds
-/// itself on another.
+/// Through such a pooler, a second connection gets the first one's session; or, while it keeps that session busy, the
+/// first connection gets another one.
 pub(super) async fn check_session_mode(pool: &Pool, first: &Session) -> Result<()> {
     let Some(second) = pool.open().await? else {
         return Err(Error::invalid("the URL's option connections must be at least 2"));
@@ -48,22 +48,22 @@ async fn probe(first: &Session, second: &Session) -> Result<()> {
     ended
 }
 
-/// Leaves a mark on the session that is there now.
+/// Leaves a mark on the current session.
 async fn mark(session: &Session, secret: &str) -> Result<()> {
     let sql = "SELECT set_config('leasehold.probe', $1, false)";
     session.ask(async |client| client.query_typed(sql, &[(&secret, Type::TEXT)]).await).await.map(drop)
 }
 
-/// Whether the session that is there now has that mark.
+/// Whether the current session has that mark.
 async fn is_marked(session: &Session, secret: &str) -> Result<bool> {
     let sql = "SELECT current_setting('leasehold.probe', true) IS NOT DISTINCT FROM $1";
     session.ask(async |client| client.query_typed_one(sql, &[(&secret, Type::TEXT)]).await?.try_get(0)).await
 }
 
-/// Makes the tables of fences unless they are there. Whether they can be used; if not, leases have no fences.
+/// Makes the fence tables if they do not exist. Returns whether they can be used; if not, leases have no fences.
 pub(super) async fn prepare_fences(pool: &Pool, session: &Session, schema: &str) -> Result<bool> {
     let tables = TABLES.map(|table| format!("{}.{table}", quoted(schema)));
-    // Twice: somebody else may be making it at the same moment.
+    // Twice: another client may be making them at the same moment.
     for last in [false, true] {
         match pool.address.in_time(is_ready(session, &tables)).await {
             Ok((true, usable)) => {

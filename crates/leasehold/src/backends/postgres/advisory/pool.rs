@@ -1,4 +1,4 @@
-//! The sessions of a store: shared by locks that were taken without blocking, or one's own while it waits.
+//! The sessions of a store: shared ones for locks taken without blocking, and one for each waiter.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,11 +16,11 @@ use crate::error::{Error, ErrorKind, Result};
 use super::super::config::Address;
 use super::session::Session;
 
-/// Sessions that nobody needs are kept for the next waiter: so many, for so long.
+/// Idle sessions are kept for the next waiter: this many, for this long.
 const IDLE: (usize, Duration) = (4, Duration::from_secs(30));
 
-/// Shared sessions on which nothing is answered for a while, before attempts queue up behind each other there: a few, so
-/// that what is wrong with one call or one table does not use up all connections.
+/// How many unresponsive shared sessions are skipped before attempts queue up on one of them. It is a few, so that
+/// trouble with one call or one table does not use up all connections.
 const STUCK_SESSIONS: usize = 3;
 
 /// A waiter whose witness could not be opened tries again after this long: a few times within the time to connect.
@@ -28,24 +28,24 @@ const NO_WITNESS: Duration = Duration::from_millis(500);
 
 pub(super) struct Pool {
     pub(super) address: Address,
-    /// Where connections live.
+    /// The runtime where connections live.
     pub(super) home: Handle,
-    /// Those that do the I/O of their calls.
+    /// The runtimes that do the I/O of their own calls.
     runtimes: Arc<PerRuntime>,
     pub(super) keepalive: Duration,
     pub(super) pooled: bool,
     room: Arc<Semaphore>,
     sessions: Mutex<Sessions>,
-    /// Held while a shared session is made, so that those who need one at the same time get the same.
+    /// Held while a shared session is opened, so that claims that need one at the same time share it.
     opening: tokio::sync::Mutex<()>,
     me: Weak<Pool>,
 }
 
 #[derive(Default)]
 struct Sessions {
-    /// For attempts, with how many attempts and leases are on each. The first one stays.
+    /// Sessions for attempts, with the number of attempts and leases on each. The first one stays.
     shared: Vec<(Arc<Session>, usize)>,
-    /// For whoever needs one next, with since when.
+    /// Idle sessions, and since when.
     idle: Vec<(Arc<Session>, Instant)>,
 }
 
@@ -65,7 +65,7 @@ impl Pool {
         })
     }
 
-    /// A session for what does not block, other than those named.
+    /// A session for calls that do not block, other than those in `not`.
     pub(super) async fn shared(&self, not: &[Arc<Session>]) -> Result<Loan> {
         if let Some(loan) = self.find_shared(not, STUCK_SESSIONS) {
             return Ok(loan);
@@ -79,11 +79,11 @@ impl Pool {
             None => self.open().await?,
         };
         let Some(session) = session else {
-            // Better one that is stuck than none.
+            // Better a stuck session than none.
             return self.find_shared(not, 1).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Overloaded,
-                    "this client has as many connections to PostgreSQL as it may; raise the URL's option connections",
+                    "this client uses all the connections to PostgreSQL it may open; raise the URL option `connections`",
                 )
             });
         };
@@ -91,8 +91,8 @@ impl Pool {
         Ok(self.loan(session))
     }
 
-    /// A shared session that is there. One on which nothing is answered for a while is passed over, unless there are so
-    /// many of them that another would hardly fare better.
+    /// An existing shared session. Skips one that has answered nothing for a while, unless there are so many of these
+    /// that another would hardly do better.
     fn find_shared(&self, not: &[Arc<Session>], stuck: usize) -> Option<Loan> {
         let mut sessions = self.sessions.lock();
         sessions.shared.retain(|(session, _)| !session.is_over());
@@ -111,23 +111,26 @@ impl Pool {
         Some(self.loan(session))
     }
 
-    /// A session to ask about another one. Boxed, because a session that is opened for this may itself have to ask.
+    /// A session for a question about another one. Boxed, because opening it may itself need such a question.
     pub(super) fn other_than<'a>(&'a self, session: &'a Arc<Session>) -> BoxFuture<'a, Result<Loan>> {
         Box::pin(async move {
             match self.own().await? {
                 Some(loan) => Ok(loan),
                 None => self.find_shared(std::slice::from_ref(session), usize::MAX).ok_or_else(|| {
-                    Error::new(ErrorKind::Overloaded, "there is no other connection to PostgreSQL to ask on")
+                    Error::new(
+                        ErrorKind::Overloaded,
+                        "no free connection to PostgreSQL; raise the URL option `connections`",
+                    )
                 }),
             }
         })
     }
 
-    /// Resolves when the server no longer answers where it can be asked: those in its queue cannot ask. That is so on a
-    /// witness, a shared session whose signs of life no longer come, or if there has been no witness for as long as one may
-    /// take to connect, for whatever reason.
+    /// Resolves when the server no longer answers. Sessions in its queue cannot ask, so a witness, a shared session,
+    /// shows it: when its signs of life stop, or when there has been no witness for as long as connecting may take,
+    /// for whatever reason.
     pub(super) async fn silence(&self) {
-        // Somebody may end a witness: then the next one tells.
+        // If the witness is ended from outside, the next one reports.
         while let Ok(witness) = tokio::time::timeout(self.address.timeout(), self.witness()).await {
             if witness.session().fell_silent().await {
                 return;
@@ -144,7 +147,7 @@ impl Pool {
         }
     }
 
-    /// A session of one's own; `None` if there may be no more.
+    /// A session for one waiter alone; `None` if the limit is reached.
     pub(super) async fn own(&self) -> Result<Option<Loan>> {
         match self.take_idle() {
             Some(session) => Ok(Some(self.loan(session))),
@@ -158,12 +161,12 @@ impl Pool {
         sessions.idle.pop().map(|(session, _)| session)
     }
 
-    /// A new session, if there is room for one.
+    /// Opens a new session, if the limit allows.
     pub(super) async fn open(&self) -> Result<Option<Arc<Session>>> {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(None) };
         let (address, keepalive, pooled) = (self.address.clone(), self.keepalive, self.pooled);
         let (me, runtimes, room) = (Weak::clone(&self.me), Arc::clone(&self.runtimes), Arc::new(room));
-        // Until it is there, nothing looks after it but the limit of each address.
+        // Until the session exists, only the time limit of each address applies.
         let opened = async move {
             let open = |reached| {
                 Session::open(reached, keepalive, Weak::clone(&me), pooled, &runtimes, Arc::clone(&room))
@@ -177,7 +180,7 @@ impl Pool {
         Loan { session, pool: Weak::clone(&self.me) }
     }
 
-    /// A lease or an attempt is over.
+    /// Ends one use of a session, by a lease or an attempt.
     fn done(&self, session: &Arc<Session>) {
         let mut sessions = self.sessions.lock();
         if let Some(index) = sessions.shared.iter().position(|(other, _)| Arc::ptr_eq(other, session)) {
@@ -191,7 +194,7 @@ impl Pool {
             return;
         }
         if session.is_at_work() {
-            // Given up before its answer: whoever comes next would wait for it, too.
+            // Its caller gave it up before the answer: the next caller would wait for it too.
             drop(sessions);
             session.kill();
             return;
@@ -214,7 +217,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A session in use. Dropped, others may have it: nothing must be locked on it then, or the session killed before.
+/// A session in use. Dropping it makes it available to others: by then nothing may be locked on it, or it must have
+/// been killed.
 pub(super) struct Loan {
     session: Arc<Session>,
     pool: Weak<Pool>,

@@ -1,7 +1,7 @@
-//! Advisory locks on connections of the caller: for the length of a transaction, or of a session.
+//! Advisory locks on the caller's own connections: for one transaction, or for one session.
 //!
-//! These are the bare locks, with the keys of the store: no lease, no fence, no lost signal. A lock in a
-//! transaction is freed with it, so what it protects is best in the same database:
+//! These are the bare locks, with the keys of the store: no lease, no fence, no lost signal. A lock in a transaction
+//! is freed with it, so what it protects is best in the same database:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! On a connection of the caller's, from a pool of its own for example, a lock lasts until it is freed or the session
-//! ends; whoever gives the connection back first gives the lock away with it:
+//! On the caller's own connection, for example from a pool, a lock lasts until it is freed or the session ends. A
+//! caller that returns the connection to the pool first gives the lock away with it:
 //!
 //! ```no_run
 //! use leasehold::{Mode, backends::postgres::{AdvisoryKey, advisory::scope::OnClient}};
@@ -46,8 +46,8 @@ use super::super::fault;
 use super::key::AdvisoryKey;
 use super::sql::{held, query};
 
-/// Locks inside a transaction of the caller. The server frees them when it ends, however it ends; there is no
-/// other way to free them. Works behind a pooler in transaction mode too.
+/// Takes locks inside the caller's transaction. The server frees them when the transaction ends, however it ends;
+/// there is no other way to free them. This also works behind a pooler in transaction mode.
 #[derive(Clone, Copy)]
 pub struct InTransaction<'t, 'c> {
     transaction: &'t Transaction<'c>,
@@ -60,15 +60,15 @@ impl std::fmt::Debug for InTransaction<'_, '_> {
 }
 
 impl<'t, 'c> InTransaction<'t, 'c> {
-    /// Locks in this transaction.
+    /// Takes locks in this transaction.
     pub fn new(transaction: &'t Transaction<'c>) -> Self {
         InTransaction { transaction }
     }
 
-    /// Takes a lock if it is free; whether it was.
+    /// Takes a lock if it is free. Returns whether it was.
     ///
     /// # Cancel safety
-    /// Dropped, the transaction may have the lock.
+    /// If dropped, the transaction may have the lock.
     ///
     /// # Errors
     /// `Deadlock` if this session has it already; `Unsupported` for permits; faults of the server, after which
@@ -80,19 +80,21 @@ impl<'t, 'c> InTransaction<'t, 'c> {
     /// Waits for a lock in the server's queue.
     ///
     /// # Cancel safety
-    /// Dropped, the server goes on waiting: roll the transaction back, and cancel the query if that shall not wait.
+    /// If dropped, the server goes on waiting: roll the transaction back, and cancel the query if the rollback must
+    /// not wait.
     ///
     /// # Errors
-    /// As [`try_lock`](InTransaction::try_lock); `Deadlock` also if the server found that the transaction waits for itself.
+    /// As [`try_lock`](InTransaction::try_lock); `Deadlock` also if the server found that the transaction waits for
+    /// itself.
     pub async fn lock(&self, key: AdvisoryKey, mode: Mode) -> Result<()> {
         take(self.transaction, key, waiting("pg_advisory_xact_lock", key, mode)?).await.map(drop)
     }
 
-    /// Waits for a lock for so long; whether it was granted. The transaction can go on if it was not, and its
-    /// `lock_timeout` is what it was.
+    /// Waits for a lock for at most this long. Returns whether it was granted. If it was not, the transaction can go
+    /// on, and its `lock_timeout` is unchanged.
     ///
     /// # Cancel safety
-    /// As [`lock`](InTransaction::lock); the transaction is in a savepoint then.
+    /// As [`lock`](InTransaction::lock); the transaction is then in a savepoint.
     ///
     /// # Errors
     /// As [`lock`](InTransaction::lock), but the transaction can go on.
@@ -118,9 +120,10 @@ impl<'t, 'c> InTransaction<'t, 'c> {
     }
 }
 
-/// Locks on a session of the caller, which the server frees when it ends, or [`unlock`](OnClient::unlock) does.
+/// Takes locks on the caller's session. The server frees them when the session ends, or [`unlock`](OnClient::unlock)
+/// does.
 ///
-/// Never on a connection from a pool that others get next, and not behind a pooler in transaction mode: the lock
+/// Do not use it on a connection from a pool that others get next, nor behind a pooler in transaction mode: the lock
 /// would stay behind.
 #[derive(Debug)]
 pub struct OnClient<'c> {
@@ -128,15 +131,15 @@ pub struct OnClient<'c> {
 }
 
 impl<'c> OnClient<'c> {
-    /// Locks on this session, which is in no transaction.
+    /// Takes locks on this session, which is in no transaction.
     pub fn new(client: &'c mut Client) -> Self {
         OnClient { client }
     }
 
-    /// Takes a lock if it is free; whether it was.
+    /// Takes a lock if it is free. Returns whether it was.
     ///
     /// # Cancel safety
-    /// Dropped, the session may have the lock.
+    /// If dropped, the session may have the lock.
     ///
     /// # Errors
     /// `Deadlock` if this session has it already; `Unsupported` for permits; faults of the server.
@@ -147,7 +150,7 @@ impl<'c> OnClient<'c> {
     /// Waits for a lock in the server's queue.
     ///
     /// # Cancel safety
-    /// Dropped, the server goes on waiting, and the session will have the lock: close it.
+    /// If dropped, the server goes on waiting, and the session will get the lock: close it.
     ///
     /// # Errors
     /// As [`try_lock`](OnClient::try_lock).
@@ -155,7 +158,8 @@ impl<'c> OnClient<'c> {
         take(&*self.client, key, waiting("pg_advisory_lock", key, mode)?).await.map(drop)
     }
 
-    /// Waits for a lock for so long; whether it was granted. The session's `lock_timeout` is not touched.
+    /// Waits for a lock for at most this long. Returns whether it was granted. The session's `lock_timeout` does not
+    /// change.
     ///
     /// # Cancel safety
     /// As [`lock`](OnClient::lock).
@@ -167,22 +171,22 @@ impl<'c> OnClient<'c> {
             return self.try_lock(key, mode).await;
         }
         let lock = waiting("pg_advisory_lock", key, mode)?;
-        // A session's lock outlives the transaction, a setting made for it does not.
+        // A session's lock outlives the transaction; a setting made for the transaction does not.
         let transaction = self.client.transaction().await.map_err(fault::statement)?;
         let granted = take_within(&transaction, key, lock, wait).await;
         transaction.rollback().await.map_err(fault::statement)?;
         if !granted? {
-            // The server may have granted it in the moment in which the time was over: then the session has it.
+            // The server may have granted it at the very moment when the time was over: then the session has it.
             let last = ask(&*self.client, key, &call("pg_try_advisory_lock", key, mode)?).await;
             return last.map(|granted| granted.unwrap_or(true)).map_err(refused);
         }
         Ok(true)
     }
 
-    /// Frees a lock; whether the session had it.
+    /// Frees a lock. Returns whether the session had it.
     ///
     /// # Cancel safety
-    /// Dropped, the lock may or may not be free.
+    /// If dropped, the lock may or may not be free.
     ///
     /// # Errors
     /// `Unsupported` for permits; faults of the server.
@@ -193,7 +197,7 @@ impl<'c> OnClient<'c> {
     }
 }
 
-/// `function(key)`, or the shared one of the same name.
+/// `function(key)`, or the shared variant of that function.
 fn call(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
     let shared = match mode {
         Mode::Exclusive => "",
@@ -206,7 +210,7 @@ fn call(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
     })
 }
 
-/// The same for a function that waits, and has nothing to say.
+/// The same for a function that waits and returns nothing.
 fn waiting(function: &str, key: AdvisoryKey, mode: Mode) -> Result<String> {
     Ok(format!("{}::text IS NOT NULL", call(function, key, mode)?))
 }
@@ -222,14 +226,14 @@ async fn take(session: &impl GenericClient, key: AdvisoryKey, lock: String) -> R
     }
 }
 
-/// Whether it was granted in time; `lock_timeout` is as before if it was.
+/// Waits for a lock. Returns whether it was granted in time; `lock_timeout` is as before if it was.
 async fn take_within(
     session: &impl GenericClient,
     key: AdvisoryKey,
     lock: String,
     wait: Duration,
 ) -> Result<bool> {
-    // The setting has milliseconds, and takes 0 for no limit.
+    // The setting is in milliseconds, and 0 means no limit.
     let millis = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX).max(1);
     let rows = session.query_typed("SELECT current_setting('lock_timeout')", &[]).await;
     let before: String =
@@ -247,13 +251,13 @@ async fn take_within(
     }
 }
 
-/// Whether it was granted; `None` if the session has it already.
+/// Asks for a lock. Returns whether it was granted; `None` if the session has it already.
 async fn ask(
     session: &impl GenericClient,
     key: AdvisoryKey,
     lock: &str,
 ) -> std::result::Result<Option<bool>, fault::Fault> {
-    // Unnamed, so that a pooler can be between.
+    // Unnamed, so that it works through a pooler.
     let rows = session.query_typed(&statement(key, lock), &[]).await?;
     rows.first().map_or(Ok(None), |row| row.try_get(0))
 }
@@ -262,7 +266,7 @@ fn refused(fault: fault::Fault) -> Error {
     if fault.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) {
         return Error::new(
             ErrorKind::Deadlock,
-            "PostgreSQL found that sessions wait for each other; take locks in one order",
+            "PostgreSQL detected a deadlock between sessions; take locks in the same order everywhere",
         )
         .with_source(fault);
     }

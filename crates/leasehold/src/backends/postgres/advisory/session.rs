@@ -1,4 +1,4 @@
-//! One session of our own with the server: its statements, its keepalive, and whether it is still there.
+//! One of the store's own sessions with the server: its statements, its keepalive, and whether it is still there.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,41 +26,42 @@ use super::key::AdvisoryKey;
 use super::pool::Pool;
 use super::sql::{Ask, STATEMENT_TIMEOUT, Sql, query};
 
-/// If the server has answered none of a session's calls for so long, others go elsewhere.
+/// If the server has answered none of a session's calls for this long, new calls use another session.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// If no other session can be asked about one, it is tried again after this long.
+/// If no other session can be asked about one, try again after this long.
 const ELSEWHERE: Duration = Duration::from_millis(200);
 
-/// A session. Dropped, it is closed, and the server frees what it held.
+/// A session. Dropping it closes it, and the server frees what it held.
 pub(super) struct Session {
     client: Client,
     connection: Arc<Connection>,
     target: Target,
-    /// The server's process, which must be the same for every statement.
+    /// The server process, which must be the same for every statement.
     pid: i32,
     /// When that process began.
     began: Option<i64>,
     pool: Weak<Pool>,
     calls: Calls,
-    /// A statement waits in the server's queue: nothing else can be asked meanwhile.
+    /// A statement waits in the server's queue: no other can run meanwhile.
     waiting: AtomicBool,
     statements: [OnceLock<Statement>; Sql::PREPARED],
-    /// It is to end, or about to: who holds a lock on it is told so.
+    /// It is to end, or about to; the holders of its locks learn of it.
     doomed: Cancel,
-    /// It no longer answered.
+    /// The server no longer answered on it.
     silent: Cancel,
-    /// It has ended, whatever it was that ended it.
+    /// It has ended, for whatever reason.
     ended: Cancel,
-    /// Where its I/O is done.
+    /// The runtime that does its I/O.
     home: Handle,
-    /// Its place among the sessions there may be.
+    /// Its permit among the allowed sessions.
     _room: Arc<OwnedSemaphorePermit>,
 }
 
 impl Session {
-    /// A new one, on a connection that was just made. Its home is the runtime this is called on. `pooled`: there may be
-    /// a pooler in session mode between. Dropped before the server has answered, the connection is closed.
+    /// Sets up a session on a connection that was just made. Its home is the runtime that calls this. `pooled`: there
+    /// may be a pooler in session mode in between. If this is dropped before the server has answered, the connection
+    /// closes.
     pub(super) async fn open(
         mut reached: Reached,
         keepalive: Duration,
@@ -72,7 +73,7 @@ impl Session {
         let settings = const { query("session") }.replace("%TIMEOUT%", STATEMENT_TIMEOUT);
         let gone_client = const { query("gone_client") };
         let set_up = async |client: &Client| {
-            // Sent together. The second may be refused; if the connection broke, the next call will tell.
+            // Sent together. The server may refuse the second; if the connection broke, the next call will show it.
             let (row, _) = tokio::join!(
                 biased;
                 client.query_typed_one(&settings, &[]),
@@ -119,7 +120,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Whether it is over. No I/O.
+    /// Whether it is over, without I/O.
     pub(super) fn is_over(&self) -> bool {
         self.doomed.is_cancelled() || self.client.is_closed()
     }
@@ -130,7 +131,7 @@ impl Session {
         self.connection.close();
     }
 
-    /// Ends it when those who hold other locks on it have been told: none of these is another's before that.
+    /// Ends it once the holders of other locks on it know: no other client gets these locks before that.
     pub(super) fn give_up(&self) {
         self.doom();
         let connection = Arc::clone(&self.connection);
@@ -144,17 +145,17 @@ impl Session {
         self.doomed.cancel();
     }
 
-    /// Resolves when it is to end.
+    /// Resolves when the session is to end.
     pub(super) async fn given_up(&self) {
         self.doomed.cancelled().await;
     }
 
-    /// Sees to it that its end is noticed although a call on it may be stuck on a runtime that is blocked.
+    /// Makes sure that its end is noticed, even if a call on it is stuck on a blocked runtime.
     pub(super) fn take_home(&self) {
         self.connection.take_home();
     }
 
-    /// Resolves when it has ended: whether because the server no longer answered on it.
+    /// Resolves when it has ended. Returns whether the reason was that the server no longer answered.
     pub(super) async fn fell_silent(&self) -> bool {
         tokio::select! {
             biased;
@@ -168,7 +169,7 @@ impl Session {
         self.pid
     }
 
-    /// Asks something of the server, by the driver's half of the connection.
+    /// Sends a question to the server over the driver's client.
     pub(super) async fn ask<'a, T, F>(&'a self, question: impl FnOnce(&'a Client) -> F) -> Result<T>
     where
         F: Future<Output = std::result::Result<T, fault::Fault>>,
@@ -179,7 +180,8 @@ impl Session {
         answer.map_err(fault::statement)
     }
 
-    /// Whether calls are under way and the server has answered none for a while: others had better go elsewhere.
+    /// Whether calls are pending and the server has answered none for a while, so that new calls had better use
+    /// another session.
     pub(super) fn is_stuck(&self) -> bool {
         self.calls.unanswered_for().is_some_and(|time| time > STUCK)
     }
@@ -189,7 +191,7 @@ impl Session {
         self.calls.unanswered_for().is_some()
     }
 
-    /// Whether the server is at work for another session, asked on this one; `None` if it no longer has that session.
+    /// Asks on this session whether the server is at work for another one; `None` if that one no longer exists.
     async fn sees_at_work(&self, other: &Session) -> Result<Option<bool>> {
         let sql = const { query("is_there") };
         let (pid, began) = (other.pid, other.began);
@@ -200,7 +202,7 @@ impl Session {
         self.ask(asked).await
     }
 
-    /// The rows of a statement of ours.
+    /// Runs one of our statements and returns its rows.
     async fn rows(&self, sql: &Sql, key: AdvisoryKey, ask: Ask) -> Result<Option<Row>> {
         self.ask(async |client| {
             let statement = self.statement(client, sql, key, ask).await?;
@@ -212,7 +214,7 @@ impl Session {
         .await
     }
 
-    /// One attempt: the fence if it is granted.
+    /// Makes one attempt. Returns the fence if it is granted.
     pub(super) async fn attempt(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<Option<Fence>> {
         match self.rows(sql, key, Ask::Attempt(mode)).await? {
             Some(row) => self.granted(sql, &row),
@@ -227,8 +229,8 @@ impl Session {
         let row = self
             .ask(async |client| {
                 let waited = self.statement(client, sql, key, Ask::Waited).await?;
-                // Sent together, one after the other. The first look has nothing to find: it is there to be planned
-                // before the wait, and not between two holders.
+                // Sent together, one after the other. The first look finds nothing: it is there to be planned before
+                // the wait, and not between two holders.
                 let (set, planned, granted, row) = tokio::join!(
                     biased;
                     client.batch_execute("SET statement_timeout = 0; SET leasehold.granted = ''"),
@@ -242,7 +244,7 @@ impl Session {
         self.waiting.store(false, Ordering::Relaxed);
         match row? {
             Some(row) => self.granted(sql, &row),
-            // It was granted, and the next statement knows nothing of it.
+            // It was granted, but the next statement does not see it.
             None => {
                 self.give_up();
                 Err(in_transaction_mode())
@@ -252,7 +254,7 @@ impl Session {
 
     fn granted(&self, sql: &Sql, row: &Row) -> Result<Option<Fence>> {
         if row.try_get::<_, i32>(1).map_err(fault::statement)? != self.pid {
-            // What was granted is on a connection that is not ours to keep.
+            // The lock is on a connection that we must not keep.
             self.give_up();
             return Err(in_transaction_mode());
         }
@@ -261,17 +263,17 @@ impl Session {
             return Ok(granted.then_some(Fence::UNFENCED));
         }
         let fence: i64 = row.try_get(0).map_err(fault::statement)?;
-        // `next` has the limit, and the words for it.
+        // `next` knows the limit and has the error for it.
         Fence::new(u64::try_from(fence).unwrap_or(u64::MAX).saturating_sub(1)).next(0).map(Some)
     }
 
-    /// Frees a key; whether the session had it.
+    /// Frees a key. Returns whether the session had it.
     pub(super) async fn unlock(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<bool> {
         let row = self.rows(sql, key, Ask::Unlock(mode)).await?;
         row.map_or(Ok(false), |row| row.try_get(0).map_err(fault::statement))
     }
 
-    /// Frees a key for certain: if the server does not say that it is free, the session ends.
+    /// Frees a key for certain: if the server does not confirm that it is free, the session ends.
     pub(super) async fn free(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<bool> {
         let unlocked = self.unlock(sql, key, mode).await;
         if unlocked.is_err() {
@@ -280,14 +282,14 @@ impl Session {
         unlocked
     }
 
-    /// From exclusive to shared, with no moment in which it is neither.
+    /// Turns exclusive into shared, with no moment in which it is neither.
     pub(super) async fn downgrade(&self, sql: &Sql, key: AdvisoryKey) -> Result<()> {
         self.rows(sql, key, Ask::Downgrade).await?;
         self.free(sql, key, Mode::Exclusive).await?;
         Ok(())
     }
 
-    /// A prepared statement, from the second time on at no cost.
+    /// A prepared statement; after the first use it costs nothing.
     async fn statement<'a>(
         &'a self,
         client: &Client,
@@ -303,12 +305,12 @@ impl Session {
         Ok(slot.get_or_init(|| statement))
     }
 
-    /// Prepares what a lock needs, so that the first one is as quick as the others.
+    /// Prepares the statements that a lock needs, so that the first one is as quick as the others.
     pub(super) async fn prepare(&self, sql: &Sql, key: AdvisoryKey, mode: Mode) -> Result<()> {
         self.ask(async |client| self.statement(client, sql, key, Ask::Unlock(mode)).await.map(drop)).await
     }
 
-    /// Asks the server to cancel what it does for this session.
+    /// Asks the server to cancel its current work for this session.
     pub(super) async fn cancel(&self, address: &Address) -> Result<()> {
         address.cancel(&self.client.cancel_token(), &self.target).await
     }
@@ -336,7 +338,7 @@ fn types(key: AdvisoryKey) -> &'static [Type] {
     }
 }
 
-/// Sees to the connection's I/O until it breaks, is told to end, or no longer answers.
+/// Runs the connection's I/O until it breaks, has to end, or no longer answers.
 async fn drive(
     connection: Arc<Connection>,
     session: Weak<Session>,
@@ -354,7 +356,7 @@ async fn drive(
         tokio::time::sleep(TELLING).await;
     };
     tokio::select! {
-        // Dropped, it closes the socket, and calls learn that the session is over.
+        // Dropping it closes the socket, and calls learn that the session is over.
         () = connection.run() => {}
         () = silence => {}
     }
@@ -370,12 +372,12 @@ enum End {
     Closed,
 }
 
-/// Asks the server for a sign of life, for as long as it gives one in time; the session that it no longer does on.
+/// Asks the server for signs of life until one does not come in time. Returns the session that failed, and why.
 async fn keep_alive(session: Weak<Session>, every: Duration) -> (Arc<Session>, End) {
     loop {
         tokio::time::sleep(every).await;
         let Some(session) = session.upgrade() else { return std::future::pending().await };
-        // In the queue it cannot answer: a witness tells whether the server is there (`Pool::silence`).
+        // In the queue it cannot answer: a witness shows whether the server is there (`Pool::silence`).
         if session.waiting.load(Ordering::Relaxed) {
             continue;
         }
@@ -387,12 +389,12 @@ async fn keep_alive(session: Weak<Session>, every: Duration) -> (Arc<Session>, E
     }
 }
 
-/// Asks for one sign of life, which has this long. `None` if it came.
+/// Asks for one sign of life within this time. `None` if it came.
 ///
-/// It stands behind the calls that are under way on the session, and one of these may take its time although the server is
-/// well: its commit waits for a standby, or for a disk. So while there is a call, another session is asked whether the
-/// server is at work on it, and so has the session and its locks. If that is not answered in time either, the server is
-/// silent.
+/// The question waits behind the pending calls on the session, and one of these may take long although the server is
+/// well: its commit waits for a standby, or for a disk. So while a call is pending, another session asks whether the
+/// server is at work on it; if it is, it still has the session and its locks. If that question is not answered in time
+/// either, the server is silent.
 async fn sign_of_life(session: &Arc<Session>, limit: Duration) -> Option<End> {
     let sent = session.calls.last();
     let mut sign = std::pin::pin!(session.connection.call(session.client.batch_execute("")));
@@ -417,8 +419,8 @@ async fn sign_of_life(session: &Arc<Session>, limit: Duration) -> Option<End> {
     }
 }
 
-/// Whether the server is at work for a session, as soon as another one can tell. Between two calls it is not for a
-/// moment, and so it is asked twice.
+/// Whether the server is at work for a session, as soon as another session can tell. Between two calls it is idle for
+/// a moment, so ask twice.
 async fn is_served(session: &Arc<Session>) -> bool {
     let mut idle = 0;
     while idle < 2 {
@@ -437,7 +439,7 @@ async fn is_served(session: &Arc<Session>) -> bool {
     false
 }
 
-/// The error of a pooler that nobody has vouched for.
+/// The error for a pooler that the URL does not vouch for.
 fn behind_a_pooler() -> Error {
     Error::new(
         ErrorKind::Unsupported,
@@ -447,7 +449,7 @@ fn behind_a_pooler() -> Error {
     )
 }
 
-/// The error of a pooler that gives each transaction another connection.
+/// The error for a pooler that gives each transaction another connection.
 pub(super) fn in_transaction_mode() -> Error {
     Error::new(
         ErrorKind::Unsupported,

@@ -1,4 +1,4 @@
-//! The statements, made once for a store: for each space of keys, each mode, with fences or without.
+//! The statements of a store, built once: for each space of keys and each mode, with fences or without.
 
 use crate::backend::Mode;
 use crate::backends::queries;
@@ -6,34 +6,34 @@ use crate::backends::queries;
 use super::super::quoted;
 use super::key::AdvisoryKey;
 
-/// The tables of the fences: the one that is safe, and the one that is quick.
+/// The fence tables: the durable one and the fast one.
 pub(super) const TABLES: [&str; 2] = ["advisory_fences", "advisory_fences_live"];
 
-/// What a statement on a session of ours may take, unless it waits in the queue: less than a request has by default.
+/// How long a statement on our session may take, unless it waits in the queue: less than a request has by default.
 pub(super) const STATEMENT_TIMEOUT: &str = "4500ms";
 
-/// How far ahead of the clock fences are reserved, 256 000 of them a second: one commit of a key in so many seconds
-/// waits for the disk. After a crash, fences are ahead of the clock by as much.
+/// How far ahead of the clock fences are reserved, 256 000 of them a second: of one key's commits, one in this many
+/// seconds waits for the disk. After a crash, fences are ahead of the clock by as much.
 const AHEAD: u64 = 10 * 256_000;
 
-/// What a session is asked again and again, by a prepared statement.
+/// The questions that a session asks again and again, as prepared statements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask {
-    /// A row with the fence (or whether it was granted, without fences) and the session's process; fenced and
-    /// not granted: no row.
+    /// A row with the fence (or, without fences, whether it was granted) and the server process; with fences and not
+    /// granted: no row.
     Attempt(Mode),
     /// Whether the session had it.
     Unlock(Mode),
     /// The row of an attempt, after a wait that was granted; otherwise no row, or one that says no.
     Waited,
-    /// Takes it shared as well, which a session that has it exclusively is granted at once.
+    /// Takes the key as shared too, which the server grants at once to a session that has it exclusively.
     Downgrade,
 }
 
 /// All statements of a store.
 #[derive(Debug)]
 pub(super) struct Sql {
-    /// Those that are prepared, by [`slot`](Sql::slot).
+    /// The prepared statements, by [`slot`](Sql::slot).
     prepared: Vec<String>,
     /// The schema, quoted.
     pub(super) schema: String,
@@ -50,10 +50,10 @@ impl Sql {
         Sql { prepared, schema, fenced }
     }
 
-    /// Prepared statements that a session can have.
+    /// How many prepared statements a session can have.
     pub(super) const PREPARED: usize = 12;
 
-    /// Where a prepared statement is kept.
+    /// The index of a prepared statement.
     pub(super) fn slot(key: AdvisoryKey, ask: Ask) -> usize {
         let shared = |mode| usize::from(mode == Mode::Shared);
         let first = match key {
@@ -69,12 +69,12 @@ impl Sql {
             }
     }
 
-    /// The text of a statement that is prepared.
+    /// The text of a prepared statement.
     pub(super) fn text(&self, key: AdvisoryKey, ask: Ask) -> &str {
         &self.prepared[Sql::slot(key, ask)]
     }
 
-    /// Waits in the server's queue. The session's statements have no limit before, and theirs after it.
+    /// Waits in the server's queue. The wait lifts the session's statement limit and sets it again afterwards.
     pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> String {
         let shared = if mode == Mode::Shared { "_shared" } else { "" };
         let parameters = match key {
@@ -121,7 +121,7 @@ fn prepared(
     ]
 }
 
-/// The look for a lock that the session has.
+/// The query that looks for a lock of this session.
 pub(super) fn held(key: AdvisoryKey) -> String {
     let packed = key.packed();
     const { query("held") }
@@ -135,7 +135,7 @@ pub(super) const fn query(name: &str) -> &'static str {
     queries::named(include_str!("queries.sql"), name)
 }
 
-/// A script without its comments, which need not travel.
+/// A script without its comments, which the server does not need.
 pub(super) fn body(sql: &str) -> String {
     sql.lines().filter(|line| !line.starts_with("--")).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! The verbs that do not wait. Each runs to its end, also if nobody waits for it any more.
+//! The verbs that do not wait. Each runs to its end even if its caller is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,26 +21,26 @@ use super::key::AdvisoryKey;
 use super::pool::{Loan, Pool};
 use super::sql::{Sql, TABLES, query};
 
-/// When a claim that somebody stands in the way of tries again by itself: hardly ever. Its `wait` stands in the
-/// server's queue, and would lose its place there.
+/// When a blocked claim tries again by itself: hardly ever. Its `wait` is in the server's queue, and would lose its
+/// place there.
 const RETRY_IN: Duration = Duration::from_secs(24 * 3600);
 
-/// A sweep looks at so many counters at a time, for so long: less than a request has.
+/// How many counters a sweep looks at at a time, and for how long: less than a request has.
 const SWEEP: (i64, Duration) = (2_000, Duration::from_secs(3));
 
-/// Where a sweep begins, also by default: spaces are 1 and 2.
+/// Where a sweep begins: before every key, because spaces are 1 and 2.
 const BEFORE_ALL_KEYS: (i16, i64) = (0, 0);
 
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Of the table of fences.
+    /// The schema of the fence tables.
     pub(super) schema: String,
     pub(super) sql: Sql,
     pub(super) allow_hashing: bool,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) pool: Arc<Pool>,
     pub(super) book: Mutex<Book>,
-    /// The key that sweeps have come to, in each of [`TABLES`].
+    /// The key that sweeps have reached, in each of [`TABLES`].
     pub(super) swept: [Mutex<(i16, i64)>; TABLES.len()],
 }
 
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Keeps what was granted, unless its id was given up meanwhile: then the session is handed back, locked.
+    /// Keeps what was granted. If its id was given up meanwhile, returns the session, still locked.
     pub(super) fn keep(
         &self,
         claim: &Claim,
@@ -106,7 +106,7 @@ impl Store {
         kept.map(|()| grant).map_err(|lease| lease.loan)
     }
 
-    /// The book, when no downgrade of this lease is under way, nor a session given up under one.
+    /// Locks the book once no downgrade of this lease is under way, nor a session given up during one.
     async fn settled(&self, id: &LeaseId) -> MutexGuard<'_, Book> {
         loop {
             let (over, session) = {
@@ -162,9 +162,9 @@ impl Store {
         if downgrades {
             tokio::select! {
                 biased;
-                // It is gone, and its holder is told so before the server is.
+                // The session is gone, and its holder learns of it before the server does.
                 () = session.given_up() => {}
-                // Not knowing which of the two it is would be worse than losing it.
+                // Not to know which of the two modes it has would be worse than losing it.
                 done = session.downgrade(&self.sql, key) => done.inspect_err(|_| session.give_up())?,
             }
         }
@@ -181,7 +181,7 @@ impl Store {
     /// Raises the counter of a key.
     async fn raise(&self, key: AdvisoryKey, to: Fence) -> Result<()> {
         if !self.sql.fenced {
-            return Err(Error::new(ErrorKind::Unsupported, "there are no fences here that could be raised"));
+            return Err(Error::new(ErrorKind::Unsupported, "this store has no fences to raise"));
         }
         let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
         let sql = const { query("raise") }
@@ -199,7 +199,7 @@ impl Store {
     pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
         let (released, lease) = self.settled(&release.id).await.release(&release, self.now());
         let Some(lease) = lease else {
-            // One who no longer waits is out of the server's queue when this is answered.
+            // A claim that no longer waits is out of the server's queue when this is answered.
             let leaving = self.book.lock().leaving(&release.id);
             if let Some(left) = leaving {
                 left.await;
@@ -207,7 +207,7 @@ impl Store {
             return Ok(released);
         };
         let _release = UnderWay { store: &self, key: lease.key, changes: None };
-        // On any doubt the session ends with the key.
+        // In any doubt the session ends together with the key.
         match lease.session().free(&self.sql, lease.key, lease.held.grant.mode).await? {
             true => Ok(released),
             false => {
@@ -219,18 +219,18 @@ impl Store {
         }
     }
 
-    /// Forgets old counters, on a session of its own and in parts: nothing that is held or asked for waits for it.
+    /// Forgets old counters, on a session of its own and in parts, so that no holder and no caller waits for it.
     pub(super) async fn sweep(self: Arc<Self>) -> Result<Swept> {
         let mut swept = Swept::default();
         if self.sql.fenced {
             let Some(loan) = self.pool.own().await? else {
                 return Err(Error::new(
                     ErrorKind::Overloaded,
-                    "this client has no connection to PostgreSQL left to sweep on; raise the URL's option `connections`",
+                    "this client has no connection to PostgreSQL left for a sweep; raise the URL option `connections`",
                 ));
             };
             let began = self.now();
-            // The quick one first, as a grant does: nobody waits for each other in a circle.
+            // The fast table first, in the same order as a grant, so that the two never wait for each other.
             for (table, seen) in TABLES.iter().zip(&self.swept).rev() {
                 swept.counters = self.forget(&loan, table, seen, began).await?;
             }
@@ -241,8 +241,8 @@ impl Store {
         Ok(swept)
     }
 
-    /// Forgets old counters of one table, from the last key that was seen on; how many. If there is no time for all of
-    /// them, the next sweep goes on from there.
+    /// Forgets old counters of one table, after the last key that a sweep has seen. Returns how many. If there is no
+    /// time for all of them, the next sweep goes on from there.
     async fn forget(&self, loan: &Loan, table: &str, seen: &Mutex<(i16, i64)>, began: Moment) -> Result<u64> {
         let after = i64::try_from(Fence::RETENTION.as_secs() * 256_000).unwrap_or(i64::MAX);
         let sql = const { query("forget") }
@@ -270,7 +270,7 @@ impl Store {
     }
 }
 
-/// Notes that what is under way on a key is over when it is.
+/// When dropped, records that the work under way on a key is over.
 struct UnderWay<'a> {
     store: &'a Store,
     key: AdvisoryKey,

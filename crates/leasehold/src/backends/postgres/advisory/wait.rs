@@ -1,4 +1,4 @@
-//! Waiting in the server's own queue, on a session of one's own that a task looks after.
+//! Waits in the server's own queue, on a session of the waiter's own that a task looks after.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use super::store::Store;
 /// Without a connection to wait on, a claim tries again after this long.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// How long the server is given to take a cancel, and then to cancel the wait, before it is asked again; after so many
-/// times the session ends as it is, and the server notices by itself.
+/// How long the server may take to accept a cancel, and then to cancel the wait, before the client asks again; and how
+/// often it asks. Then the session ends as it is, and the server notices by itself.
 const CANCEL: (Duration, u32) = (Duration::from_secs(1), 5);
 
-/// A lock on its way to the one who waited for it. Dropped before it arrives, its session ends and frees it.
+/// A lock on its way to its waiter. If dropped before it arrives, its session ends and frees it.
 struct HandOver {
     loan: Option<Loan>,
     fence: Fence,
@@ -38,7 +38,7 @@ impl Drop for HandOver {
 }
 
 impl Store {
-    /// Dropped, it leaves the queue; a lock that was granted meanwhile is freed.
+    /// If dropped, it leaves the queue; a lock that was granted meanwhile is freed.
     pub(super) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<Wake> {
         let key = self.key(&claim.name)?;
         let waiting = self.note(claim, key);
@@ -47,7 +47,7 @@ impl Store {
         self.pool.home.spawn(Arc::clone(self).stand(in_queue, key, claim.clone(), answer));
         let handed = (&mut answered).await;
         drop(waiting);
-        // No await from here on: what was handed over is kept in the same breath.
+        // No await from here on: the lock that was handed over is kept in the same step.
         match handed {
             Ok(Ok(Some(mut handed))) => {
                 let (fence, loan) = (handed.fence, handed.loan.take());
@@ -61,12 +61,12 @@ impl Store {
                 }
             }
             Ok(Err(error)) => Err(error),
-            // No connection, or the runtime is going: the attempt will tell.
+            // No connection, or the runtime is shutting down: the attempt will tell.
             Ok(Ok(None)) | Err(_) => Ok(Wake::Retry),
         }
     }
 
-    /// Stands in the queue until it is granted, fails, or nobody waits for it any more.
+    /// Waits in the server's queue until it is granted, fails, or its caller is gone.
     async fn stand(
         self: Arc<Self>,
         _in_queue: InQueue,
@@ -94,11 +94,11 @@ impl Store {
         if let Some(waiter) = self.book.lock().waiting.get_mut(&claim.id) {
             waiter.pid = Some(session.pid());
         }
-        // From here on, whatever happens to this task, the session does not go back with a lock on it.
+        // From here on, whatever happens to this task, the session never goes back to the pool with a lock on it.
         let mut hand = HandOver { loan: Some(loan), fence: Fence::UNFENCED };
         let granted = {
             let mut asked = std::pin::pin!(async {
-                // The statement to unlock it with is made ready behind which it waits.
+                // Prepare the statement that unlocks it; the wait is queued right behind it.
                 let (prepared, granted) = tokio::join!(
                     session.prepare(&self.sql, key, claim.mode),
                     session.wait(&self.sql, key, claim.mode)
@@ -110,11 +110,11 @@ impl Store {
                 granted = &mut asked => granted,
                 () = self.pool.silence() => Err(Error::new(
                     ErrorKind::NetworkTimeout,
-                    "the PostgreSQL server does not answer any more",
+                    "the PostgreSQL server does not answer",
                 )),
                 () = answer.closed() => {
                     if self.call_off(&session, asked).await {
-                        // It came just before: not freed before the session ends, it would be there a little longer.
+                        // It was granted just before: unless freed now, it would stay locked until the session ends.
                         let _ = session.free(&self.sql, key, claim.mode).await;
                     }
                     return;
@@ -131,15 +131,16 @@ impl Store {
         };
     }
 
-    /// Gets a session out of the queue; whether it has got the lock nevertheless. It is not used again: a cancel that
-    /// comes late would meet whatever it does next.
+    /// Takes a session out of the queue. Returns whether it got the lock nevertheless. The session is not used again:
+    /// a late cancel would hit whatever it does next.
     async fn call_off(
         &self,
         session: &Session,
         mut asked: std::pin::Pin<&mut impl Future<Output = Result<Option<Fence>>>>,
     ) -> bool {
         for _ in 0..CANCEL.1 {
-            // That it could not be sent shows below. Not dropped if the lock comes meanwhile: see `Closes::Server`.
+            // If it could not be sent, that shows below. It is not dropped if the lock comes meanwhile: see
+            // `Closes::Server`.
             let _ = tokio::time::timeout(CANCEL.0, session.cancel(&self.pool.address)).await;
             if let Ok(granted) = tokio::time::timeout(CANCEL.0, &mut asked).await {
                 return matches!(granted, Ok(Some(_)));
@@ -148,7 +149,7 @@ impl Store {
         false
     }
 
-    /// Notes who waits, until it no longer does.
+    /// Lists a waiter until it stops waiting.
     fn note<'a>(&'a self, claim: &'a Claim, key: AdvisoryKey) -> ListedWaiter<'a> {
         let waiter = Waiter {
             name: claim.name.clone(),

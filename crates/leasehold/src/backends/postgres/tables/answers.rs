@@ -1,4 +1,4 @@
-//! From the server's rows to answers.
+//! Turns the server's rows into answers.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::state::look_again;
 
-/// What is not there as our functions answer it.
+/// The error for a row that our functions never return.
 fn foreign() -> Error {
     Error::new(
         ErrorKind::Internal,
@@ -24,7 +24,7 @@ fn foreign() -> Error {
     )
 }
 
-/// What an answer is read from: a row, or the only value of one, which is a record.
+/// The source of an answer: a row, or the only value of a row, which is a record.
 pub(super) trait Answer {
     /// A column.
     fn column<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T>;
@@ -56,7 +56,7 @@ pub(super) fn number(row: &impl Answer, column: usize) -> Result<u64> {
     u64::try_from(get::<i64>(row, column)?).map_err(|_| foreign())
 }
 
-/// How many leases a verb has found to have expired: null where nothing can have.
+/// How many expired leases a verb has found; null where there can be none.
 pub(super) fn expired(row: &impl Answer, column: usize) -> Result<u64> {
     get::<Option<i64>>(row, column)?.map_or(Ok(0), |count| u64::try_from(count).map_err(|_| foreign()))
 }
@@ -123,13 +123,13 @@ pub(super) fn attempt(row: &Record<'_>, claim: &Claim) -> Result<Attempt> {
         "other_mode" => {
             Err(Error::invalid("this lease id already waits for another mode; ids are never used twice"))
         }
-        // The one place that says so.
+        // The one place that has this error.
         "overflow" => Err(Fence::MAX.next(0).err().unwrap_or_else(foreign)),
         _ => Err(foreign()),
     }
 }
 
-/// A lease that has just been granted, of which only the fence has to be told.
+/// A lease that was just granted; only its fence has to come from the server.
 fn fresh(row: &Record<'_>, claim: &Claim, now: u64) -> Result<Grant> {
     let ttl = super::micros(claim.ttl).unsigned_abs();
     Ok(Grant {
@@ -182,15 +182,15 @@ pub(super) fn renewed(row: &Row) -> Result<Renewed> {
     }
 }
 
-/// Somebody has the row of a name locked.
+/// The error when another session has locked the row of a name.
 pub(super) fn locked() -> Error {
     Error::new(
         ErrorKind::Overloaded,
-        "somebody keeps the row of this lock locked: look in pg_stat_activity for a session that is idle in a transaction",
+        "another session keeps the row of this lock locked; look in pg_stat_activity for a session that is idle in a transaction",
     )
 }
 
-/// How far a listing has come, if there are more names: its last row tells, and nothing else.
+/// How far a listing has got, if there are more names: only its last row says so.
 pub(super) fn reached(rows: &[Row]) -> Result<Option<String>> {
     match rows.last() {
         Some(row) if get(row, 16)? => get(row, 1).map(Some),
@@ -198,7 +198,7 @@ pub(super) fn reached(rows: &[Row]) -> Result<Option<String>> {
     }
 }
 
-/// What a look has seen, name by name.
+/// The names that an inspection has seen.
 pub(super) fn seen(rows: &[Row]) -> Result<Vec<NameInfo>> {
     let mut items: Vec<NameInfo> = Vec::new();
     for row in rows {

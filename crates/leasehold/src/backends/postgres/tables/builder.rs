@@ -1,4 +1,4 @@
-//! Opening the store: what a URL may say, what the server is asked first, and what stands in between.
+//! Opens the store: the options of a URL, the checks of the server, and poolers in between.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::backends::wakes::Wakes;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The schema unless another is named.
+/// The default schema.
 const SCHEMA: &str = "leasehold";
 
-/// Connections for calls unless another number is set. A call takes one for a round trip; more of them let more
-/// commits share a wait for the disk.
+/// The default number of connections for calls. A call takes one for a round trip; more connections let more commits
+/// share one wait for the disk.
 const POOL_SIZE: usize = 8;
 
 /// The options of ours that a URL may have.
 pub(crate) const OPTIONS: [&str; 3] = ["pool_size", "pooler", "schema"];
 
-/// The oldest server, as it tells its version.
+/// The oldest supported server, as its version number.
 const OLDEST: i32 = 130_000;
 
 /// Sets up a [`Postgres`].
@@ -54,7 +54,7 @@ impl fmt::Debug for PostgresBuilder {
     }
 }
 
-/// What a server is found to be.
+/// What the check found out about a server.
 struct Found {
     direct: bool,
     exists: bool,
@@ -66,7 +66,7 @@ impl PostgresBuilder {
         PostgresBuilder { address, lender, schema: SCHEMA.into(), pool_size: POOL_SIZE, pooler: Pooler::Auto }
     }
 
-    /// The server and the options of a URL.
+    /// Parses the server and the options of a URL.
     pub(super) fn from_url(url: &str) -> Result<Self> {
         let (address, mut own) = Address::parse_with(url, &OPTIONS)?;
         let mut builder = PostgresBuilder::new(Some(address), None);
@@ -80,16 +80,16 @@ impl PostgresBuilder {
         Ok(builder)
     }
 
-    /// Sets the schema of the tables: `leasehold` unless set.
+    /// Sets the schema of the tables. Default `leasehold`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// Sets how many calls may be made at a time, which is also how many connections there are at most, besides
-    /// the one for wake-ups: 8 unless set. Connections are made when they are needed. From 4 on, a quarter of them is for
-    /// renewals and releases alone, and calls on one name never take all: a row that somebody keeps locked then holds up
+    /// Sets how many calls may run at a time, which is also the most connections there are, besides the one for
+    /// wake-ups. Default 8. Connections are made when they are needed. From 4 on, a quarter of them is for renewals
+    /// and releases alone, and calls on one name never take all: so a row that another session keeps locked holds up
     /// no other name.
     #[must_use]
     pub fn pool_size(mut self, size: usize) -> Self {
@@ -97,17 +97,17 @@ impl PostgresBuilder {
         self
     }
 
-    /// Sets what stands between this client and the server.
+    /// Sets which pooler is between this client and the server.
     #[must_use]
     pub fn pooler(mut self, pooler: Pooler) -> Self {
         self.pooler = pooler;
         self
     }
 
-    /// Calls verbs on connections that the caller lends, for one round trip each, for example from a pool of its
-    /// own. They must be in no transaction. Setup and wake-ups still have a connection of their own.
+    /// Calls verbs on connections that the caller lends, for one round trip each, for example from its own pool. They
+    /// must be in no transaction. Setup and wake-ups still have their own connection.
     ///
-    /// The I/O of lent connections is done where the caller says. If that runtime is blocked, so are renewals.
+    /// The caller's runtime does the I/O of lent connections. If that runtime is blocked, so are renewals.
     #[must_use]
     pub fn clients(
         mut self,
@@ -117,18 +117,18 @@ impl PostgresBuilder {
         self
     }
 
-    /// Connects, and makes the tables if they are not there and this user may.
+    /// Connects, and makes the tables if they do not exist and this user may.
     ///
-    /// Connections live on the runtime this is called on; [`Locks::connect`](crate::Locks::connect) and
+    /// Connections live on the runtime that calls this; [`Locks::connect`](crate::Locks::connect) and
     /// [`Locks::open`](crate::Locks::open) call it on the client's own.
     ///
     /// # Cancel safety
-    /// Dropped, the tables may have been made, completely; no connection stays.
+    /// If dropped, the tables may have been made, completely; no connection stays.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that cannot be; `Unsupported` for a server older than 13, another encoding than
-    /// UTF8, another isolation level than read committed, or tables of another version; `AuthFailed` where a right
-    /// is missing; `Unavailable` where it cannot be reached, or is read only.
+    /// `InvalidArgument` for invalid options; `Unsupported` for a server older than 13, another encoding than UTF8,
+    /// another isolation level than read committed, or tables of another version; `AuthFailed` where a right is
+    /// missing; `Unavailable` where the server cannot be reached, or is read only.
     pub async fn open(self) -> Result<Postgres> {
         schema::check_name(&self.schema)?;
         if self.pool_size == 0 {
@@ -164,7 +164,7 @@ impl PostgresBuilder {
             if !found.made {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    "the tables are not there, and are not made on lent connections; run the script first",
+                    "the tables do not exist, and are not created over connections of your own; run the setup script first",
                 ));
             }
             schema::check(&client, &self.schema).await?;
@@ -177,7 +177,7 @@ impl PostgresBuilder {
                 first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }
-            (None, None) => return Err(Error::invalid("a store needs a URL or lent connections")),
+            (None, None) => return Err(Error::invalid("the store needs a URL, or connections of your own")),
         };
         Ok(Postgres {
             inner: Arc::new(Inner {
@@ -191,12 +191,12 @@ impl PostgresBuilder {
         })
     }
 
-    /// Asks the server what has to be known, in one round trip.
+    /// Asks the server everything that the store needs to know, in one round trip.
     async fn check(&self, client: &Client) -> Result<Found> {
         let asked = client.query_typed(const { query("check") }, &[(&self.schema, Type::TEXT)]).await;
         let rows = asked.map_err(fault::statement)?;
         let Some(row) = rows.first() else {
-            return Err(Error::new(ErrorKind::Internal, "the server did not say what it is"));
+            return Err(Error::new(ErrorKind::Internal, "the PostgreSQL server did not report its version"));
         };
         let refuse = |what: &'static str| Err(Error::new(ErrorKind::Unsupported, what));
         if answers::get::<i32>(row, 0)? < OLDEST {
@@ -222,7 +222,7 @@ impl PostgresBuilder {
                  transaction, whichever its pool_mode is, or connect to the server's own port",
             );
         }
-        // On connections of ours it is set.
+        // On our own connections it is set.
         if (!direct || self.lender.is_some()) && answers::get::<&str>(row, 2)? != "read committed" {
             return Err(pool::wrong_isolation());
         }

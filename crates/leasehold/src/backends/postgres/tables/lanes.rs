@@ -1,8 +1,8 @@
-//! Shares out the connections of a pool, so that a row which somebody keeps locked holds up no other name.
+//! Shares out the connections of a pool, so that a row that another session keeps locked holds up no other name.
 //!
-//! A call on a locked row keeps its connection until the server gives the row up, which takes seconds. Two rules bound
-//! what that costs the others. Renewals and releases have connections that no other call gets. And of the calls that
-//! wait for the row of one name only a few are in flight, while the rest wait here, without a connection.
+//! A call on a locked row keeps its connection until the server gives up on the row, which takes seconds. Two rules
+//! limit what that costs the others. Renewals and releases have connections that no other call gets. And of the calls
+//! that wait for the row of one name only a few are in flight; the rest wait here, without a connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// What a call does, which decides how many like it may be in flight.
+/// The kind of a call, which decides how many like it may be in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Call<'a> {
     /// An attempt or a revocation, which waits for the row of this name.
@@ -27,7 +27,7 @@ pub(super) enum Call<'a> {
     Look,
 }
 
-/// Calls that share a bound: those of one kind on one name.
+/// Calls that share a limit: those of one kind on one name.
 type Group = (Kind, String);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub(super) struct Lanes {
     /// One permit for each connection that calls other than renewals and releases may use.
     open: Arc<Semaphore>,
     attempts_per_name: usize,
-    /// Releases of one name, and renewals of one name.
+    /// The limit for releases of one name, and for renewals of one name.
     keeps_per_name: usize,
     groups: Arc<Groups>,
 }
@@ -61,9 +61,10 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// Nobody waits for the answer any more, which may still come. A renewal lets the next one of its name try on
-    /// another connection: if the server lives, it gives up the row before the caller gives up the renewal. Other
-    /// calls keep their turn until the connection is free, or calls given up early would take the whole pool.
+    /// Called when the caller no longer waits for the answer, which may still come. A renewal then lets the next one
+    /// of its name try on another connection: a live server gives up on the row before the caller gives up the
+    /// renewal. Other calls keep their turn until the connection is free; otherwise calls that were given up early
+    /// would take the whole pool.
     pub(super) fn give_up(&mut self) {
         self.turn.take_if(|turn| turn.group.0 == Kind::Renewal);
     }
@@ -84,7 +85,7 @@ impl Lanes {
         }
     }
 
-    /// Waits for a connection to be free for this call.
+    /// Waits until a connection is free for this call.
     pub(super) async fn enter(&self, call: Call<'_>) -> Result<Permit, AcquireError> {
         let group = match call {
             Call::Attempt(name) => Some((Kind::Attempt, name, self.attempts_per_name)),
@@ -122,14 +123,12 @@ impl Turn {
             entry.1 += 1;
             Arc::clone(&entry.0)
         };
-        // Made before the wait, so that a call which is given up meanwhile leaves the group too.
+        // Made before the wait, so that a call that is given up meanwhile leaves the group too.
         let mut turn = Turn { groups: Arc::clone(groups), group, permit: None };
         turn.permit = Some(semaphore.acquire_owned().await?);
         Ok(turn)
     }
 }
-
-impl Groups {}
 
 impl Drop for Turn {
     fn drop(&mut self) {

@@ -1,5 +1,5 @@
 //! `postgres://` — leases in tables of a PostgreSQL database: one function call and one round trip per verb.
-//! `docs/postgres.md` tells of the tables, the rights that are needed, and of what happens when.
+//! `docs/postgres.md` describes the tables, the rights that are needed, and what happens when.
 
 mod answers;
 mod builder;
@@ -43,21 +43,21 @@ use crate::state;
 
 const INFO: Info = Info::new("postgres");
 
-/// Names that one part of a sweep looks at: those of which something has ended are locked until that part ends.
+/// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
 
-/// Names that the first part of a listing looks at, and any part at most: a statement that looks at so many ends long
-/// before the server would cancel it, also where it has to read each row from its disk.
+/// How many names the first part of a listing looks at, and any part at most: a statement over that many names ends
+/// long before the server would cancel it, even if it has to read each row from disk.
 const LISTED_AT_ONCE: (i64, i64) = (1000, 4000);
 
 /// How long a sweep or a listing walks through names. Then it answers with what it has, and the next one goes on from
-/// there. With the part under way that is within the 5 s that a request has by default.
+/// there. With the part under way this stays within the 5 s that a request has by default.
 const WALK_FOR: Duration = Duration::from_secs(3);
 
-/// Names on a page, whatever was asked for.
+/// The most names on a page, whatever the caller asks for.
 const PAGE: usize = 1000;
 
-/// Microseconds above which a duration counts as this: 285 years, which doubles still hold exactly.
+/// Longer durations, in microseconds, count as this: 285 years, which doubles still hold exactly.
 const FOR_EVER: u64 = 1 << 53;
 
 /// A store in the tables of a PostgreSQL database. Clones are the same store.
@@ -78,26 +78,26 @@ pub struct Postgres {
 
 struct Inner {
     pool: Arc<Pool>,
-    /// None where the server cannot call us: then the client polls.
+    /// `None` where the server cannot send wake-ups: then the client polls.
     bell: Option<Wakes<Address>>,
     schema: String,
     clock: AtomicU64,
-    /// Leases that verbs found expired and that no sweep has told of.
+    /// Expired leases that verbs found and that no sweep has reported yet.
     expired: AtomicU64,
     pass: Mutex<Pass>,
 }
 
-/// How far sweeps have come in their way through all names. Kept between calls, so that one which is cut short costs
-/// the names behind it nothing.
+/// How far the sweeps have got on their walk through all names. Kept between calls, so that a call that is cut short
+/// costs the names behind it nothing.
 #[derive(Debug, Clone)]
 struct Pass {
-    /// The last name that was looked at; empty before the first.
+    /// The last name that a sweep looked at; empty before the first.
     after: String,
-    /// Leases and tickets that the names so far have.
+    /// The leases and tickets of the names so far.
     found: (u64, u64),
-    /// What the last complete pass has found.
+    /// What the last complete pass found.
     complete: Option<(u64, u64)>,
-    /// Names in the next part: fewer after a part that got no answer.
+    /// How many names the next part looks at: fewer after a part that got no answer.
     most: i32,
 }
 
@@ -108,7 +108,7 @@ impl Default for Pass {
 }
 
 impl Postgres {
-    /// Connects to the server of a URL: [`builder`](Postgres::builder) as it stands.
+    /// Connects to the server of a URL: [`builder`](Postgres::builder) without further settings.
     ///
     /// # Cancel safety
     /// As [`PostgresBuilder::open`].
@@ -119,22 +119,22 @@ impl Postgres {
         Postgres::builder(url)?.open().await
     }
 
-    /// A store on the server of a URL, to be set up. Beside the options of [`Address`] the URL may say `schema`,
-    /// `pool_size` and `pooler` (`auto`, `none`, `session`, `transaction`), as the methods of the builder.
+    /// Returns a builder for a store on the server of a URL. Besides the options of [`Address`] the URL may set
+    /// `schema`, `pool_size` and `pooler` (`auto`, `none`, `session`, `transaction`), like the methods of the builder.
     ///
     /// # Errors
-    /// `InvalidArgument` if it cannot be one. Nothing of the URL is in the error.
+    /// `InvalidArgument` for an invalid URL. The error contains no part of the URL.
     pub fn builder(url: &str) -> Result<PostgresBuilder> {
         PostgresBuilder::from_url(url)
     }
 
-    /// A store on the server of an address, to be set up.
+    /// Returns a builder for a store on the server of an address.
     pub fn at(address: Address) -> PostgresBuilder {
         PostgresBuilder::new(Some(address), None)
     }
 
-    /// A store on connections that the caller lends, for one round trip each, and on nothing else: the tables must
-    /// be there, and those who wait poll.
+    /// Returns a builder for a store that uses only connections that the caller lends, for one round trip each. The
+    /// tables must exist, and waiters poll.
     pub fn lent(
         lend: impl Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync + 'static,
     ) -> PostgresBuilder {
@@ -155,12 +155,12 @@ impl Postgres {
         INFO
     }
 
-    /// The server's clock as of the last answer, in microseconds since 1970: what that answer was decided by.
+    /// The server's clock in the last answer, in microseconds since 1970: the time that decided that answer.
     pub fn clock(&self) -> u64 {
         self.inner.clock.load(Ordering::Relaxed)
     }
 
-    /// How the server is set up.
+    /// Examines how the server is set up.
     pub(crate) async fn findings(&self) -> Result<Vec<Finding>> {
         let settings = self.inner.pool.settings(&self.inner.schema).await?;
         let mut found =
@@ -170,11 +170,11 @@ impl Postgres {
                 Finding::ok("nothing stands between leasehold and the server that shares its sessions")
             }
             None => Finding::note("a pooler that shares sessions stands before the server").because(
-                "none to safety; but those who wait are not woken, and ask again and again",
+                "none to safety, but waiters are not woken and have to poll",
                 "give leasehold a way past it",
             ),
         });
-        found.push(Finding::ok("locks suit migrations: those who wait have no transaction open"));
+        found.push(Finding::ok("locks suit migrations: waiters have no transaction open"));
         Ok(found)
     }
 
@@ -192,7 +192,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Remembers what a verb found expired, for the next sweep to tell.
+    /// Remembers how many expired leases a verb found, for the next sweep to report.
     fn count_expired(&self, row: &impl Answer, column: usize) -> Result<()> {
         self.inner.expired.fetch_add(answers::expired(row, column)?, Ordering::Relaxed);
         Ok(())
@@ -265,8 +265,8 @@ impl Postgres {
         Ok(rows.iter().map(answers::renewed).collect())
     }
 
-    /// A renewal whose row somebody had locked, which is most often over in a moment. Whatever it is, those that were
-    /// asked for with it are not kept waiting longer than they have time.
+    /// Repeats a renewal alone, because another session had locked its row, usually for a moment. In any case, the
+    /// other leases of the batch do not wait longer than they have time.
     async fn renew_alone(&self, lease: &Renewal) -> Result<Renewed> {
         let answer =
             tokio::time::timeout(patience(lease) * 3 / 2, self.renew_all(std::slice::from_ref(lease)));
@@ -276,7 +276,8 @@ impl Postgres {
         }
     }
 
-    /// Walks through the names of a prefix in parts, until the page is full, the names are at an end, or its time is.
+    /// Walks through the names of a prefix in parts, until the page is full, there are no more names, or its time is
+    /// over.
     async fn look_at_prefix(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
         let began = Instant::now();
         let limit = limit.min(PAGE);
@@ -286,7 +287,7 @@ impl Postgres {
         let (mut most, most_of_all) = LISTED_AT_ONCE;
         let mut items = Vec::new();
         loop {
-            // One more than fits: then there is a next page.
+            // One more than fits shows that there is a next page.
             let wanted = i64::try_from(limit + 1 - items.len()).unwrap_or(i64::MAX);
             let params: [Param<'_>; 5] = [
                 (&from, Type::TEXT),
@@ -331,7 +332,7 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `cell.rs`.
+/// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `engine/held.rs`.
 fn patience(lease: &Renewal) -> Duration {
     (lease.ttl / 12).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }
@@ -429,7 +430,8 @@ impl Backend for Postgres {
         let name = text::write(name.stored());
         let only = only.map(fence);
         let params: [Param<'_>; 3] = [(&name, Type::TEXT), (&now, Type::BOOL), (&only, Type::INT8)];
-        // Without a condition also where an older client has made the functions.
+        // Without a condition, call the older function, which also exists where an older client has made the
+        // functions.
         let (verb, params) =
             if only.is_some() { (Verb::RevokeOnly, &params[..]) } else { (Verb::Revoke, &params[..2]) };
         let row = self.call_one(verb, Call::Attempt(&name), params).await?;
@@ -455,10 +457,10 @@ impl Backend for Postgres {
     async fn sweep(&self) -> Result<Swept> {
         let began = Instant::now();
         let mut swept = Swept::default();
-        // Counters below this are no longer needed: the clock alone has given a higher one for the retention. A clock
-        // that was never read forgets nothing.
+        // Counters below this are no longer needed: for the whole retention the clock alone has given higher ones. If
+        // the clock was never read, nothing is forgotten.
         let retention = u64::try_from(Fence::RETENTION.as_micros()).unwrap_or(u64::MAX);
-        // Of two sweeps at once each goes its way, and the next one goes on from where either was last.
+        // Two sweeps at once each go their way; the next one goes on from where either was last.
         let mut pass = self.inner.pass.lock().clone();
         loop {
             // If no answer comes, the next try asks for less.
@@ -486,7 +488,7 @@ impl Backend for Postgres {
             }
         }
         (swept.held, swept.waiting) = pass.complete.unwrap_or(pass.found);
-        // At the end: what a sweep that failed has counted is told by the next one.
+        // Last, so that the next sweep reports what a failed one has counted.
         swept.expired = self.inner.expired.swap(0, Ordering::Relaxed);
         Ok(swept)
     }

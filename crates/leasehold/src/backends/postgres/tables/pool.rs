@@ -1,8 +1,8 @@
-//! The connections on which verbs are called: a few of our own, or the caller's.
+//! The connections for calls of verbs: a few of our own, or the caller's.
 //!
-//! A call has a connection to itself for one round trip. Calls are not pipelined: one that waits for the row of a
-//! busy name would hold up the calls behind it. Waiting for a lock costs no connection. `lanes.rs` says which call gets
-//! one next.
+//! A call has a connection to itself for one round trip. Calls are not pipelined, because one that waits for the row
+//! of a busy name would hold up the calls behind it. Waiting for a lock uses no connection. `lanes.rs` decides which
+//! call gets a connection next.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,22 +23,21 @@ use crate::backends::postgres::{Address, fault};
 use crate::backends::runtimes::{PerRuntime, run_on};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a call is made again that the server has rolled back because of others: it has done nothing. Verbs
-/// lock in one order, so this is for what else goes on in the database.
+/// How often to repeat a call that the server rolled back because of other transactions, which means that it did
+/// nothing. Verbs lock in one order, so this is for what else goes on in the database.
 const ROLLED_BACK_TRIES: u32 = 3;
 
-/// How long a connection whose call nobody awaits any more is kept for the answer: longer than the server lets a
-/// call wait.
+/// How long to keep a connection for its answer when the caller is gone: longer than the server lets a call wait.
 const DRAIN: Duration = Duration::from_secs(8);
 
-/// How long a connection that nobody needs is kept.
+/// How long an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What a session of ours is told first. A call that waits for a row longer than `lock_timeout` is an error,
-/// and so is one that takes longer than `statement_timeout`: within the 5 s that a request has by default. The
-/// plans of functions are kept, also those made while a table was empty: these must not be scans, nor gather rows in
-/// bitmaps, which never mark what is dead in an index. (And a plan that cannot but scan is not worth compiling.) None
-/// is better for some values than for others.
+/// The settings of each new session. A call that waits for a row longer than `lock_timeout`, or takes longer than
+/// `statement_timeout`, is an error: both are within the 5 s that a request has by default. The plans of functions are
+/// kept, even those made while a table was empty. So they must not be scans, nor gather rows in bitmaps, which never
+/// mark what is dead in an index. (And a plan that can only scan is not worth compiling.) No plan is better for some
+/// values than for others.
 const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '4500ms'; \
     SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; \
     SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
@@ -46,12 +45,12 @@ const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '4500ms
 /// A connection that the caller lends for one call.
 pub type Lent = Box<dyn Deref<Target = Client> + Send + Sync>;
 
-/// What lends connections.
+/// A function that lends connections.
 pub(super) type Lender = Arc<dyn Fn() -> BoxFuture<'static, Result<Lent>> + Send + Sync>;
 
 /// Where connections come from.
 pub(super) enum Source {
-    /// We make them; `direct`: nothing stands between us and the server that could pass a session to others.
+    /// We make them; `direct`: nothing in between could give our session to other clients.
     Own {
         address: Box<Address>,
         direct: bool,
@@ -63,11 +62,11 @@ pub(super) struct Pool {
     source: Source,
     statements: Statements,
     lanes: Lanes,
-    /// With when they were last used, which was longest ago for the first.
+    /// Each with the time of its last use; the first was used longest ago.
     idle: Mutex<Vec<(Instant, Session)>>,
-    /// Where connections live, whichever runtime needs one first.
+    /// The runtime where connections live, whichever runtime needs one first.
     home: Handle,
-    /// Those that do the I/O of their calls.
+    /// The runtimes that do the I/O of their own calls.
     runtimes: Arc<PerRuntime>,
 }
 
@@ -94,7 +93,7 @@ impl Session {
         }
     }
 
-    /// Asks something of it.
+    /// Asks something on this connection.
     async fn ask<F: Future>(&self, question: F) -> F::Output {
         match self {
             Session::Own { link, .. } => link.connection.call(question).await,
@@ -104,7 +103,7 @@ impl Session {
 }
 
 impl Link {
-    /// A new one, whose home is this runtime, until it is dropped.
+    /// Opens a connection, whose home is this runtime, until it is dropped.
     pub(super) async fn open(address: &Address, runtimes: &Arc<PerRuntime>) -> Result<Self> {
         Ok(Link::new(address.connect().await?, runtimes))
     }
@@ -116,7 +115,7 @@ impl Link {
         Link { client, connection }
     }
 
-    /// A new one that is ready for calls; `direct`: its session is ours alone.
+    /// Opens a connection that is ready for calls; `direct`: its session is ours alone.
     async fn ready(address: Box<Address>, direct: bool, runtimes: Arc<PerRuntime>) -> Result<Self> {
         let set_up = async |mut reached: Reached| {
             if direct {
@@ -127,18 +126,18 @@ impl Link {
         Ok(Link::new(address.open(set_up).await?, &runtimes))
     }
 
-    /// For what is asked when the store is opened, at its home.
+    /// The client, for the questions when the store is opened, at its home.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 }
 
-/// Sets up a session that nobody else uses.
+/// Sets up a session that no other client uses.
 pub(super) async fn set_up(client: &Client) -> Result<()> {
     client.batch_execute(SETTINGS).await.map_err(fault::statement)
 }
 
-/// A connection in use. Dropped before its answer has come, it is kept until it has, and then used again.
+/// A connection in use. If dropped before its answer has come, it is kept until then, and reused.
 struct InUse {
     pool: Arc<Pool>,
     session: Option<(Session, Permit)>,
@@ -146,7 +145,7 @@ struct InUse {
 }
 
 impl Pool {
-    /// A pool, which must be made on the runtime where its connections are to live.
+    /// Makes a pool; call it on the runtime where its connections are to live.
     pub(super) fn new(source: Source, schema: &str, size: usize, runtimes: Arc<PerRuntime>) -> Self {
         let ours = matches!(source, Source::Own { direct: true, .. });
         Pool {
@@ -188,7 +187,7 @@ impl Pool {
         let Some((session, _)) = &mut in_use.session else { return Err(closed()) };
         in_use.unanswered = true;
         let text = self.statements.text(verb);
-        // The answer counts when the server is ready for more: only then it has committed.
+        // The answer counts only when the server is ready for more: only then has it committed.
         let answer = match session {
             Session::Own { link: Link { client, connection }, prepared } if self.prepares() => {
                 let slot = &mut prepared[verb as usize];
@@ -220,18 +219,18 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Closes the connections that nobody uses. They may lead to a server that was the primary when they were made; new
-    /// ones look for the present one.
+    /// Closes unused connections. They may lead to a server that is no longer the primary; new ones look for the
+    /// current primary.
     fn forget_idle(&self) {
         let _closed = std::mem::take(&mut *self.idle.lock());
     }
 
-    /// Named statements belong to a session, which must then be ours alone.
+    /// Named statements belong to a session, so the session must be ours alone.
     fn prepares(&self) -> bool {
         matches!(self.source, Source::Own { direct: true, .. })
     }
 
-    /// A connection that works, as far as is known.
+    /// Takes a connection that works, as far as is known.
     async fn take(self: &Arc<Self>, call: Call<'_>) -> Result<InUse> {
         let permit = self.lanes.enter(call).await.map_err(|_| closed())?;
         let mut session = self.idle.lock().pop();
@@ -243,7 +242,8 @@ impl Pool {
         match (session, &self.source) {
             (Some((_, session)), _) => Ok(in_use(session)),
             (None, Source::Lent(lend)) => lend().await.map(Session::Lent).map(in_use),
-            // A caller that gives up a call while it connects leaves the connection to the next one, and no place for another.
+            // A caller that gives up while its call connects leaves the connection to the next one, and no room for
+            // another.
             (None, Source::Own { address, direct }) => {
                 let made = Link::ready(address.clone(), *direct, Arc::clone(&self.runtimes));
                 run_on(&self.home, async { made.await.map(Session::own).map(in_use) }).await
@@ -251,7 +251,7 @@ impl Pool {
         }
     }
 
-    /// How the server is set up.
+    /// Reads how the server is set up.
     pub(super) async fn settings(self: &Arc<Self>, schema: &str) -> Result<Settings> {
         let mut in_use = self.take(Call::Look).await?;
         let Some((session, _)) = &in_use.session else { return Err(closed()) };
@@ -261,18 +261,18 @@ impl Pool {
         settings.map_err(fault::statement)
     }
 
-    /// Puts back a connection made before.
+    /// Puts a connection into the pool.
     pub(super) fn keep(&self, link: Link) {
         self.give_back(Session::own(link));
     }
 
     fn give_back(&self, session: Session) {
-        // What was lent goes back at once.
+        // A lent connection goes back at once.
         if matches!(session, Session::Own { .. }) && !session.client().is_closed() {
             let mut idle = self.idle.lock();
             let now = Instant::now();
             idle.push((now, session));
-            // One at a time: whoever needs few connections gets rid of the others.
+            // One at a time: a client that needs few connections closes the others in time.
             if idle.first().is_some_and(|(used, _)| now - *used > IDLE) {
                 let _ended = idle.remove(0);
             }
@@ -290,7 +290,7 @@ impl Drop for InUse {
         permit.give_up();
         let pool = Arc::downgrade(&self.pool);
         self.pool.home.spawn(async move {
-            // Answered when what was asked before it has been.
+            // Answered after everything that was asked before it.
             let answered =
                 tokio::time::timeout(DRAIN, session.ask(session.client().check_connection())).await;
             if let (Ok(Ok(())), Some(pool)) = (answered, pool.upgrade()) {
@@ -305,16 +305,16 @@ fn is_rolled_back(fault: &fault::Fault) -> bool {
     fault.code().is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
 }
 
-/// The server can no longer be written: it has become a standby, or an administrator has said so.
+/// Whether the server is read only: it has become a standby, or an administrator has set it so.
 fn is_read_only(fault: &fault::Fault) -> bool {
     fault.code().is_some_and(|code| code.code() == "25006")
 }
 
 fn judged(fault: fault::Fault) -> Error {
     match fault.code().map(|code| code.code()) {
-        // Ours, from the functions.
+        // Our own code, from the functions.
         Some("LH001") => wrong_isolation(),
-        // A statement prepared by somebody else.
+        // A statement prepared by another client.
         Some("26000" | "42P05") => Error::new(
             ErrorKind::Unsupported,
             "a pooler stands before the server and mixes up sessions; say pooler=transaction in the URL",
@@ -332,5 +332,5 @@ pub(super) fn wrong_isolation() -> Error {
 }
 
 fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the connections of this store are closed")
+    Error::new(ErrorKind::Unavailable, "the store's connections are closed")
 }

@@ -1,10 +1,10 @@
--- The statements of the store in tables, besides calls of its functions (`schema/`). They say `leasehold` where the
--- schema of the store belongs, which is put in when the store is opened.
+-- The statements of the store in tables, besides calls of its functions (`schema/`). They say `leasehold`; opening the
+-- store puts in the real schema.
 
 -- Opening the store
 
 -- name: check
--- What a server is asked once, when the store is opened. $1 the schema
+-- The questions to a server when the store is opened. $1 the schema
 SELECT
     current_setting('server_version_num')::int,
     current_setting('server_encoding'),
@@ -19,7 +19,7 @@ SELECT
 -- What is installed.
 SELECT version, revision FROM leasehold.about
 
--- Inspecting: which names are wanted, and behind it what there is to see of them
+-- Inspecting: first the wanted names, then what an inspection shows of them
 
 -- name: look_name
 -- $1 the name
@@ -55,8 +55,8 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), walked AS MATERIAL
 )
 
 -- name: look
--- What there is to see of the wanted names, in one look: the first hundred holders in the order of their grants, one of
--- them the lease that was asked for, then the first hundred who wait, each with how many there are.
+-- What an inspection shows of the wanted names, in one query: the first hundred holders in the order of their grants,
+-- among them the requested lease, then the first hundred waiters; and how many there are of each.
 SELECT
     clock.now, wanted.name, coalesce(n.version, 0), coalesce(n.fence, 0),
     x.waits, x.id, x.owner, x.metadata, x.mode, x.permits, x.fence, x.renewals, x.since, x.ends, x.revoked, x.length,

@@ -1,4 +1,4 @@
-//! A record: what a function with several results gives as one value.
+//! A record: the one value that a function with several results returns.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use tokio_postgres::types::{FromSql, Type};
 pub(super) struct Record<'a>(Vec<(Type, Option<&'a [u8]>)>);
 
 impl<'a> Record<'a> {
-    /// A field, which is None where it is null.
+    /// A field; its value is None if it is null.
     pub(super) fn field(&self, index: usize) -> Option<(&Type, Option<&'a [u8]>)> {
         self.0.get(index).map(|(kind, value)| (kind, *value))
     }
@@ -17,7 +17,7 @@ impl<'a> Record<'a> {
 impl<'a> FromSql<'a> for Record<'a> {
     fn from_sql(_: &Type, mut raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         let count = usize::try_from(number(&mut raw)?)?;
-        // Not reserved beforehand: the number is only what somebody says.
+        // Not reserved in advance: the number comes from outside and may be wrong.
         let mut fields = Vec::new();
         for _ in 0..count {
             let kind = number(&mut raw)?.cast_unsigned();

@@ -1,5 +1,5 @@
-//! The tables and functions: the script that makes them, making them on first use, and replacing functions that an
-//! older client has made.
+//! The tables and functions: their script, making them on first use, and replacing functions that an older client has
+//! made.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -11,16 +11,16 @@ use crate::bugs;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The version that this build works with: of the tables, and of how the functions are called.
+/// The version that this build works with: of the tables, and of how to call the functions.
 const VERSION: i32 = 3;
 
-/// How the functions of this build work. Older ones are replaced, newer ones are as good: with either, every client
-/// of this version keeps every promise.
+/// The revision of this build's functions. Older functions are replaced; newer ones are as good: with either, every
+/// client of this version keeps every promise.
 const REVISION: i32 = 3;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
 
-/// Comes after the functions where they replace older ones.
+/// Runs after the functions where they replace older ones.
 const SET_REVISION: &str = include_str!("schema/9_revision.sql");
 
 /// The functions, in order.
@@ -34,15 +34,15 @@ const FUNCTIONS: [&str; 7] = [
     include_str!("schema/8_sweep.sql"),
 ];
 
-/// Bytes an identifier may have in PostgreSQL.
+/// The most bytes of an identifier in PostgreSQL.
 const MAX_IDENTIFIER: usize = 63;
 
-/// SQL that was written for the schema `leasehold`, for another one.
+/// Rewrites SQL for the schema `leasehold` to another schema.
 pub(super) fn within(schema: &str, sql: &str) -> String {
     sql.replace("leasehold.", &format!("{}.", quoted(schema)))
 }
 
-/// What makes everything, in one transaction.
+/// The script that makes everything, in one transaction.
 pub(super) fn script(schema: &str) -> String {
     let tables =
         within(schema, TABLES).replace("CREATE SCHEMA IF NOT EXISTS leasehold;", &create_schema(schema));
@@ -57,7 +57,7 @@ fn create_schema(schema: &str) -> String {
     format!("CREATE SCHEMA IF NOT EXISTS {};", quoted(schema))
 }
 
-/// Refuses a name that PostgreSQL would cut or not understand.
+/// Refuses a name that PostgreSQL would cut or reject.
 pub(super) fn check_name(schema: &str) -> Result<()> {
     // Functions are written between dollar signs.
     let bad = schema.is_empty() || schema.len() > MAX_IDENTIFIER || schema.contains(['\0', '$']);
@@ -69,8 +69,8 @@ pub(super) fn check_name(schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the tables are there, in the version that is needed, and that the functions are not older than
-/// ours. `made`: somebody has made them, as far as was seen before. The connection must be ours.
+/// Makes sure that the tables exist in the right version, and that the functions are not older than ours. `made`: an
+/// earlier look found that they exist. The connection must be ours.
 pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bool) -> Result<()> {
     if !made {
         create(client, schema, exists).await?;
@@ -81,7 +81,7 @@ pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bo
     Ok(())
 }
 
-/// Refuses tables of another version; the revision of the functions otherwise.
+/// Refuses tables of another version; otherwise returns the revision of the functions.
 pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
     let ask = within(schema, const { query("about") });
     let rows = client.query_typed(&ask, &[]).await.map_err(fault::statement)?;
@@ -111,9 +111,9 @@ pub(super) async fn check(client: &Client, schema: &str) -> Result<i32> {
     }
 }
 
-/// Begins a transaction in which nobody else changes tables or functions.
+/// Begins a transaction in which no other client changes tables or functions.
 async fn begin(client: &Client, schema: &str) -> std::result::Result<(), fault::Fault> {
-    // Freed with the transaction, whatever becomes of it.
+    // Freed with the transaction, however it ends.
     let begin = format!(
         "BEGIN; SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = '60s'; \
          SELECT pg_advisory_xact_lock(hashtextextended('leasehold: setup of {}', 0))",
@@ -122,11 +122,11 @@ async fn begin(client: &Client, schema: &str) -> std::result::Result<(), fault::
     client.batch_execute(&begin).await
 }
 
-/// One of those who come first makes them, the others wait for it. The connection is ours: dropped half way, the
-/// transaction ends with it.
+/// Makes the tables and functions; other clients wait for that. The connection is ours: if this is dropped half way,
+/// the transaction ends with it.
 async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
     begin(client, schema).await.map_err(fault::statement)?;
-    // Somebody may have been quicker.
+    // Another client may have been quicker.
     let ask = "SELECT to_regclass($1) IS NOT NULL";
     let about = format!("{}.about", quoted(schema));
     let asked = client.query_typed(ask, &[(&about, Type::TEXT)]).await.map_err(fault::statement)?;
@@ -134,14 +134,14 @@ async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
     if asked.first().and_then(|row| row.try_get(0).ok()) == Some(true) {
         script.clear();
     } else if exists {
-        // It takes a right on the database even to say that there is nothing to do.
+        // Even a statement that has nothing to do needs a right on the database.
         script = script.replace(&create_schema(schema), "");
     }
     client.batch_execute(&format!("{script}; COMMIT")).await.map_err(fault::statement)
 }
 
-/// Replaces the functions by ours, unless somebody was quicker. Calls under way end with the functions they began
-/// with. Who may not replace them goes on with those that are there.
+/// Replaces the functions by ours, unless another client was quicker. Calls under way end with the functions they
+/// began with. A user that may not replace them goes on with the existing ones.
 async fn upgrade(client: &Client, schema: &str) -> Result<()> {
     begin(client, schema).await.map_err(fault::statement)?;
     if check(client, schema).await? >= REVISION {

@@ -1,4 +1,4 @@
-//! How PostgreSQL calls those who wait: by notifications on a channel that they listen to.
+//! Wakes waiters in PostgreSQL: by notifications on a channel that their client listens to.
 
 use std::future::ready;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::backends::postgres::{Address, fault};
 use crate::backends::wakes::Subscribe;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What channels are called. With an id behind it, it is within the 63 bytes of an identifier.
+/// The prefix of channel names. With an id behind it, the name fits into the 63 bytes of an identifier.
 pub(super) const PREFIX: &str = "leasehold_";
 
-/// How long the server may take to say that it has heard of a channel: as long as to connect.
+/// How long the server may take to confirm that it listens: as long as to connect.
 const LISTEN_LIMIT: Duration = Duration::from_secs(5);
 
 #[async_trait]

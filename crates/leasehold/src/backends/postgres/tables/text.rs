@@ -1,13 +1,13 @@
-//! Text that PostgreSQL can hold: names, owners and metadata may have a NUL in them, `text` may not.
+//! Encodes text for PostgreSQL: names, owners and metadata may contain a NUL, `text` may not.
 //!
-//! U+0000 is written U+0001 U+0001, and U+0001 is written U+0001 U+0002. That is one-to-one, keeps the order of
-//! bytes, and what begins with a text is written with the beginning of how that text is written.
+//! U+0000 is written U+0001 U+0001, and U+0001 is written U+0001 U+0002. That is one-to-one, and keeps the order of
+//! bytes and common prefixes.
 
 use std::borrow::Cow;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How a text is written.
+/// Encodes a text.
 pub(super) fn write(text: &str) -> Cow<'_, str> {
     if !text.contains(['\0', '\u{1}']) {
         return Cow::Borrowed(text);
@@ -15,7 +15,7 @@ pub(super) fn write(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.replace('\u{1}', "\u{1}\u{2}").replace('\0', "\u{1}\u{1}"))
 }
 
-/// The text that was written so.
+/// Decodes a text.
 pub(super) fn read(written: &str) -> Result<Cow<'_, str>> {
     if !written.contains('\u{1}') {
         return Ok(Cow::Borrowed(written));
@@ -40,7 +40,7 @@ pub(super) fn read(written: &str) -> Result<Cow<'_, str>> {
     Ok(Cow::Owned(text))
 }
 
-/// The first text that is after all those that begin with `prefix`; none if there is no such text.
+/// The first text after all those that begin with `prefix`; `None` if there is no such text.
 pub(super) fn end_of(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
@@ -91,7 +91,7 @@ mod tests {
         testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/postgres_rows.txt"), |input| {
             let text = String::from_utf8_lossy(input);
             assert_eq!(read(&write(&text)).expect("what was written"), text);
-            // What is read was written so, and in no other way.
+            // A text is accepted only in the one form that `write` gives it.
             if !text.contains('\0')
                 && let Ok(plain) = read(&text)
             {

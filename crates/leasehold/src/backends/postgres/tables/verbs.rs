@@ -13,7 +13,7 @@ pub(super) const fn query(name: &str) -> &'static str {
     queries::named(include_str!("queries.sql"), name)
 }
 
-/// What is asked of the server.
+/// The questions to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Acquire,
@@ -40,9 +40,9 @@ impl Verb {
         Verb::LookPrefix,
     ];
 
-    /// `ours`: the session is set up for it. Otherwise the call sets it up before it begins.
+    /// `ours`: the session is set up for it. Otherwise the call sets it up first.
     fn sql(self, ours: bool) -> String {
-        // One value instead of a table: that needs no room of its own in the server.
+        // One value instead of a table: the server needs no extra storage for it.
         let value = |call: &str| match ours {
             true => format!("SELECT {call}"),
             false => format!("SELECT CASE WHEN leasehold.check_session() THEN {call} END"),

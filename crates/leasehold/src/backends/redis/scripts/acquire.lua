@@ -88,7 +88,7 @@ repeat
       held = held + 1
       own_set = row
     end
-    -- The mode that is in use is known only by those who are there.
+    -- The kind in use is that of the leases that are there, so this grant sets it.
     fence, version, kind, ends_at = granted, version + 1, own_kind, ends
     if ends < due then due = ends end
     answer = { 0, granted, now }
@@ -115,7 +115,7 @@ repeat
     own_set = write_ticket(t)
   end
 
-  -- Blocked permits wait for the first to go, others for the last.
+  -- A blocked permit waits for the first lease to end, other modes for the last.
   local holder = alone and sub(tail, 23)
   if not holder and held > 0 then
     local at = own_kind == 'rw' and -1 or 0

@@ -1,5 +1,5 @@
--- The short way of try_acquire: a mutex that nobody has, waits for or has spent an id of. The long way gives the same
--- answer; only making its functions takes Redis about as long as all of this.
+-- The short way of try_acquire, for a mutex without a holder, a waiter or a spent id. The long way gives the same
+-- answer, but just defining its functions takes Redis about as long as all of this.
 
 local FRONT_LOOK, LAPSE_LOOK = 1000000, 250000   -- as in state.rs
 

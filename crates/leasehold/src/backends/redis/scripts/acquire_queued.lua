@@ -1,5 +1,5 @@
--- The short ways of try_acquire on a mutex with a queue of which nothing has ended: the front takes it, or a new one
--- joins at the end, behind a holder or a front that will be one. The long way gives the same answers.
+-- The short ways of try_acquire on a mutex whose queue has nothing expired: the front takes it, or a new waiter joins
+-- at the end, behind a holder or a front that is about to be one. The long way gives the same answers.
 
 if mode == 'x' and ARGV[3] and waiting > 0 and held + spents == 0 and kind == 'rw' and due > now and alone ~= id then
   local patience, patience_millis, channel, number = unpacked('>dsss', ARGV[3])
@@ -10,7 +10,7 @@ if mode == 'x' and ARGV[3] and waiting > 0 and held + spents == 0 and kind == 'r
   local need = fence / 256
   if ends / 1000 > need then need = ends / 1000 end
 
-  -- If the name's own expiry has to be moved, that is for the long way.
+  -- If the name's own expiry has to move, the long way does it.
   if keep < need + 1 + RETENTION then
     front = nil
   elseif own and front == id then

@@ -1,5 +1,5 @@
--- What every verb ends with: it wakes whoever is let in and was not woken yet, by number and never by id, and writes
--- what has changed.
+-- The end of every verb: wakes the waiters that are let in and were not woken yet, by number and never by id, and
+-- writes what has changed.
 
 local SPENT_FOR = 60000000         -- promise 8, microseconds
 local WAKE_LIMIT = 128             -- tickets walked at most
@@ -64,6 +64,6 @@ else
   end
   if spent_born and spents > 0 then call('PEXPIREAT', spent, keep) end
 end
--- Whoever found leases expired is told how many. There is always something to write then.
+-- The caller learns how many expired leases its call found. There is always something to write then.
 if expired > 0 then return { 'expired', expired, answer } end
 return answer

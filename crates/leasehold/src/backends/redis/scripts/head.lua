@@ -1,5 +1,5 @@
--- What every verb begins with: the time, and the head of the name.
--- docs/redis.md describes the keys, docs/contract.md the rules; the words are the same.
+-- The beginning of every verb: reads the time and the head of the name. docs/redis.md describes the keys,
+-- docs/contract.md the rules, in the same words.
 --
 -- KEYS  1 the name's head (string), 2 its rows by id (hash), 3 its shared leases and permits by expiry, 4 its queue by
 --       arrival, 5 its places by lapse, 6 its spent ids by end, 7 its shared leases and permits by grant (sorted sets);
@@ -14,7 +14,8 @@ local name, finder = KEYS[1], KEYS[8]
 local id = ARGV[1]
 
 local MARK, HEAD, HEAD_LEAST = 'LH1:', '>c4dddddddds', 69
--- Of a name that has nothing but, perhaps, a mutex that was never renewed: fence, version, keep; its id, and the rest of it.
+-- The short head of a name that has at most a mutex that was never renewed: fence, version, keep; then its id and its
+-- row.
 local PLAIN_MARK, PLAIN, PLAIN_LEAST = 'LH0:', '>c4ddd', 28
 local FRESH = '>dddss'             -- fence, ttl, granted at, nonce, marks; label
 local LEASE = '>c1sddddddss'       -- L, mode, fence, granted fence, ttl, expires, granted at, renewals, nonce, marks; label
@@ -50,6 +51,6 @@ if head then
   end
   if rest <= #head then alone = sub(head, rest, rest + 21) end
 elseif call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]) > 0 then
-  -- A name of ours always has its head, and its other keys live no longer than that.
+  -- A name of ours always has its head, and its other keys live no longer than the head.
   return redis.error_reply('FOREIGN the keys of the name hold something that leasehold did not write')
 end

@@ -1,4 +1,4 @@
--- inspect: what there is to see of a name, live leases and tickets only. Changes nothing.
+-- inspect: shows a name, with live leases and tickets only. Changes nothing.
 --
 -- KEYS  as in head.lua
 -- ARGV  1 an id, or ''
@@ -30,7 +30,7 @@ else
 end
 
 local seen = {}
--- Adds id and row of those that end after now, in this order, while fewer than SHOWN are there.
+-- Adds the id and row of each entry that ends after now, in this order, up to SHOWN of them.
 local function show(shown, order, ends)
   local from, ids = 0
   repeat
@@ -63,7 +63,7 @@ end
 if held > 0 then
   count = call('ZCOUNT', leases, after_now, '+inf')
   show(holders, grants, leases)
-  -- The grants of leases from before there was that set are in none.
+  -- Leases granted before the set of grants existed are not in it.
   if #holders < 2 * math.min(count, SHOWN) then show(holders, leases, leases) end
   if not seen[asked] and tonumber(call('ZSCORE', leases, asked) or 0) > now then
     seen[asked] = true

@@ -1,7 +1,7 @@
--- What the verbs share: rows as tables, who is let in, and settling.
+-- Shared by the verbs: rows as tables, which waiters may enter, and settling.
 --
--- Verbs are written in line, and these functions use nothing but what they are given: for Redis a function that shares
--- variables with its surroundings takes as long to make as a command takes to run.
+-- Verbs are written inline, and these functions use only their arguments: to create a function that captures variables
+-- takes Redis as long as to run a command.
 
 local BATCH = 500                  -- arguments of one call: Lua's stack has room for some thousands
 local rows, leases, queue, places, spent, grants = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -36,24 +36,24 @@ local function write_ticket(t)
     (t.repeated and 'r' or '') .. (t.woken and 'w' or ''), t.channel, t.number) .. t.label
 end
 
--- Whether a claim of this mode may go in beside so many, of whom one may be exclusive.
+-- Whether a claim of this mode may enter beside `count` others, one of which may be exclusive.
 local function admits(mode, exclusive, count)
   if mode == 'x' then return count == 0 end
   if mode == 's' then return not exclusive end
   return count < tonumber(string.sub(mode, 2))
 end
 
--- Walks the first `most` of the queue as long as they are let in beside `exclusive` and `count`; then says who is
--- inside: whether one is exclusive, how many, and whether all were let in; and who was, as ids and tickets. What `id`
--- is about to write counts, and not what is written of it.
+-- Walks the first `most` of the queue while they may enter beside `exclusive` and `count`. Returns whether one inside
+-- is exclusive, how many are inside, whether all were let in, and the ids and tickets of those let in. For `id` the
+-- new ticket counts, not the stored one.
 local function walk(most, exclusive, count, kind, id, ticket, admits, read_ticket)
   local from, ids_in, tickets_in = 0, {}, {}
   while from < most do
-    -- Nobody passes an exclusive one, and the limit of permits is that of all.
+    -- Nothing passes an exclusive ticket, and all permits share one limit.
     if exclusive or (kind ~= 'rw' and not admits(kind, false, count)) then
       return exclusive, count, false, ids_in, tickets_in
     end
-    -- Most often the front decides.
+    -- Usually the front decides.
     local to = from == 0 and 0 or most - 1
     local ids = redis.call('ZRANGE', KEYS[4], from, to)
     if #ids == 0 then break end
@@ -72,7 +72,7 @@ local function first_score(set_key)
   return tonumber(redis.call('ZRANGE', set_key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- Whether a label begins with that owner: '=' and the owner against '<length>:<owner>…'.
+-- Whether a label has that owner: compares '=' and the owner with '<length>:<owner>…'.
 local function owned_by(label, wanted)
   local length, start = string.match(label, '^(%d+):()')
   return length and string.sub(label, start, start + tonumber(length) - 1) == string.sub(wanted, 2)
@@ -93,12 +93,13 @@ local sets, drops = {}, {}   -- rows by id, written at the end
 local to_spend = {}          -- id, ttl, why; likewise
 local own_set, own_drop      -- what becomes of this id's row
 local ends_at = 0            -- the latest end that was written
--- Keys that may be new and then have no expiry yet.
+-- Keys that may be new, and then have no expiry yet.
 local rows_born, leases_born, queue_born = held + waiting + spents == 0, held == 0, waiting == 0
 local expired, lapsed = 0, 0
 local has_expired = false    -- this id's lease did just now
 
--- Settles: drops what has ended, at a cost that depends on how much that is. The one predicate is `ends <= now`.
+-- Settles the name: drops what has ended, at a cost that depends on how much that is. The one predicate is `ends <=
+-- now`.
 if due <= now then
   repeat
     local ids = call('ZRANGEBYSCORE', spent, '-inf', now, 'LIMIT', 0, BATCH)
@@ -112,7 +113,7 @@ if due <= now then
   if alone then
     local l = read_lease(sub(tail, 23))
     if l.expires <= now then
-      -- Allowed when memory is full, as deletions are, and Redis then lets the rest of the script pass too.
+      -- Allowed when memory is full, like a deletion, and Redis then lets the rest of the script pass too.
       call('PEXPIREAT', name, keep)
       if l.repeated then to_spend[#to_spend + 1] = { alone, l.ttl, 'expired' } end
       has_expired = alone == id
@@ -155,7 +156,7 @@ if due <= now then
   due = math.min(due, first_score(leases), first_score(places), first_score(spent))
 end
 
--- What is kept of this id: at most one of the three.
+-- What is stored for this id: at most one of the three.
 local lease, ticket, why
 if alone == id then
   lease = sub(tail, 23)

@@ -1,5 +1,5 @@
--- The short ways of release: a mutex of which nothing has ended, that nobody waits for, or whose front will be the next
--- holder; and whose id need not be refused afterwards. The long way gives the same answer.
+-- The short ways of release: for a mutex with nothing expired, no waiter or a front that will be the next holder, and
+-- an id that need not be refused afterwards. The long way gives the same answer.
 
 if alone == id and not ARGV[3] then
   local held_by, marks, _
@@ -17,12 +17,12 @@ if alone == id and not ARGV[3] then
   end
   if due > now and (marks == '' or marks == 'v') and (ARGV[2] == '' or ARGV[2] + 0 == held_by)
     and (waiting == 0 or sub(next_row or '', 1, 3) == 'Tx\0') then
-    -- Also when memory is full: what frees some comes first, and Redis then lets the rest pass too.
+    -- Works when memory is full too: first free some memory, and Redis then lets the rest pass.
     if finder then call('DEL', finder) else call('PEXPIREAT', name, keep) end
     if waiting > 0 then
       local letter, mode, ttl, lapses, joined, nonce, marks, at = unpacked('>c1sdddss', next_row)
       if sub(marks, -1) ~= 'w' then
-        -- Its last mark.
+        -- Appended as its last mark.
         call('HSET', KEYS[2], next_id, sub(next_row, 1, at - 2) .. 'w' .. sub(next_row, at - 1))
         local channel, number = unpacked('ss', next_row, at)
         call('PUBLISH', channel, number)

@@ -43,11 +43,11 @@ repeat
     end
     local asked = now + ttl
     l.ttl = math.max(l.ttl, ttl)
-    -- A clock that was set back has left it an expiry that nobody asked for.
+    -- A clock that was set back may have left an expiry that is later than any client asked for.
     l.expires = shorten ~= '' and asked or math.min(math.max(asked, l.expires), now + l.ttl)
     l.renewals = l.renewals + 1
     -- Setting an expiry is allowed when memory is full, and Redis then lets the rest of the script pass too: a full
-    -- store must not lose the leases it has.
+    -- store must not lose its leases.
     if finder then
       call('PEXPIREAT', finder, math.ceil(l.expires / 1000))
     else

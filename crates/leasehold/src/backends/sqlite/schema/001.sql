@@ -1,8 +1,8 @@
 -- The first layout. docs/sqlite.md explains each column.
--- Times ending in _us are microseconds of CLOCK_BOOTTIME under the boot of `host`, and decide; those
--- ending in _at_ms are milliseconds since 1970, and are for people.
+-- Times ending in _us are microseconds of CLOCK_BOOTTIME under the boot of `host`, and decide; those ending in _at_ms
+-- are milliseconds since 1970, for people.
 
--- One row: which boot of the machine the times belong to, and when somebody last tidied up.
+-- One row: which boot of the machine the times belong to, and when a process last swept.
 CREATE TABLE host (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     boot_id     TEXT NOT NULL,
@@ -53,7 +53,7 @@ CREATE TABLE tickets (
     PRIMARY KEY (name, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tickets_by_id ON tickets (id);
--- What a process looks through when the wake file changed: few at any time.
+-- What a process looks through when the wake file changed; always few rows.
 CREATE INDEX tickets_woken ON tickets (name, id) WHERE woken = 1;
 
 CREATE TABLE spent (
@@ -64,7 +64,7 @@ CREATE TABLE spent (
     PRIMARY KEY (name, id)
 ) STRICT, WITHOUT ROWID;
 
--- For people: who holds what, without the lease ids.
+-- For people: the holders of each name, without the lease ids.
 CREATE VIEW held AS
 SELECT
     leases.name,

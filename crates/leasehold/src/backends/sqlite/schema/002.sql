@@ -1,3 +1,3 @@
--- Counts every transaction that wrote anything of a name, tickets too: what a process has at hand of a name is
--- good as long as this has not moved.
+-- Counts every transaction that wrote a row of a name, tickets too: a process can use its cached copy of a name as
+-- long as this has not moved.
 ALTER TABLE names ADD COLUMN changes INTEGER NOT NULL DEFAULT 0;

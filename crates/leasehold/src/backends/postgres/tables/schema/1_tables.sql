@@ -6,8 +6,8 @@
 
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
--- One row: which version of these files is installed. Clients must know `version`: the tables, and how the functions
--- are called. `revision` counts what they need not know, which is how the functions work.
+-- One row: which version of these files is installed. Clients must know `version`, which covers the tables and how to
+-- call the functions. `revision` counts changes inside the functions, which clients need not know.
 CREATE TABLE leasehold.about (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     version   integer NOT NULL,
@@ -22,19 +22,19 @@ CREATE TABLE leasehold.names (
     name        text COLLATE "C" PRIMARY KEY,
     fence       bigint NOT NULL DEFAULT 0,
     version     bigint NOT NULL DEFAULT 0,
-    -- The last place given out in the queue.
+    -- The last arrival number given out in the queue.
     arrivals    bigint NOT NULL DEFAULT 0,
-    -- What is held now, or was held last: all leases and tickets are of one kind.
+    -- The mode that is held now, or was held last: all leases and tickets are of one kind.
     mode        text NOT NULL DEFAULT 'exclusive',
     permits     bigint,
     holders     bigint NOT NULL DEFAULT 0,
     waiters     bigint NOT NULL DEFAULT 0,
-    -- Nothing of the name expires, lapses or is forgotten before these. May be too early, never too late.
+    -- Nothing of the name expires, lapses or is forgotten before these times. They may be too early, never too late.
     next_expiry timestamptz NOT NULL DEFAULT 'infinity',
     next_lapse  timestamptz NOT NULL DEFAULT 'infinity',
     next_forget timestamptz NOT NULL DEFAULT 'infinity',
-    -- An exclusive lease is here, because it is alone: while `mode` is exclusive and `holders` is 1. Its fence is
-    -- `fence`, and it expires at `next_expiry`. At other times this is what is left of the last one.
+    -- An exclusive lease is stored here, because it is alone: while `mode` is exclusive and `holders` is 1. Its fence
+    -- is `fence`, and it expires at `next_expiry`. At other times these columns are leftovers of the last one.
     id          text COLLATE "C",
     owner       text,
     metadata    text,
@@ -47,14 +47,14 @@ CREATE TABLE leasehold.names (
 ) WITH (fillfactor = 70);
 CREATE INDEX names_by_id ON leasehold.names (id);
 
--- The leases that are shared, and the permits.
+-- The shared leases and the permits.
 CREATE TABLE leasehold.shares (
     name       text COLLATE "C" NOT NULL,
     id         text COLLATE "C" NOT NULL,
     mode       text NOT NULL,
     permits    bigint,
     fence      bigint NOT NULL,
-    -- The fence it was granted with: a raised one says nothing about the order of grants.
+    -- The fence at the time of the grant: a raised one says nothing about the order of grants.
     granted    bigint NOT NULL,
     owner      text NOT NULL,
     metadata   text,
@@ -69,7 +69,7 @@ CREATE TABLE leasehold.shares (
 );
 CREATE INDEX shares_by_id ON leasehold.shares (id);
 
--- All leases, wherever they are.
+-- All leases, from both tables.
 CREATE VIEW leasehold.leases AS
 SELECT name, id, mode, permits, fence, fence AS granted, owner, metadata, ttl, granted_at, next_expiry AS expires,
     renewals, nonce, repeated, revoked
@@ -86,21 +86,21 @@ CREATE TABLE leasehold.tickets (
     mode     text NOT NULL,
     permits  bigint,
     owner    text NOT NULL,
-    -- Of the claim.
+    -- The ttl of the claim.
     ttl      bigint NOT NULL,
     joined   timestamptz NOT NULL,
     lapses   timestamptz NOT NULL,
     nonce    bigint NOT NULL,
     repeated boolean NOT NULL DEFAULT false,
     woken    boolean NOT NULL DEFAULT false,
-    -- Where its client listens, and the number by which it knows who waits; null if it does not listen.
+    -- The channel of its client and the wake number of the waiter there; null if the client does not listen.
     channel  text,
     wake     bigint,
     PRIMARY KEY (name, arrival)
 );
 CREATE UNIQUE INDEX tickets_by_id ON leasehold.tickets (id, name);
 
--- Ids that are refused from here on, although they have neither lease nor ticket.
+-- Ids that are refused from now on, although they have neither lease nor ticket.
 CREATE TABLE leasehold.spent (
     name  text COLLATE "C" NOT NULL,
     id    text COLLATE "C" NOT NULL,
@@ -109,20 +109,20 @@ CREATE TABLE leasehold.spent (
     PRIMARY KEY (name, id)
 );
 
--- What acquire answers. A type, because the server would make one anew for every call that has results of its own.
--- `granted` says no more than the fence: the rest is as it was asked for.
+-- The answer of acquire. It is a type, because the server would otherwise make one for every call. `granted` comes
+-- with the fence only: the rest is as the client asked.
 CREATE TYPE leasehold.attempt AS (
     answer     text,
     now        timestamptz,
-    -- Leases that were found to have expired.
+    -- How many expired leases the call found.
     expired    bigint,
-    -- Of the lease, or of what the name is in use as.
+    -- The mode and limit of the lease; for a mismatch, those that the name is in use with.
     mode       text,
     permits    bigint,
     fence      bigint,
     renewals   bigint,
     granted_at timestamptz,
-    -- Of the lease, or of the one that is in the way.
+    -- Of the lease, or of the lease that is in the way.
     expires    timestamptz,
     place      bigint,
     waiters    bigint,
@@ -131,7 +131,7 @@ CREATE TYPE leasehold.attempt AS (
     ttl        bigint
 );
 
--- For people: who holds what, without the lease ids.
+-- For people: the holders of each name, without the lease ids.
 CREATE VIEW leasehold.held AS
 SELECT
     l.name, to_char(l.fence, 'FM000000000000000') AS fence, l.mode, l.permits, l.owner, l.metadata,

@@ -1,10 +1,10 @@
--- What the verbs share. A verb locks the row of its name and reads the clock after that, once: `p_now`. It works on
--- its copy of that row, `n`, and writes it back at the end.
+-- Shared by the verbs. A verb locks the row of its name and then reads the clock, once: `p_now`. It works on its copy
+-- of that row, `n`, and writes it back at the end.
 
--- Refuses isolation levels under which a statement does not see what was committed before it. And sets, for this
--- transaction, what sessions of ours have set for good: plans are kept, also those made while a table was empty, and
--- these must not be scans, nor gather rows in bitmaps, which never mark what is dead in an index; and nobody waits
--- for ever for a row.
+-- Refuses isolation levels under which a statement does not see what was committed before it. For this transaction, it
+-- also sets what our own sessions set for good: plans are kept, even those made while a table was empty, so they must
+-- not be scans, nor gather rows in bitmaps, which never mark what is dead in an index; and no call waits for ever for
+-- a row.
 CREATE OR REPLACE FUNCTION leasehold.check_session() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -27,8 +27,8 @@ CREATE OR REPLACE FUNCTION leasehold.clock_fence(p_now timestamptz) RETURNS bigi
     SELECT (date_part('epoch', p_now) * 1000000)::bigint * 32 / 125
 $$;
 
--- The row of a name, locked, and made if it is not there. Every later statement of the verb sees what those before
--- it in the row's queue have committed.
+-- Returns the row of a name, locked; makes it if it does not exist. Every later statement of the verb sees what
+-- earlier transactions in the row's queue have committed.
 CREATE OR REPLACE FUNCTION leasehold.open_name(p_name text) RETURNS leasehold.names LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n leasehold.names%ROWTYPE;
@@ -52,8 +52,8 @@ BEGIN
     ON CONFLICT (name, id) DO UPDATE SET until = greatest(s.until, excluded.until);
 END $$;
 
--- Drops what has ended at `p_now`: the first step of every verb, if anything can have ended. Counts anew, so that
--- rows somebody deleted by hand are noticed here.
+-- Drops what has ended at `p_now`: the first step of every verb, if anything can have ended. It counts again, and so
+-- notices rows that an administrator deleted by hand.
 CREATE OR REPLACE FUNCTION leasehold.settle(
     INOUT n leasehold.names, p_now timestamptz, p_id text,
     OUT p_leases bigint, OUT p_tickets bigint, OUT p_had boolean

@@ -1,7 +1,7 @@
--- Wakes every ticket that is let in and not woken yet: the last step of every verb, if anybody waits. At most 128
--- are looked at, and the walk ends with the first that must wait, so the cost does not depend on how many do.
--- Those who listen get the numbers under which they wait; NOTIFY takes a lock that all of the server's databases
--- share, so there is none unless somebody is to be woken.
+-- Wakes every ticket that is let in and not woken yet: the last step of every verb, if any ticket waits. It looks at
+-- 128 tickets at most, and stops at the first that must wait, so the cost does not depend on how many wait. A client
+-- that listens gets the wake numbers of its waiters. NOTIFY takes a lock that all of the server's databases share, so
+-- it is sent only if there is a waiter to wake.
 CREATE OR REPLACE FUNCTION leasehold.wake(p_name text, p_holders bigint, p_mode text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -18,7 +18,7 @@ DECLARE
     dropped boolean := false; -- a lease has
     changed boolean := false; -- the name's row has to be written
 BEGIN
-    -- What check_session does, if it has something to do.
+    -- Does what check_session does, if necessary.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
         PERFORM leasehold.check_session();
     END IF;
@@ -112,7 +112,7 @@ BEGIN
                 EXIT WHEN NOT enters OR s.arrival = t.arrival;
                 inside := inside + 1;
                 alone := alone OR s.mode = 'exclusive';
-                -- Past the last of them: not one of the first 128, or to be the last of the queue.
+                -- Behind all of these: it is not one of the first 128, or would be the last of the queue.
                 enters := CASE WHEN t.id IS NULL THEN NULL ELSE false END;
             END LOOP;
         END IF;
@@ -205,9 +205,9 @@ BEGIN
         END IF;
         a.waiters := n.waiters;
         a.next_lapse := nullif(n.next_lapse, 'infinity');
-        -- Blocked permits wait for the first to go, others for the last.
+        -- A blocked permit waits for the first lease to end, other modes for the last.
         IF n.holders = 0 THEN
-            NULL; -- a semaphore without any permits, or the turn of somebody else
+            NULL; -- a semaphore without any permits, or another waiter's turn
         ELSIF n.mode = 'exclusive' THEN
             a.owner := n.owner;
             a.expires := n.next_expiry;
@@ -219,7 +219,7 @@ BEGIN
             SELECT owner, expires, ttl INTO a.owner, a.expires, a.ttl
             FROM leasehold.shares WHERE name = p_name ORDER BY expires, granted LIMIT 1;
         END IF;
-        -- A place in the queue need not be on disk before it is told: who lost it in a crash joins again.
+        -- A place in the queue need not be on disk before the answer: a waiter that lost it in a crash joins again.
         IF NOT p_repeat AND NOT settled THEN
             PERFORM set_config('synchronous_commit', 'off', true);
         END IF;
@@ -239,10 +239,10 @@ BEGIN
     RETURN a;
 END $$;
 
--- What happens most: an exclusive lease of a name that nobody holds or waits for, no id is refused, and fences are far
--- from their limit, which the clock reaches in 2081. The same in one statement, which locks the row: what it decides
--- does not depend on the clock. Whoever comes again has most likely waited. A function of its own, because it takes
--- time to set up what the other one needs.
+-- The most frequent case: an exclusive lease on a name without holder or waiter, no id is refused, and fences are far
+-- from their limit, which the clock reaches in 2081. This does the same in one statement, which locks the row: its
+-- decision does not depend on the clock. A client that comes again has most likely waited. It is a function of its
+-- own, because the other one takes time to set up.
 CREATE OR REPLACE FUNCTION leasehold.acquire(
     p_name text, p_id text, p_mode text, p_permits bigint, p_ttl bigint, p_owner text, p_metadata text,
     p_queue bigint, p_repeat boolean, p_nonce bigint, p_first boolean, p_channel text, p_wake bigint
@@ -262,7 +262,7 @@ BEGIN
         RETURNING CASE WHEN clock_timestamp() > o_now + interval '1 millisecond' THEN 'late' ELSE 'granted' END, fence
         INTO a.answer, a.fence;
         IF a.answer = 'late' THEN
-            -- It had to wait for the row: then the clock of after that counts, as everywhere.
+            -- It had to wait for the row, so the clock after that wait counts, as everywhere.
             o_now := clock_timestamp();
             UPDATE leasehold.names SET
                 fence = greatest(fence, leasehold.clock_fence(o_now)), granted_at = o_now,

@@ -14,7 +14,7 @@ DECLARE
     was_repeated boolean;
     was_nonce bigint;
 BEGIN
-    -- What check_session does, if it has something to do.
+    -- Does what check_session does, if necessary.
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') = 'on' THEN
         PERFORM leasehold.check_session();
     END IF;
@@ -71,7 +71,7 @@ BEGIN
             END IF;
         END IF;
         IF o_answer = 'done' THEN
-            -- 2. Its lease ends.
+            -- 2. The lease ends.
             n.version := n.version + 1;
             n.holders := n.holders - 1;
             IF n.holders = 0 THEN
@@ -86,7 +86,7 @@ BEGIN
                 AND (p_owner IS NULL OR owner = p_owner)
             RETURNING ttl, repeated INTO was_ttl, was_repeated;
             IF FOUND THEN
-                -- 3. Its place is given up.
+                -- 3. The place is given up.
                 o_answer := 'done';
                 n.waiters := n.waiters - 1;
                 IF n.waiters = 0 THEN
@@ -134,15 +134,16 @@ BEGIN
     END IF;
 END $$;
 
--- What happens most: an exclusive lease, told with its fence, that nobody waits for, and no id is refused or has to be.
--- The same in one statement, which locks the row. If the lease turns out to have ended, the row is set back.
+-- The most frequent case: the release of an exclusive lease by its fence, with no waiter, and no id that is or must be
+-- refused. This does the same in one statement, which locks the row. If the lease turns out to have ended, the row is
+-- restored.
 CREATE OR REPLACE FUNCTION leasehold.release(
     p_name text, p_id text, p_fence bigint, p_owner text, p_unanswered bigint, p_nonce bigint,
     OUT o_answer text, OUT o_now timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF p_unanswered IS NULL AND p_nonce IS NULL THEN
-        -- The time of its end stays: nothing ends before it, as it should be.
+        -- The time of its end stays: it is still true that nothing ends before it.
         UPDATE leasehold.names SET version = version + 1, holders = 0
         WHERE name = p_name AND id = p_id AND fence = p_fence AND owner = coalesce(p_owner, owner)
             AND holders = 1 AND mode = 'exclusive' AND waiters = 0 AND next_forget = 'infinity' AND NOT repeated

@@ -1,5 +1,5 @@
--- renew, one of a batch, whose row is locked. The numbers are those of docs/contract.md.
--- The answer is one of held, expired, not_found, superseded, revoked, too_high, mismatch.
+-- renew: one lease of a batch, whose row is locked. The numbers are those of docs/contract.md. The answer is one of
+-- held, expired, not_found, superseded, revoked, too_high, mismatch.
 CREATE OR REPLACE FUNCTION leasehold.renew_one(
     p_name text, p_id text, p_ttl bigint, p_fence bigint, p_owner text, p_shorten bigint, p_mode text,
     p_permits bigint, p_raise bigint, p_now timestamptz,
@@ -35,12 +35,12 @@ BEGIN
             o_answer := coalesce(o_answer, CASE WHEN had THEN 'expired' ELSE 'not_found' END);
             EXIT act;
         END IF;
-        -- 2. Not the one that is meant.
+        -- 2. Fence or owner do not match.
         IF l.fence <> p_fence OR l.owner <> p_owner THEN
             o_answer := 'not_found';
             EXIT act;
         END IF;
-        -- 3.
+        -- 3. It was revoked.
         IF l.revoked THEN
             o_answer := 'revoked';
             EXIT act;
@@ -54,7 +54,7 @@ BEGIN
             o_answer := 'superseded';
             EXIT act;
         END IF;
-        -- 5. The mode as it is, or from exclusive to shared.
+        -- 5. The mode stays, or changes from exclusive to shared.
         IF (l.mode <> p_mode OR l.permits IS DISTINCT FROM p_permits) AND p_mode IS NOT NULL
             AND NOT (l.mode = 'exclusive' AND p_mode = 'shared')
         THEN
@@ -62,12 +62,12 @@ BEGIN
             EXIT act;
         END IF;
         o_answer := 'held';
-        -- 6. Nothing if it was renewed since. 7. Otherwise renewed.
+        -- 6. Nothing changes if it was renewed since. 7. Otherwise it is renewed.
         IF p_shorten IS NULL OR p_shorten = l.renewals THEN
             l.mode := coalesce(p_mode, l.mode);
             l.fence := coalesce(p_raise, l.fence);
             l.ttl := greatest(l.ttl, p_ttl);
-            -- A clock that was set back has left it an expiry that nobody asked for.
+            -- A clock that was set back may have left an expiry that is later than any client asked for.
             l.expires := CASE WHEN p_shorten IS NULL
                 THEN least(greatest(l.expires, p_now + p_ttl * interval '1 microsecond'),
                     p_now + l.ttl * interval '1 microsecond')
@@ -79,7 +79,7 @@ BEGIN
                 WHERE name = p_name AND id = p_id;
                 n.next_expiry := least(n.next_expiry, l.expires);
             ELSE
-                -- One that becomes shared does not stay here.
+                -- A lease that becomes shared moves to the other table.
                 IF l.mode <> 'exclusive' THEN
                     INSERT INTO leasehold.shares SELECT l.*;
                 END IF;
@@ -112,9 +112,9 @@ BEGIN
     END IF;
 END $$;
 
--- A batch: locks the names in their order, then reads the clock. It waits for no row that somebody else has locked, or
--- one that is stuck would keep all the others: that one is answered `busy`, and asked for again alone. Alone it waits so
--- many milliseconds at most.
+-- A batch: locks the names in their order, then reads the clock. It does not wait for a row that another session has
+-- locked, because one stuck row would hold up all the others: that lease is answered `busy`, and the client asks for
+-- it again alone. Alone it waits at most this many milliseconds.
 CREATE OR REPLACE FUNCTION leasehold.renew(
     p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
     p_modes text[], p_permits bigint[], p_raise bigint[], p_patience integer

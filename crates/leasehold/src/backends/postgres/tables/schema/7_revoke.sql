@@ -1,4 +1,4 @@
--- revoke: marks every lease, or ends it and refuses its id. With a fence it means the leases that have it, and no other.
+-- revoke: marks every lease, or ends it and refuses its id. With a fence it affects only the lease that has it.
 CREATE OR REPLACE FUNCTION leasehold.revoke_only(
     p_name text, p_at_once boolean, p_fence bigint, OUT o_leases bigint, OUT o_now timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -47,7 +47,7 @@ BEGIN
     END IF;
 END $$;
 
--- As clients call it that mean every lease.
+-- For clients that revoke every lease.
 CREATE OR REPLACE FUNCTION leasehold.revoke(
     p_name text, p_at_once boolean, OUT o_leases bigint, OUT o_now timestamptz, OUT o_expired bigint
 ) LANGUAGE plpgsql VOLATILE AS $$

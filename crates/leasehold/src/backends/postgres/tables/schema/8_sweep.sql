@@ -1,6 +1,6 @@
--- sweep, a bounded part of it: the next `p_most` names after `p_after`. Drops what has ended, and fence counters
--- below `p_fence` of names that nobody uses. Rows that somebody works on at the moment are left to that verb. Tells how
--- many live leases and tickets the names have, and which is the last of them, null if there are no more.
+-- sweep, a bounded part of it: the next `p_most` names after `p_after`. Drops what has ended, and fence counters below
+-- `p_fence` of unused names. Leaves a row that another verb has locked to that verb. Returns how many live leases and
+-- tickets the names have, and the last of these names, null if there are no more.
 CREATE OR REPLACE FUNCTION leasehold.sweep(
     p_after text, p_most integer, p_fence bigint, OUT o_now timestamptz, OUT o_last text,
     OUT o_expired bigint, OUT o_tickets bigint, OUT o_counters bigint, OUT o_held bigint, OUT o_waiting bigint
@@ -45,7 +45,7 @@ BEGIN
             idle := idle || each;
         END IF;
     END LOOP;
-    -- Leases may have come and ended since they were counted.
+    -- Leases may have come and ended since the count.
     o_held := greatest(o_held, 0);
     o_waiting := greatest(o_waiting, 0);
     WITH free AS (

@@ -1,2 +1,2 @@
--- After the functions have been replaced by newer ones: which they are.
+-- Runs after newer functions have replaced older ones: records their revision.
 UPDATE leasehold.about SET revision = 3

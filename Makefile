@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check model soak sim torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc fmt clean
+.PHONY: help test check model soak sim torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc api oldest package examples fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -57,6 +57,18 @@ deny: ## Check licences, sources, versions and advisories of the dependencies
 
 doc: ## Build the documentation; a warning is an error
 	RUSTDOCFLAGS="$$RUSTDOCFLAGS -D warnings" cargo doc --locked --workspace --no-deps --all-features
+
+api: ## List the public API anew, in docs/api/: the difference belongs into the review
+	@scripts/api.py write
+
+examples: ## Run the example programs
+	@scripts/examples.sh
+
+oldest: ## Build with the oldest Rust that is supported (needs rustup, may download it)
+	@scripts/oldest.sh
+
+package: ## Package the crates that users need, and build each from its package
+	@scripts/package.sh
 
 fmt: ## Format the code
 	cargo fmt --all

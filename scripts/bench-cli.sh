@@ -1,7 +1,7 @@
 #!/bin/sh
-# How long `leasehold run x -- true` takes on file:, beside `flock x true`: the difference is to stay within 10 ms.
-# Takes a number of rounds, 300 unless given. What is compared is run in turns, in an order that changes from round to
-# round, so that a busy moment of the machine meets all alike; medians are compared.
+# Measures how long `leasehold run x -- true` takes on file:, compared with `flock x true`: the difference must stay
+# within 10 ms. The argument is the number of rounds, 300 by default. The commands are run in turns, in an order that
+# changes from round to round, so that a busy moment of the machine affects all alike; medians are compared.
 set -eu
 cd "$(dirname "$0")/.."
 rounds=${1:-300}
@@ -25,7 +25,7 @@ commands = {
 
 def once(command):
     start = time.perf_counter()
-    # Cheaper than subprocess, whose own work would be part of what is measured.
+    # Cheaper than subprocess, whose own work would be part of the measurement.
     pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
@@ -48,7 +48,7 @@ medians = {}
 for name, measured in times.items():
     taken = sorted(wall for wall, _ in measured)
     medians[name] = statistics.median(taken)
-    # Of the processes themselves: what a busy machine does not change.
+    # Processor time of the processes themselves, which a busy machine does not change.
     used = statistics.median(cpu for _, cpu in measured)
     print(f"{name:26} {medians[name]:8.2f} {taken[int(len(taken) * 0.95)]:8.2f} {taken[0]:8.2f} {used:12.2f}")
 ours, theirs = medians["leasehold run x -- true"], medians["flock x true"]

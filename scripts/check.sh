@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make check`: what is worth waiting for after every change. `make test` decides.
+# `make check`: the quick checks to run after every change. `make test` decides.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 goal='make check'

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# `make deny`: licences, sources and versions of every dependency, and known advisories where they can be had.
+# `make deny`: checks licences, sources and versions of every dependency, and known advisories if they can be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=0.20.2
 
-# Beside what else is built, wherever that is.
+# Beside cargo's other output, wherever that is.
 target=$(cargo metadata --locked --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
 tools=$target/tools
 
@@ -18,7 +18,7 @@ else
   deny=$tools/bin/cargo-deny
   if ! is_wanted "$deny"; then
     echo "building cargo-deny $version once, into $tools: about 3.5 minutes on two cores"
-    # A build directory of its own, because nothing in it is used again.
+    # A separate build directory, because nothing in it is used again.
     CARGO_TARGET_DIR=$tools/build cargo install --locked --version "$version" --root "$tools" --no-default-features cargo-deny
     rm -rf "$tools/build"
   fi
@@ -26,8 +26,9 @@ fi
 
 "$deny" --locked check bans licenses sources
 
-# The advisories are kept outside. Lacking them is no fault of this tree, so it is said and the build goes on;
-# once they are here, one that applies is an error. Two commands, to tell the one from the other.
+# The advisories are kept outside the repository. If they cannot be fetched, this is reported and the build continues,
+# because the code is not at fault; once they are here, one that applies is an error. Two commands, to tell the two
+# cases apart.
 if reason=$(timeout 120 "$deny" --locked fetch db 2>&1); then
   "$deny" --locked --offline check advisories
 else

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Lints what is built for users, with no more features than they ask for: the command line, and the library with
-# each feature alone. A build of the whole workspace cannot show that a feature needs another: there, each crate gets
-# what any other asks for.
+# Lints what users build, with only the features they ask for: the command line, and the library with each feature
+# alone. A build of the whole workspace cannot show that a feature needs another, because there each crate gets every
+# feature that any other asks for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The features of the library, one a line. A fresh machine has no JSON parser. What makes this safe without one: a
+# The features of the library, one per line. A fresh machine has no JSON parser. This is safe without one because a
 # package, unlike a dependency, has its version right after its name; its features are the first object of that name
-# behind it, and hold only lists.
+# after it, and contain only lists.
 features() {
   local metadata package features
   metadata=$(cargo metadata --locked --no-deps --format-version 1)
@@ -23,7 +23,7 @@ lint() {
 }
 
 all=$(features) || { echo 'features.sh: cargo metadata lists no features of leasehold' >&2; exit 1; }
-# What a plain `cargo add leasehold` gives is useful without a C compiler.
+# A plain `cargo add leasehold` must be useful without a C compiler.
 if cargo tree --locked -p leasehold -e normal,build --prefix none | grep -E '^cc v'; then
   echo 'features.sh: the default features of leasehold need a C compiler' >&2
   exit 1

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What ships has no test code: no simulation, no seed for lease ids, no planted defect, no clock of tokio's that tests can
-# stop. Looks at the features and the symbols of `leasehold` as `cargo install` builds it, not as the tests do: in a build of
-# the whole workspace each crate gets every feature that any other asks for.
-# Without optimisation, because then every function that is there has its symbol.
+# What ships contains no test code: no simulation, no seed for lease ids, no planted defect, no tokio clock that tests
+# can stop. Checks the features and the symbols of `leasehold` as `cargo install` builds it, not as the tests do: in a
+# build of the whole workspace each crate gets every feature that any other asks for. Without optimisation, because
+# then every function has its symbol.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(cargo metadata --locked --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
@@ -12,19 +12,19 @@ fail() {
   exit 1
 }
 
-# PACKAGE ARGUMENT…: which crates of ours, and whether tokio, have features for tests in a build of that package.
+# PACKAGE ARGUMENT…: which of our crates, and whether tokio, have features for tests in a build of that package.
 test_features() {
   cargo tree --locked -e normal --prefix none -f '{p} {f}' -p "$@" |
     grep -E '^(leasehold|tokio)[a-z-]* .*[ ,](__[a-z]+|test-util)(,| |$)' | sed 's, (\*)$,,' | sort -u || true
 }
 found=$(test_features leasehold-cli)
 [[ -z $found ]] || fail "leasehold-cli is built with features for tests: $found"
-# A search that finds nothing anywhere shows nothing.
+# A search that never finds anything proves nothing.
 [[ $(test_features leasehold-torture --all-features | cut -d' ' -f1) == $'leasehold\nleasehold-torture\ntokio' ]] ||
   fail 'the search finds no feature where there are some'
 
 cargo build --locked --quiet -p leasehold-cli
-# As zoo.sh builds it: has everything that is looked for.
+# As zoo.sh builds it: this build contains everything that is searched for.
 cargo build --locked --quiet --profile sim -p leasehold-torture --no-default-features --features __bugs --example zoo
 
 # KIND TEXT: parts of symbols, and a variable that only planted defects read.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `make sim`: seeds of the deterministic simulation of the library, without any store. `scripts/sim.sh --help` says more.
+# `make sim`: runs seeds of the deterministic simulation of the library, without any store. `scripts/sim.sh --help`
+# says more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Without the default features nothing of the stores has to be built.
+# Without the default features no store has to be built.
 exec cargo run --locked --quiet --profile sim -p leasehold-torture --no-default-features --features __simulation --example sim -- "$@"

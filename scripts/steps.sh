@@ -1,14 +1,14 @@
 # Sourced by test.sh and check.sh: runs named steps, each with a time limit, stops at the first that fails, and ends
-# with a summary. Expects `goal`, what the person typed, for the last line.
+# with a summary. Expects `goal`, what the user typed, for the last line.
 # shellcheck shell=bash
 
-# Nothing here asks a question; whatever tries to gets end-of-file instead of a hanging terminal.
+# Nothing here asks a question; a program that tries to gets end-of-file instead of a hanging terminal.
 exec </dev/null
 # Under `make -j` these name a job server that is closed to us, and cargo would warn about it.
 unset MAKEFLAGS MFLAGS
 
 ran=()
-# A step that had to leave something out appends a line here: what, and why.
+# A step that leaves something out appends a line here: what, and why.
 NOT_TESTED=$(mktemp)
 export NOT_TESTED
 trap 'rm -f "$NOT_TESTED"' EXIT
@@ -21,7 +21,7 @@ step() {
   local limit=$1 heading=$2 began=$SECONDS code=0
   shift 2
   printf '\n==> %s\n' "$heading"
-  # In the background, so that Ctrl-C is answered at once: `timeout` has taken the command out of the terminal's reach.
+  # In the background, so that Ctrl-C works at once: `timeout` has moved the command out of the terminal's reach.
   timeout --kill-after=10 "${limit}m" "$@" &
   running=$!
   wait "$running" || code=$?

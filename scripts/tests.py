@@ -2,14 +2,14 @@
 """Builds the workspace's test binaries and runs them, several at once: for `make test` and `make soak`.
 
   scripts/tests.py run [BINARY...]     each binary once; a failure or a binary that takes too long is an error
-  scripts/tests.py soak [BINARY...]    each binary again and again, quiet and beside two busy loops, until it has run often
+  scripts/tests.py soak [BINARY...]    each binary repeatedly, alone and beside two busy loops, until it has run often
                                        enough; prints how often each test failed and how long it took
-  scripts/tests.py table               that table again
+  scripts/tests.py table               print that table again
 
 A binary is CRATE/TARGET, such as leasehold/redis; the unit tests of a crate are CRATE/unit. Without arguments: all.
 
 Results of `soak` are kept in target/soak.jsonl and add up over several runs. SOAK_MINUTES ends one earlier (default 30).
-Remove the file to begin anew, or name binaries with --anew to forget theirs.
+Remove the file to start afresh, or name binaries with --anew to drop only their results.
 
 Most tests wait for something most of the time, so several binaries run at once (TESTS_AT_ONCE, default 3).
 """
@@ -29,14 +29,14 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 AT_ONCE = int(os.environ.get("TESTS_AT_ONCE", "3"))
-# No binary comes near this, even on a loaded machine. One that does hangs.
+# No binary takes nearly this long, even on a loaded machine. One that does hangs.
 LIMIT_SECS = 900
-# Started first, because they take longest: whatever starts last should be short.
+# Started first, because they take longest: short ones should start last.
 LONGEST = ("leasehold/postgres_advisory", "leasehold/postgres_tables", "leasehold/redis", "leasehold-torture/slices")
 # How often a binary has to run in a soak, by how long it takes.
 OFTEN, SELDOM, SHORT_SECS = 10, 3, 30
 BUSY_LOOPS = 2
-# Every process that this one has started and that has not ended.
+# All processes that this one has started and that have not ended.
 RUNNING = set()
 
 
@@ -60,7 +60,7 @@ class Binary:
 
 
 def start(command, **options):
-    """Starts a process in a session of its own, so that all that it starts can be ended with it."""
+    """Starts a process in its own session, so that everything it starts can be ended with it."""
     process = subprocess.Popen(command, start_new_session=True, **options)
     RUNNING.add(process)
     return process
@@ -80,7 +80,7 @@ def interrupted(number, _):
 
 
 def build(wanted):
-    """Builds all test binaries and returns those that are wanted."""
+    """Builds all test binaries and returns the selected ones."""
     command = ["cargo", "test", "--locked", "--workspace", "--all-features", "--no-run",
                "--message-format=json-render-diagnostics"]
     cargo = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
@@ -181,11 +181,11 @@ class Results:
 
 
 def soak_once(binary, busy, results):
-    # The times of single tests are behind a switch of the nightly compiler.
+    # The times of single tests need a switch of the nightly compiler.
     code, output, secs = binary.run("-Zunstable-options", "--format=json", "--report-time", RUSTC_BOOTSTRAP="1")
     tests = {}
     for line in output.splitlines():
-        # A binary without the usual harness speaks as one that was asked for nothing.
+        # A binary without the usual harness ignores the options and prints plain text.
         plain = re.match(r"test (\S+) \.\.\. (ok|FAILED)(?: \((\d+) s)?", line)
         if plain:
             tests[plain[1]] = (plain[2], float(plain[3] or 0))
@@ -198,7 +198,7 @@ def soak_once(binary, busy, results):
         if event.get("type") != "test":
             continue
         if event["event"] == "started":
-            # Unless it says that it has ended, it hung.
+            # A test without an end event has hung.
             tests[event["name"]] = ("hung", secs)
         elif event["event"] != "timeout":
             tests[event["name"]] = (event["event"], event.get("exec_time", 0.0))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Is everything here that `make test` needs? Says in one line what is missing and what to do about it.
+# Checks that everything `make test` needs is here. Prints in one line what is missing and what to do about it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,14 +8,14 @@ stop() {
   exit 1
 }
 
-# Debian's packages are installed without asking only where that takes no password.
+# Installs Debian packages without asking, but only where that takes no password.
 apt_install() {
   local line="apt-get update && apt-get install -y --no-install-recommends $*"
   if ! command -v apt-get >/dev/null; then
     stop "missing: $*. Install what your system calls these Debian packages, then run this again."
   elif [[ $(id -u) == 0 ]]; then
     printf 'installing: %s\n' "$line"
-    # In runlevel 1 packages of servers do not start theirs.
+    # In runlevel 1 server packages do not start their servers.
     RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive bash -c "$line" || stop "this failed; run it by hand: $line"
   elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     printf 'installing with sudo: %s\n' "$line"
@@ -25,8 +25,8 @@ apt_install() {
   fi
 }
 
-# The oldest Rust is a fact of the workspace, so it is read and not repeated. Not through cargo: one that is too
-# old cannot even read the manifest.
+# The workspace states the oldest Rust, so it is read and not repeated. Not through cargo: one that is too old cannot
+# even read the manifest.
 needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
 [[ -n $needed ]] || stop 'Cargo.toml has no rust-version'
 
@@ -55,7 +55,7 @@ fi
 cargo fmt --version
 cargo clippy --version
 
-# Rust links through the C compiler, so there has to be one and it has to have a libc to link with.
+# Rust links through the C compiler, so there must be one, with a libc to link with.
 links() {
   command -v cc >/dev/null || return 1
   local out linked=0
@@ -68,14 +68,14 @@ links || apt_install gcc libc6-dev
 links || stop 'cc cannot link a program, although gcc and libc6-dev are installed'
 cc --version | head -n 1
 
-# The tests start servers of their own, on free ports, and stop them again.
+# The tests start their own servers, on free ports, and stop them again.
 has_postgres() {
   command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
 }
 packages=()
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v redis-sentinel >/dev/null || packages+=(redis-sentinel)
-# Certificates for them; a client that is not ours; a program that behaves like a person at a terminal.
+# Certificates for them; an independent HTTP client; a program that acts like a person at a terminal.
 for tool in openssl curl python3; do
   command -v "$tool" >/dev/null || packages+=("$tool")
 done

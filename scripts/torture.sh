@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `make torture`: every store, and what can be before it, with every profile that suits, about two hours. Goes on
-# after a failure, and says at the end what failed. SECS, FAILOVER_SECS, SEED, STORES (a front is written
-# redis/two-servers) and PROFILES choose otherwise; OUT is where everything is written.
-# A store with `+wait` is one whose replicas have to confirm grants, for the profile failover alone.
+# `make torture`: runs every store, and every front, with every profile that suits, for about two hours. Continues
+# after a failure, and lists the failures at the end. SECS, FAILOVER_SECS, SEED, STORES (a front is written
+# redis/two-servers) and PROFILES change the selection; OUT is the directory for all files. A store with `+wait`
+# requires its replicas to confirm grants, for the profile failover alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ stores=${STORES:-memory sqlite file redis redis-sentinel redis-sentinel+wait red
   postgres+advisory/pgbouncer postgres+advisory/tls}
 profiles=${PROFILES:-calm kill pause net restart clock cancel leak resources crowd logs many failover all}
 
-# Of a build without optimisation workers would be busy with themselves.
+# Without optimisation the workers would be busy with themselves.
 cargo build --locked --release -p leasehold-cli || exit 1
 leasehold=target/release/leasehold
 
@@ -56,7 +56,7 @@ for store in $stores; do
     printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
       tee -a "$summary"
     if [[ $code == 0 ]]; then
-      # What passed can be had again by its seed.
+      # The seed reproduces a run that passed.
       rm -rf "$run"
     else
       failed=$((failed + 1))

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# `make versions`: the tests of the server stores on other versions of their servers than the system's own. These come
-# from other releases of Debian, are unpacked under target/versions and run with the libraries they were built with;
-# nothing is installed. On a Debian system, with the network. Goes on after a failure.
+# `make versions`: runs the tests of the server stores on other versions of their servers than the system's own. These
+# come from other releases of Debian, are unpacked under target/versions and run with the libraries they were built
+# with; nothing is installed. Needs a Debian system and the network. Continues after a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=$PWD/target/versions
 
-# fetch RELEASE PACKAGE: unpacks it and all that it needs.
+# fetch RELEASE PACKAGE: unpacks it and everything it needs.
 fetch() {
   local release=$1 root=$base/$2
   [[ -e $root/complete ]] && return
   mkdir -p "$root"/{lists/partial,cache/archives/partial,root}
   : >"$root/status"
-  # The archive that this system has its packages from.
+  # The archive that this system gets its packages from.
   local archive
   archive=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep '/debian/*$' | head -n 1)
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $release main" >"$root/sources.list"
-  # As if nothing were installed here, so that every library comes with it. The downloader's own user cannot write here.
+  # As if nothing were installed here, so that every library comes with it. The downloader's own user cannot write
+  # here.
   local apt=(apt-get -qq -o APT::Sandbox::User=root -o APT::Install-Recommends=false -o Dir::Etc::sourceparts=-
     -o Dir::Etc::sourcelist="$root/sources.list" -o Dir::State::lists="$root/lists"
     -o Dir::State::status="$root/status" -o Dir::Cache="$root/cache")
@@ -27,7 +28,7 @@ fetch() {
     dpkg -x "$archived" "$root/root"
   done
   rm -r "$root"/{cache,lists}
-  # The tests of PostgreSQL run its server as another user.
+  # The PostgreSQL tests run its server as another user.
   chmod -R a+rX "$base"
   touch "$root/complete"
 }
@@ -50,7 +51,7 @@ postgres() {
   local programs=$base/$package/root/usr/lib/postgresql/$2/bin
   fetch "$1" "$package"
   for program in initdb postgres pg_ctl pg_basebackup psql; do
-    # It looks for the others beside itself.
+    # It looks for the other programs beside itself.
     [[ -e $programs/$program.unwrapped ]] || mv "$programs/$program" "$programs/$program.unwrapped"
     wrap "$package" "$programs/$program.unwrapped" "$programs/$program"
   done
@@ -59,7 +60,7 @@ postgres() {
     --test postgres_tables --test postgres_advisory --test postgres_warnings
 }
 
-# redis RELEASE NAME: `redis`, or what calls itself otherwise and is one.
+# redis RELEASE NAME: `redis`, or a compatible server with another name.
 redis() {
   local package=$2-server program
   local programs=$base/$package/programs
@@ -76,7 +77,7 @@ command -v apt-get >/dev/null || { echo 'make versions needs a Debian system' >&
 failed=()
 try() {
   printf '\n==> %s\n' "$*"
-  # In a shell of its own, where `set -e` still counts: in a condition it would not.
+  # In a subshell, where `set -e` still works: in a condition it would not.
   set +e
   (set -e; "$@")
   local code=$?

@@ -186,7 +186,7 @@ async fn bad_limits_and_missing_abilities_are_refused_before_any_call() {
     );
     expect(error(locks.rwlock("x").try_read().await), ErrorKind::Unsupported, "no shared locks");
     expect(locks.owns(LeaseId::random()).await.unwrap_err(), ErrorKind::Unsupported, "by its id");
-    expect(locks.list("", 0, None).await.unwrap_err(), ErrorKind::InvalidArgument, "at least one");
+    expect(locks.list("", 0, None).await.unwrap_err(), ErrorKind::InvalidArgument, "at least 1");
     let (none, other_calls) = watched(|info| info.max_permits = 0);
     expect(error(none.semaphore("x", 1).try_acquire().await), ErrorKind::Unsupported, "no semaphores");
     assert_eq!(calls.load(Ordering::SeqCst) + other_calls.load(Ordering::SeqCst), 0);

@@ -86,6 +86,8 @@ pub(super) struct Lease {
     pub(super) lost: Option<(u64, Loss)>,
     /// It was refused because of a revoke: unless that revoke freed the lock at once, it lasts until its time is over.
     pub(super) revoked: bool,
+    /// From this moment on a fail-over may have lost it, or an old primary may know nothing of it.
+    pub(super) kept: u64,
     /// From this moment on something that no promise covers may have ended it.
     pub(super) uncertain: u64,
     /// Until when it can have held the lock.

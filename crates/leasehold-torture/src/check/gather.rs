@@ -261,6 +261,7 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         gone: None,
         lost: None,
         revoked: false,
+        kept: u64::MAX,
         uncertain: u64::MAX,
         possible: u64::MAX,
         likely: u64::MAX,
@@ -373,9 +374,10 @@ fn surely(lease: &mut Lease, case: &Case<'_>) {
             let before = lease.ops.iter().map(|op| &case.records[*op as usize]).filter(|op| op.at < begin);
             let answers = before.filter(|op| matches!(op.kind, Kind::Granted | Kind::Held | Kind::Renewed));
             let kept = answers.map(|op| op.deadline).max().unwrap_or(0);
-            lease.uncertain = lease.uncertain.min(begin.max(lease.called).max(kept));
+            lease.kept = lease.kept.min(begin.max(lease.called).max(kept));
         }
     }
+    lease.uncertain = lease.uncertain.min(lease.kept);
     if lease.deadline == SESSION {
         // A look after such a span shows that the lease was held all along.
         let end = lease.end().max(lease.believed);

@@ -106,7 +106,7 @@ impl Automaton<'_> {
             }
             Kind::Renewed | Kind::Adopted => {
                 self.revived(record, self.renew_called, "renewed");
-                self.cleared(self.renew_called, "renewed");
+                self.cleared(record, self.renew_called, "renewed");
                 self.outlived(record);
                 self.settled = Some(at);
                 self.figures.weigh(I5, self.lease.uncertain > at, false);
@@ -323,9 +323,10 @@ impl Automaton<'_> {
     }
 
     /// The store said that the lease exists: that must not happen after a revoke that frees the lock at once.
-    fn cleared(&mut self, called: u64, how: &str) {
+    fn cleared(&mut self, record: &Record, called: u64, how: &str) {
         let cleared = self.case.revokes(self.lease).cleared(self.lease).filter(|by| *by < called);
-        if let Some(by) = cleared.filter(|_| !self.case.quorum()) {
+        let certain = |by: &u64| !self.case.quorum() && !self.may_be_back(*by, record.at);
+        if let Some(by) = cleared.filter(certain) {
             let later = called - by;
             self.accuse(I14, |brief| {
                 format!("{brief} was {how} {later} ns after it had been revoked at once")
@@ -395,7 +396,7 @@ impl Automaton<'_> {
                     format!("{brief} was there to be released after the store had said that it is gone")
                 });
             }
-            _ if sure => self.cleared(self.release_called, "released"),
+            _ if sure => self.cleared(record, self.release_called, "released"),
             _ => {}
         }
         self.released.get_or_insert(record.at);

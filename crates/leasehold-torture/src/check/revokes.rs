@@ -147,7 +147,7 @@ pub(super) fn judge(case: &Case<'_>, lock: &Lock, revokes: &Revokes, court: &mut
             let gone = lease.gone.unwrap_or(u64::MAX);
             let others = revokes.meeting(lease, lease.called, revoke.until);
             revoke.means(lease.fence)
-                && lasts.min(lost).min(gone) > revoke.until
+                && lasts.min(lost).min(gone).min(lease.kept) > revoke.until
                 && revokes.unpromised.from(lease.called).is_none_or(|(begin, _)| begin > revoke.until)
                 && others.filter(|other| other.now).all(|other| other.called == revoke.called)
         });

@@ -9,7 +9,7 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::Server;
 
-/// The promise in `docs/server.md`, and some room for a slow machine.
+/// The promise in `docs/http.md`, and some room for a slow machine.
 const NOTICED: Duration = Duration::from_secs(5);
 const ROOM: Duration = Duration::from_secs(5);
 /// How long after its limit a wait still checks whether the server is there.

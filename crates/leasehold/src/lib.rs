@@ -18,6 +18,7 @@ mod cancel;
 mod chance;
 mod client;
 pub mod clock;
+mod coordination;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod doctor;
@@ -52,6 +53,7 @@ pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use client::mutex::Mutex;
 pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
+pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;

@@ -113,7 +113,8 @@ impl Error {
     /// the error has the exact time.
     pub(crate) fn timed_out(waited: Duration) -> Self {
         let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-        Error::new(ErrorKind::Timeout, format!("not acquired within {}", span::show(whole))).with_waited(waited)
+        Error::new(ErrorKind::Timeout, format!("not acquired within {}", span::show(whole)))
+            .with_waited(waited)
     }
 
     /// Adds the cause.

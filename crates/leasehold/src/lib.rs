@@ -18,9 +18,9 @@ mod cancel;
 mod chance;
 mod client;
 pub mod clock;
-mod coordination;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod coordination;
 pub mod doctor;
 #[doc(hidden)]
 pub mod engine;

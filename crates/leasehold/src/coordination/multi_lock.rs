@@ -338,7 +338,9 @@ impl MultiGuard {
         match guard::until_lost(self.lost(), work).await {
             Ok(output) => Ok(output),
             // A lost lease stays lost, so one of the checks fails.
-            Err(reason) => Err(self.check().err().unwrap_or_else(|| Error::new(ErrorKind::Lost, reason.as_str()))),
+            Err(reason) => {
+                Err(self.check().err().unwrap_or_else(|| Error::new(ErrorKind::Lost, reason.as_str())))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::lease_id::LeaseId;
 use crate::name::Name;
+use crate::span;
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -106,6 +107,14 @@ impl Error {
     /// Makes an [`ErrorKind::InvalidArgument`] error.
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Error::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// Makes the [`ErrorKind::Timeout`] error of an acquire that waited in vain. Its message rounds to milliseconds;
+    /// the error has the exact time.
+    pub(crate) fn timed_out(waited: Duration) -> Self {
+        let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        Error::new(ErrorKind::Timeout, format!("not acquired within {}", span::show(whole)))
+            .with_waited(waited)
     }
 
     /// Adds the cause.

@@ -20,6 +20,7 @@ mod client;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod coordination;
 pub mod doctor;
 #[doc(hidden)]
 pub mod engine;
@@ -52,6 +53,7 @@ pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use client::mutex::Mutex;
 pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
+pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;

@@ -190,6 +190,16 @@ impl Options {
         }
     }
 
+    /// For a helper that waits: if the store must be polled and nothing limits that, sets limits.
+    pub(crate) fn bound_polling(&mut self, info: &Info) {
+        let unlimited = self.max_wait.is_none() && self.max_attempts.is_none() && self.poll.is_none();
+        if !info.push && unlimited {
+            self.max_wait = Some(Duration::from_secs(5));
+            self.max_attempts = Some(11);
+            self.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
+        }
+    }
+
     pub(crate) fn renewal_interval(&self) -> Duration {
         self.renew_every.unwrap_or(self.ttl / 3)
     }

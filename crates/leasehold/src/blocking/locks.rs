@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Guard, Leasing, Lock, Mutex, RwLock, Semaphore, block_on};
+use super::{Guard, Leasing, Lock, MultiLock, Mutex, RwLock, Semaphore, block_on};
 use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
 use crate::client::diagnostics::LeaseInfo;
 use crate::client::locks::LocksBuilder;
@@ -106,6 +106,11 @@ impl Locks {
     /// As [`leasehold::Locks::semaphore`](crate::Locks::semaphore).
     pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
         Semaphore { lock: Lock(self.0.semaphore(name, max_count).lock), max_count }
+    }
+
+    /// As [`leasehold::Locks::all`](crate::Locks::all).
+    pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock(self.0.all(names))
     }
 
     /// As [`leasehold::Locks::leasing`](crate::Locks::leasing).

@@ -24,6 +24,7 @@
 mod guard;
 mod leasing;
 mod locks;
+mod multi_lock;
 mod mutex;
 mod rwlock;
 mod semaphore;
@@ -46,6 +47,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub use guard::Guard;
 pub use leasing::Leasing;
 pub use locks::Locks;
+pub use multi_lock::{MultiGuard, MultiLock};
 pub use mutex::Mutex;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

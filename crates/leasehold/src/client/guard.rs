@@ -170,13 +170,7 @@ impl Guard {
     /// # Errors
     /// `Lost`; the work was dropped wherever it was.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let mut lost = pin!(self.lost());
-        let mut work = pin!(work);
-        poll_fn(|cx| match lost.as_mut().poll(cx) {
-            Poll::Ready(reason) => Poll::Ready(Err(self.lost_error(reason))),
-            Poll::Pending => work.as_mut().poll(cx).map(Ok),
-        })
-        .await
+        until_lost(self.lost(), work).await.map_err(|reason| self.lost_error(reason))
     }
 
     /// Renews the lease now, to last at least this long from now. It never gets shorter. Automatic renewal goes on.
@@ -219,6 +213,12 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Ends renewing and holding this long from now, as [`Options::max_hold`] does from the grant on.
+    pub(crate) fn hold_for(&self, hold: Duration) {
+        self.cell.hold_for(hold, self.clock());
+        self.client.renewer.schedule(&self.cell);
     }
 
     /// Turns an exclusive lease into a shared one; no other writer gets in between. Waiting readers enter.
@@ -368,6 +368,20 @@ impl fmt::Debug for Guard {
             .field("valid_for", &self.valid_for())
             .finish_non_exhaustive()
     }
+}
+
+/// Runs `work` until it ends, or drops it when `lost` resolves, which is polled first each time.
+pub(crate) async fn until_lost<F: Future, L: Future>(
+    lost: L,
+    work: F,
+) -> std::result::Result<F::Output, L::Output> {
+    let mut lost = pin!(lost);
+    let mut work = pin!(work);
+    poll_fn(|cx| match lost.as_mut().poll(cx) {
+        Poll::Ready(reason) => Poll::Ready(Err(reason)),
+        Poll::Pending => work.as_mut().poll(cx).map(Ok),
+    })
+    .await
 }
 
 /// Runs `work` under `guard` and releases the guard whatever happens. The work's own error is returned.

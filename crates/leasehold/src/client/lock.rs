@@ -10,11 +10,10 @@ use crate::client::guard::Guard;
 use crate::client::home::Client;
 use crate::client::locks::Locks;
 use crate::engine::wait::Limit;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::options::{Options, Poll};
-use crate::span;
+use crate::options::Options;
 
 /// What every lock type is made of: a client, a name, options.
 #[derive(Clone)]
@@ -27,7 +26,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    pub(super) fn new(locks: &Locks, given: &str) -> Self {
+    pub(crate) fn new(locks: &Locks, given: &str) -> Self {
         let name = locks.name(given).map_err(|error| error.message().into());
         let given = name.as_ref().map_or_else(|_| given.into(), |name| name.as_str().into());
         Lock { locks: locks.clone(), name, given }
@@ -104,21 +103,12 @@ impl Lock {
     /// The lock as the `with_…` helpers use it: if it has to poll and no limit is set, this sets one.
     pub(crate) fn bounded(&self) -> Lock {
         let mut lock = self.clone();
-        let Options { max_wait, max_attempts, poll, .. } = *lock.options();
-        if !lock.locks.client.info.push && max_wait.is_none() && max_attempts.is_none() && poll.is_none() {
-            let options = lock.options_mut();
-            options.max_wait = Some(Duration::from_secs(5));
-            options.max_attempts = Some(11);
-            options.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
-        }
+        lock.options_mut().bound_polling(&self.locks.client.info);
         lock
     }
 
     pub(crate) fn timed_out(&self, waited: Duration) -> Error {
-        // The message rounds to milliseconds; the error has the exact time.
-        let whole = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-        let message = format!("not acquired within {}", span::show(whole));
-        let error = Error::new(ErrorKind::Timeout, message).with_waited(waited);
+        let error = Error::timed_out(waited);
         match &self.name {
             Ok(name) => error.with_name(name.clone()),
             Err(_) => error,

@@ -19,6 +19,7 @@ use crate::client::semaphore::Semaphore;
 #[cfg(feature = "__simulation")]
 use crate::clock::Timer;
 use crate::clock::{Clock, SystemClock};
+use crate::coordination::multi_lock::MultiLock;
 use crate::engine::renew::{self, ReleaseJob, Renewer};
 use crate::engine::{held, telemetry};
 use crate::error::{Error, ErrorKind, Result};
@@ -255,6 +256,11 @@ impl Locks {
     /// A semaphore: at most `max_count` holders at a time. All clients must use the same number for a name.
     pub fn semaphore(&self, name: impl AsRef<str>, max_count: u32) -> Semaphore {
         Semaphore { lock: Lock::new(self, name.as_ref()), max_count }
+    }
+
+    /// Several names that are locked together, all of them or none.
+    pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::new(self, names)
     }
 
     /// Leases as plain data, for callers that renew by themselves. Exclusive unless [`Leasing::mode`] sets another

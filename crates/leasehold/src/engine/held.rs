@@ -342,6 +342,14 @@ impl Cell {
         })
     }
 
+    /// Lets the lease be held for at most this long from now on.
+    pub(crate) fn hold_for(&self, hold: Duration, clock: &dyn Clock) {
+        self.look(clock, |belief, now| {
+            belief.hold_until = belief.hold_until.min(now + hold);
+            belief.deadline = belief.deadline.map(|deadline| deadline.min(belief.hold_until));
+        });
+    }
+
     /// Makes a renewal for `ttl` to send now, and the data that judges its answer.
     pub(crate) fn renewal(&self, ttl: Duration, clock: &dyn Clock) -> (Renewal, Sent) {
         self.look(clock, |belief, now| self.ask(belief, ttl, now))

@@ -55,6 +55,7 @@ bugs! {
         releasing_what_was_revoked_at_once_says_lost, a_plain_lease_is_renewed_and_released_as_data,
         a_wrong_id_renews_and_releases_nothing;
     ReleaseDoesNothing: at_rest_nothing_is_left_but_the_fence, dropping_a_guard_releases_it,
+        several_names_are_held_all_or_none,
         release_says_released_and_the_next_gets_in, with_lock_keeps_the_error_of_the_work_and_releases,
         close_aborts_waiters_and_sends_outstanding_releases;
     ReleaseTakesWhoeverHolds: a_wrong_id_renews_and_releases_nothing,

@@ -24,6 +24,7 @@ check_list! { Client:
     a_dropped_wait_leaves_nothing => "8 J6 J7";
     a_cancelled_wait_is_aborted_and_leaves_nothing => "8 J6 J7";
     close_aborts_waiters_and_sends_outstanding_releases => "J6 J7";
+    several_names_are_held_all_or_none => "1 J6 J7";
 }
 
 async fn a_lock_waits_and_is_handed_over_with_a_higher_fence(t: Trial) -> Shown {
@@ -251,5 +252,35 @@ async fn close_aborts_waiters_and_sends_outstanding_releases(t: Trial) -> Shown 
     drop(gets_it(&t, &third, &name).await?);
     t.soon("the end of a client", third.close()).await?;
     ensure!(!t.b.is_held(&name).await?, "a guard was dropped and its client closed, and it is held");
+    Ok(())
+}
+
+async fn several_names_are_held_all_or_none(t: Trial) -> Shown {
+    let names = [t.name(), t.name(), t.name()];
+    let (one, other) = t.clients();
+    let all = one.all(names.each_ref().map(|name| name.as_str()));
+    let missing = &names[1];
+    let guard = gets_it(&t, &other, missing).await?;
+    let started = Instant::now();
+    ensure!(all.try_lock().await?.is_none(), "all names were given while another held one of them");
+    let rest = [&names[0], &names[2]];
+    for name in rest {
+        left_by_itself(&t, name, started).await?;
+    }
+    let waiting = t.spawn({
+        let all = all.clone();
+        async move { all.lock().await }
+    });
+    t.waiting(missing, 1).await?;
+    is_released(guard.release().await?)?;
+    let guard = t.soon("the last name", waiting).await???;
+    guard.check()?;
+    for name in &names {
+        ensure!(other.mutex(name.as_str()).try_lock().await?.is_none(), "one of the names is not held");
+    }
+    is_released(guard.release().await?)?;
+    for name in &names {
+        left_by_itself(&t, name, started).await?;
+    }
     Ok(())
 }

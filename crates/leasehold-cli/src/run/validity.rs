@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, pending};
 use leasehold::clock::Moment;
 use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 
-use super::alarm::now;
+use super::now;
 
 /// How long the store may take to say whether a revoked lease still keeps others out.
 const ANSWER: Duration = Duration::from_secs(1);

@@ -312,7 +312,7 @@ impl Renewer {
         }
     }
 
-    async fn work(self: Arc<Self>, mut timer: Timer) {
+    async fn work(self: Arc<Self>, timer: Timer) {
         let mut work = FuturesUnordered::<Job>::new();
         // Kept apart from the work: they end with their leases, and the loop does not wait for that.
         let mut watches = FuturesUnordered::<Job>::new();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::{Info, Liveness, Mode};
 use crate::cancel::Cancel;
 use crate::chance;
+use crate::engine::limits::DEFAULT_TTL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -70,7 +71,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            ttl: Duration::from_secs(30),
+            ttl: DEFAULT_TTL,
             owner: default_owner(),
             metadata: None,
             max_wait: None,

@@ -14,6 +14,7 @@ use crate::client::acquire::Acquired;
 use crate::client::home::Client;
 use crate::clock::Clock;
 use crate::engine::held::{Cell, GuardState, LostReason, Sent, Terms};
+use crate::engine::limits::SHORTEN_SLACK;
 use crate::engine::renew::{self, ReleaseJob};
 use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,10 +27,6 @@ use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
 /// How often a shortening is retried when a renewal overtakes it. Each try is one request; more than a few mean that a
 /// request takes longer than the time between renewals.
 const SHORTEN_TRIES: u32 = 4;
-
-/// Stores round up, some to whole seconds, so a shortening succeeds if the result is at most this much longer than
-/// asked.
-const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 
 /// Proof that a lease was granted. The client renews the lease in the background until the guard is released or
 /// dropped.

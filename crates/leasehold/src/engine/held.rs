@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
+use crate::engine::limits::{ROUNDING, renewal_timeout, retry_after};
 use crate::engine::telemetry;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -70,20 +71,8 @@ impl LostReason {
 /// rounding. A store whose clock was set back may report more time left than the `ttl` that was asked for. The client
 /// never relies on the excess, because the clock may be corrected again.
 pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
-    const ROUNDING: Duration = Duration::from_millis(2);
     let span = grant.waited.saturating_add(grant.left?.min(ttl));
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
-}
-
-/// The time limit of one renewal: short enough that several fit between the first one and the deadline, and that a
-/// hanging one is noticed early.
-fn renewal_timeout(ttl: Duration) -> Duration {
-    (ttl / 6).min(Duration::from_secs(5))
-}
-
-/// How long to wait before a failed renewal is retried.
-fn retry_after(ttl: Duration) -> Duration {
-    (ttl / 12).min(Duration::from_secs(1))
 }
 
 #[derive(Debug)]

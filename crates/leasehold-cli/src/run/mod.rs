@@ -1,5 +1,8 @@
 //! `leasehold run`: runs a command under a lock, and makes sure it is dead before another client can take the lock.
 
+// What belongs here: the command and its processes. Taking the lock is in `lock.rs`. Before changing anything
+// here: `cargo test -p leasehold-cli --test 'run*'`, which starts, stops, suspends and kills real processes.
+
 mod args;
 pub(crate) mod child;
 mod plan;

@@ -21,6 +21,10 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+// What belongs here: the blocking form of each method of `client`, and how a thread waits without a runtime. Everything
+// else is in `client` and `engine`. Before changing anything here:
+// `cargo test -p leasehold --all-features --test blocking --test threads`.
+
 mod guard;
 mod leasing;
 mod locks;

@@ -1,5 +1,7 @@
 //! The tools of the checks: two clients that remember what they claimed, random names, times that suit the store, and
 //! functions that expect an answer.
+//!
+//! One file because nearly every check uses all parts: the trial, its two sides, and what expects an answer.
 
 use std::collections::HashMap;
 use std::fmt;

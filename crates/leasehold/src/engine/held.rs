@@ -1,6 +1,8 @@
 //! What the client believes about one held lease: its state, its deadline, and the one-way step to `Lost`.
 //!
 //! The guard, the renewal loop and the lost signals share it. It does no I/O; the clock is passed in.
+//!
+//! One file because every method here reads or changes one private struct under one lock.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The memory store with one bug.
+//!
+//! One file because it is one store: each bug is a branch in one of its eight methods.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;

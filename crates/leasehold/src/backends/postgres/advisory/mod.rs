@@ -2,6 +2,10 @@
 //!
 #![doc = include_str!("../../../../docs/postgres-advisory.md")]
 
+// What belongs here: the store with session locks. Before changing anything here:
+// `cargo test -p leasehold --all-features --test postgres_advisory`, then `make torture` with
+// STORES="postgres+advisory postgres+advisory/pgbouncer".
+
 mod book;
 mod calls;
 mod finish;

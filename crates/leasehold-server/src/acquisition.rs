@@ -91,7 +91,7 @@ impl Drop for Detached {
     }
 }
 
-/// One request on its way to a lease.
+/// The work on one acquire request.
 struct Acquisition {
     app: Arc<App>,
     request: AcquireRequest,

@@ -223,7 +223,7 @@ mod tests {
                 poll_fn(move |cx| {
                     let poll = outer.as_mut().poll(cx);
                     if std::mem::take(&mut first) {
-                        // While this one waits, the other is rung for, on the same thread.
+                        // While the inner call waits here, the outer one is woken, on the same thread.
                         block_on(None, rung_after(Duration::from_millis(50)));
                     }
                     poll

@@ -91,17 +91,17 @@ struct Inner {
     pass: Mutex<Pass>,
 }
 
-/// How far the sweeps have got on their walk through all names. Kept between calls, so that a call that is cut short
-/// costs the names behind it nothing.
+/// How far the sweeps have got on their walk through all names. The next call continues there, so that the last names
+/// are reached even if calls are cut short.
 #[derive(Debug, Clone)]
 struct Pass {
     /// The last name that a sweep looked at; empty before the first.
     after: String,
-    /// The leases and tickets of the names so far.
+    /// How many leases and tickets this pass has found so far.
     found: (u64, u64),
-    /// What the last complete pass found.
+    /// How many the last complete pass found.
     complete: Option<(u64, u64)>,
-    /// How many names the next part looks at: fewer after a part that got no answer.
+    /// How many names the next call looks at. A call without an answer lowers it.
     most: i32,
 }
 

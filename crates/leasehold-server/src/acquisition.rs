@@ -147,7 +147,7 @@ impl Acquisition {
             limit: Limit::from_max_wait(Some(self.request.wait)),
             max_attempts: None,
             call: self.app.call,
-            poll: leasehold::Poll::default(),
+            poll: leasehold::PollPolicy::default(),
             at_limit: AtLimit::Attempt,
         };
         let (app, claim) = (Arc::clone(&self.app), self.request.claim.clone());

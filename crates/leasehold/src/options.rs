@@ -51,7 +51,7 @@ pub struct Options {
     /// grant with less. The store's own value unless set.
     pub min_validity_percent: Option<u8>,
     /// How to poll stores that cannot push.
-    pub poll: Option<Poll>,
+    pub poll: Option<PollPolicy>,
     /// How long one request to the store may take.
     pub request_timeout: Duration,
     /// How long the client tries to release.
@@ -220,7 +220,7 @@ fn default_owner() -> Arc<str> {
 /// How to poll a store that cannot push: delays grow from `min` to `max` and are randomised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Poll {
+pub struct PollPolicy {
     /// The first delay.
     pub min: Duration,
     /// The longest delay.
@@ -231,9 +231,9 @@ pub struct Poll {
     pub jitter: Jitter,
 }
 
-impl Default for Poll {
+impl Default for PollPolicy {
     fn default() -> Self {
-        Poll {
+        PollPolicy {
             min: Duration::from_millis(10),
             max: Duration::from_millis(200),
             backoff: Backoff::Exponential,
@@ -242,10 +242,10 @@ impl Default for Poll {
     }
 }
 
-impl Poll {
+impl PollPolicy {
     /// Delays from `min` to `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
-        Poll { min, max, ..Poll::default() }
+        PollPolicy { min, max, ..PollPolicy::default() }
     }
 
     /// Sets how delays grow.
@@ -413,7 +413,7 @@ macro_rules! option_setters {
 
         /// Sets how to poll stores that cannot push. See [`Options::poll`](crate::Options::poll).
         #[must_use]
-        pub fn poll(mut self, poll: crate::options::Poll) -> Self {
+        pub fn poll(mut self, poll: crate::options::PollPolicy) -> Self {
             self.options_mut().poll = Some(poll);
             self
         }
@@ -468,16 +468,16 @@ mod tests {
 
     #[test]
     fn delays_grow_stay_in_range_and_never_overflow() {
-        let poll = Poll::default();
+        let poll = PollPolicy::default();
         for n in [0, 1, 5, 40, u32::MAX] {
             let delay = poll.delay(n);
             assert!(delay >= poll.min / 2 && delay <= poll.max, "{n}: {delay:?}");
         }
-        let none = Poll::new(Duration::from_millis(3), Duration::from_millis(20)).jitter(Jitter::None);
+        let none = PollPolicy::new(Duration::from_millis(3), Duration::from_millis(20)).jitter(Jitter::None);
         let delays: Vec<_> = (0..5).map(|n| none.delay(n).as_millis()).collect();
         assert_eq!(delays, [3, 6, 12, 20, 20]);
         assert_eq!(none.backoff(Backoff::Fixed).delay(9).as_millis(), 3);
-        let huge = Poll::new(Duration::MAX, Duration::MAX);
+        let huge = PollPolicy::new(Duration::MAX, Duration::MAX);
         assert!(huge.delay(u32::MAX) <= Duration::MAX);
     }
 

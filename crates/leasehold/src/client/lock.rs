@@ -13,7 +13,7 @@ use crate::engine::wait::Limit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::options::{Options, Poll};
+use crate::options::{Options, PollPolicy};
 use crate::span;
 
 /// What every lock type is made of: a client, a name, options.
@@ -109,7 +109,7 @@ impl Lock {
             let options = lock.options_mut();
             options.max_wait = Some(Duration::from_secs(5));
             options.max_attempts = Some(11);
-            options.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
+            options.poll = Some(PollPolicy::new(Duration::from_millis(100), Duration::from_secs(5)));
         }
         lock
     }

@@ -151,7 +151,7 @@ impl Trial {
         let locks = Locks::builder(side)
             .ttl(self.long())
             .owner("conformance")
-            .poll(options::Poll::new(Duration::from_millis(1), self.ms(20)))
+            .poll(options::PollPolicy::new(Duration::from_millis(1), self.ms(20)))
             .allow_unfenced(!self.info.fenced)
             .build();
         self.clients.lock().push(locks.clone());

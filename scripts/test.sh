@@ -24,7 +24,7 @@ step 10 'listing of the public API' scripts/api.py check
 step 15 'no test code in what ships' scripts/shipped.sh
 step 15 'documentation' make --no-print-directory doc
 step 1 'files and names on the architecture page' scripts/architecture.py
-step 1 'test names, long files, first lines of modules' scripts/names.py
+step 1 'test names, long files, first lines of modules, words' scripts/names.py
 step 1 'links and line lengths of the documentation' scripts/links.py
 CARGO_NET_OFFLINE=false step 20 'dependencies' scripts/deny.sh
 

@@ -275,7 +275,7 @@ impl Advisory {
                 )
             });
         }
-        if !settings.looks_after_those_who_wait()? {
+        if !settings.notices_dead_waiters()? {
             found.push(
                 Finding::note("a client that dies while it waits keeps its place until its turn").because(
                     "none to safety, but until then the waiters behind it wait too",

@@ -47,7 +47,10 @@ bench-postgres: ## Measure the PostgreSQL stores beside bare statements and anot
 
 bench-server: ## Measure the lock server beside a bare handler and the bare disk (needs strace)
 	cargo build --locked --release
-	cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server target/release/leasehold
+	cargo build --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server
+	@# It takes about five minutes. A server that stops answering must not hold it up for ever.
+	timeout --foreground --kill-after=10 30m \
+		cargo run --locked --release --manifest-path crates/benchmarks/Cargo.toml --bin server target/release/leasehold
 
 zoo: ## Plant each defect of the bug zoo: the check that is named for it must see it
 	@scripts/zoo.sh

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use leasehold::engine::limits::DEFAULT_TTL;
 use leasehold::{Lease, Locks};
 
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::lock::{self, DEFAULT_TTL, ModeArgs};
+use crate::lock::{self, ModeArgs};
 use crate::report::{Failure, answer};
 use crate::run::signals::{Blocked, Signals};
 use crate::url::StoreArgs;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold::backend::{Released, Renewed};
+use leasehold::engine::limits::DEFAULT_TTL;
 use leasehold::{Gone, Lease, LeaseId};
 
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::lock::DEFAULT_TTL;
 use crate::report::{Failure, answer};
 use crate::url::StoreArgs;
 use crate::{duration, store, view};

@@ -10,9 +10,6 @@ use crate::report::Failure;
 use crate::store::Store;
 use crate::table;
 
-/// The default ttl of a lease.
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
-
 /// How long the store may take to name the holder, and by how much an answer may exceed the wait limit.
 pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 

@@ -91,7 +91,7 @@ impl Drop for Detached {
     }
 }
 
-/// One request on its way to a lease.
+/// The work on one acquire request.
 struct Acquisition {
     app: Arc<App>,
     request: AcquireRequest,
@@ -147,7 +147,7 @@ impl Acquisition {
             limit: Limit::from_max_wait(Some(self.request.wait)),
             max_attempts: None,
             call: self.app.call,
-            poll: leasehold::Poll::default(),
+            poll: leasehold::PollPolicy::default(),
             at_limit: AtLimit::Attempt,
         };
         let (app, claim) = (Arc::clone(&self.app), self.request.claim.clone());

@@ -3,8 +3,7 @@
 //! It runs on its own thread, so that its users may block their runtime or pause their time. When it is dropped,
 //! everything is closed.
 //!
-//! One file of more than 500 lines: each fault is a method and a branch in the one loop that copies bytes, and both
-//! are read together.
+//! One file because each fault is a method and a branch in the one loop that copies bytes, and both are read together.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,6 +1,6 @@
 //! The ground of a run: the store, what is in front of it, and the servers and proxies of both.
 //!
-//! One file of slightly more than 500 lines: every method answers the same question for each kind of store and front.
+//! One file because every method answers the same question for each kind of store and front.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

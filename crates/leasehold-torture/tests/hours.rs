@@ -31,7 +31,7 @@ const TESTS: [Test; 5] = [
     ("sqlite_stays_constant", |seed| nothing_grows(Store::Sqlite, seed)),
     ("every_planted_leak_is_seen", every_leak_is_seen),
     ("rounds_are_judged_and_told", rounds_are_judged),
-    ("ends_early_when_it_is_told_to", ends_early),
+    ("ends_early_on_request", ends_early),
 ];
 
 fn main() -> ExitCode {

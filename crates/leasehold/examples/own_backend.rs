@@ -47,7 +47,7 @@ impl Table {
         lock(&self.rows).by_name.get(stored).cloned().unwrap_or_default()
     }
 
-    /// Replaces a record that was loaded before; false if somebody else was quicker.
+    /// Replaces a record that was loaded before; false if another client was quicker.
     fn swap(&self, stored: &str, mut row: Row) -> bool {
         let mut rows = lock(&self.rows);
         if rows.by_name.get(stored).map_or(0, |current| current.revision) != row.revision {
@@ -59,7 +59,7 @@ impl Table {
         true
     }
 
-    /// Removes a record that was loaded before; false if somebody else was quicker.
+    /// Removes a record that was loaded before; false if another client was quicker.
     fn remove(&self, stored: &str, revision: u64) -> bool {
         let mut rows = lock(&self.rows);
         let same = rows.by_name.get(stored).is_some_and(|current| current.revision == revision);
@@ -79,7 +79,7 @@ impl Table {
 #[derive(Debug, Clone, Default)]
 struct OwnStore {
     table: Arc<Table>,
-    /// Who waits in this process. A real store would tell other processes too, by a channel of its own.
+    /// The waiters of this process. A real store would tell other processes too, by a channel of its own.
     bells: Arc<Mutex<HashMap<LeaseId, Bell>>>,
 }
 
@@ -116,7 +116,7 @@ impl OwnStore {
                 woken.iter().filter_map(|id| bells.get(id)).for_each(|waiter| waiter.bell.notify_one());
                 return answer;
             }
-            // Somebody else was quicker. Nothing of this has happened; decide again on what is there now.
+            // Another client was quicker. Nothing of this has happened; decide again on what is there now.
         }
     }
 

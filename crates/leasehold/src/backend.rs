@@ -1,5 +1,7 @@
 //! The contract between the library and a store: the [`Backend`] trait and the plain data it takes and returns.
 
+// One file because it is the whole contract: the promises of the trait name all of its types.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

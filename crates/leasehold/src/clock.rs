@@ -124,12 +124,12 @@ impl Clock for TokioClock {
 }
 
 /// Sleeps until a moment of a clock. Tokio's own timers stand still while the machine is suspended. So on Linux, on
-/// the library's own runtime, this is a timerfd on the boot-time clock. Elsewhere, and for a clock the system does not
-/// know, it sleeps for at most a second at a time, so that after a resume a deadline is late by no more than that.
+/// the library's own runtime, this is a [`BootTimer`]. Elsewhere, and for a clock the system does not know, it sleeps
+/// for at most a second at a time, so that after a resume a deadline is late by no more than that.
 #[derive(Debug)]
 pub(crate) enum Timer {
     #[cfg(target_os = "linux")]
-    Fd(tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>),
+    Boot(BootTimer),
     Naps,
 }
 
@@ -139,23 +139,15 @@ impl Timer {
     /// A timer for [`SystemClock`], on a runtime with I/O enabled.
     #[cfg(target_os = "linux")]
     pub(crate) fn system() -> Self {
-        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-        // `with_interest` is deprecated because a type whose descriptor changes could misuse it. An `OwnedFd` cannot, and
-        // the successor needs `unsafe`.
-        #[allow(deprecated)]
-        let register = |fd| tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE);
-        timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
-            .map_err(std::io::Error::from)
-            .and_then(register)
-            .map_or_else(
-                |error| {
-                    reporter::log(move || {
-                        tracing::warn!(%error, "no boot-time timer: after a suspend, loss is noticed up to 1 s late");
-                    });
-                    Timer::Naps
-                },
-                Timer::Fd,
-            )
+        BootTimer::new().map_or_else(
+            |error| {
+                reporter::log(move || {
+                    tracing::warn!(%error, "no boot-time timer: after a suspend, loss is noticed up to 1 s late");
+                });
+                Timer::Naps
+            },
+            Timer::Boot,
+        )
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -164,46 +156,69 @@ impl Timer {
     }
 
     /// Sleeps until `at`, or a little less: the caller reads the clock again in any case. Cancel safe.
-    pub(crate) async fn sleep_until(&mut self, at: Moment, clock: &dyn Clock) {
+    pub(crate) async fn sleep_until(&self, at: Moment, clock: &dyn Clock) {
         match self {
             #[cfg(target_os = "linux")]
-            Timer::Fd(fd) => {
-                if at != Moment::NEVER && fired(fd, at).await {
-                    return;
-                }
-                // There is no end to wait for, or the timer is broken.
-                if at == Moment::NEVER {
-                    return std::future::pending().await;
-                }
-                tokio::time::sleep(at.since(clock.now()).min(NAP)).await;
-            }
+            Timer::Boot(timer) => timer.sleep_until(at).await,
             Timer::Naps if at == Moment::NEVER => std::future::pending().await,
             Timer::Naps => tokio::time::sleep(at.since(clock.now()).min(NAP)).await,
         }
     }
 }
 
-/// Arms the timer and waits for it. Returns false if it cannot be used.
+/// A timer on the clock of [`SystemClock`] that goes off in time after the machine was suspended: a timerfd. For the
+/// library's own runtime and for `leasehold run`; the runtime needs I/O enabled.
 #[cfg(target_os = "linux")]
-async fn fired(fd: &tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>, at: Moment) -> bool {
-    use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-    // An all-zero value would disarm it.
-    let nanos = at.as_nanos().max(1);
-    let spec = Itimerspec {
-        it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-        it_value: Timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ },
-    };
-    if timerfd_settime(fd.get_ref(), TimerfdTimerFlags::ABSTIME, &spec).is_err() {
-        return false;
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct BootTimer(tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>);
+
+#[cfg(target_os = "linux")]
+impl BootTimer {
+    /// A timer on the runtime of the caller.
+    pub fn new() -> std::io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        // `with_interest` is deprecated because a type whose descriptor changes could misuse it. An `OwnedFd` cannot, and
+        // the successor needs `unsafe`.
+        #[allow(deprecated)]
+        tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::READABLE).map(BootTimer)
     }
-    loop {
-        let Ok(mut ready) = fd.readable().await else { return false };
-        let mut count = [0u8; 8];
-        match rustix::io::read(fd.get_ref(), &mut count) {
-            Ok(_) => return true,
-            // This readiness was left over from an earlier arming.
-            Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
-            Err(_) => return false,
+
+    /// Sleeps until `at`, or a little less: the caller reads the clock again in any case. Cancel safe.
+    pub async fn sleep_until(&self, at: Moment) {
+        if at == Moment::NEVER {
+            return std::future::pending().await;
+        }
+        if !self.fired(at).await {
+            tokio::time::sleep(at.since(SystemClock.now()).min(NAP)).await;
+        }
+    }
+
+    /// Arms the timer and waits for it. Returns false if it cannot be used.
+    async fn fired(&self, at: Moment) -> bool {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+        // An all-zero value would disarm it.
+        let nanos = at.as_nanos().max(1);
+        let spec = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec {
+                tv_sec: (nanos / 1_000_000_000) as _,
+                tv_nsec: (nanos % 1_000_000_000) as _,
+            },
+        };
+        if timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &spec).is_err() {
+            return false;
+        }
+        loop {
+            let Ok(mut ready) = self.0.readable().await else { return false };
+            let mut count = [0u8; 8];
+            match rustix::io::read(self.0.get_ref(), &mut count) {
+                Ok(_) => return true,
+                // This readiness was left over from an earlier arming.
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(_) => return false,
+            }
         }
     }
 }
@@ -221,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_timer_sleeps_and_can_be_armed_again() {
-        let mut timer = Timer::system();
+        let timer = Timer::system();
         for millis in [20, 1, 5] {
             let at = SystemClock.now() + Duration::from_millis(millis);
             // The second sleep replaces the first, which was cancelled.

@@ -62,7 +62,7 @@ pub use lease_id::LeaseId;
 pub use name::{Name, digest_name};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
-    Poll, ReleaseFailure, ReleaseSource,
+    PollPolicy, ReleaseFailure, ReleaseSource,
 };
 pub use stores::{StoreInfo, stores};
 

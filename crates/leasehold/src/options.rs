@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::backend::{Info, Liveness, Mode};
 use crate::cancel::Cancel;
 use crate::chance;
+use crate::engine::limits::DEFAULT_TTL;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -50,7 +51,7 @@ pub struct Options {
     /// grant with less. The store's own value unless set.
     pub min_validity_percent: Option<u8>,
     /// How to poll stores that cannot push.
-    pub poll: Option<Poll>,
+    pub poll: Option<PollPolicy>,
     /// How long one request to the store may take.
     pub request_timeout: Duration,
     /// How long the client tries to release.
@@ -70,7 +71,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            ttl: Duration::from_secs(30),
+            ttl: DEFAULT_TTL,
             owner: default_owner(),
             metadata: None,
             max_wait: None,
@@ -196,7 +197,7 @@ impl Options {
         if !info.push && unlimited {
             self.max_wait = Some(Duration::from_secs(5));
             self.max_attempts = Some(11);
-            self.poll = Some(Poll::new(Duration::from_millis(100), Duration::from_secs(5)));
+            self.poll = Some(PollPolicy::new(Duration::from_millis(100), Duration::from_secs(5)));
         }
     }
 
@@ -229,7 +230,7 @@ fn default_owner() -> Arc<str> {
 /// How to poll a store that cannot push: delays grow from `min` to `max` and are randomised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Poll {
+pub struct PollPolicy {
     /// The first delay.
     pub min: Duration,
     /// The longest delay.
@@ -240,9 +241,9 @@ pub struct Poll {
     pub jitter: Jitter,
 }
 
-impl Default for Poll {
+impl Default for PollPolicy {
     fn default() -> Self {
-        Poll {
+        PollPolicy {
             min: Duration::from_millis(10),
             max: Duration::from_millis(200),
             backoff: Backoff::Exponential,
@@ -251,10 +252,10 @@ impl Default for Poll {
     }
 }
 
-impl Poll {
+impl PollPolicy {
     /// Delays from `min` to `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
-        Poll { min, max, ..Poll::default() }
+        PollPolicy { min, max, ..PollPolicy::default() }
     }
 
     /// Sets how delays grow.
@@ -422,7 +423,7 @@ macro_rules! option_setters {
 
         /// Sets how to poll stores that cannot push. See [`Options::poll`](crate::Options::poll).
         #[must_use]
-        pub fn poll(mut self, poll: crate::options::Poll) -> Self {
+        pub fn poll(mut self, poll: crate::options::PollPolicy) -> Self {
             self.options_mut().poll = Some(poll);
             self
         }
@@ -477,16 +478,16 @@ mod tests {
 
     #[test]
     fn delays_grow_stay_in_range_and_never_overflow() {
-        let poll = Poll::default();
+        let poll = PollPolicy::default();
         for n in [0, 1, 5, 40, u32::MAX] {
             let delay = poll.delay(n);
             assert!(delay >= poll.min / 2 && delay <= poll.max, "{n}: {delay:?}");
         }
-        let none = Poll::new(Duration::from_millis(3), Duration::from_millis(20)).jitter(Jitter::None);
+        let none = PollPolicy::new(Duration::from_millis(3), Duration::from_millis(20)).jitter(Jitter::None);
         let delays: Vec<_> = (0..5).map(|n| none.delay(n).as_millis()).collect();
         assert_eq!(delays, [3, 6, 12, 20, 20]);
         assert_eq!(none.backoff(Backoff::Fixed).delay(9).as_millis(), 3);
-        let huge = Poll::new(Duration::MAX, Duration::MAX);
+        let huge = PollPolicy::new(Duration::MAX, Duration::MAX);
         assert!(huge.delay(u32::MAX) <= Duration::MAX);
     }
 

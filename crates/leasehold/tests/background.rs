@@ -244,7 +244,7 @@ impl Clock for Fragile {
 
 /// Checks that a dead client says so to callers that wait, hold, ask or close.
 fn is_dead(locks: Locks, guard: Guard, waiting: thread::JoinHandle<Error>) {
-    until("the waiter is told", || waiting.is_finished());
+    until("the waiter gets its answer", || waiting.is_finished());
     assert_eq!(waiting.join().unwrap().kind(), ErrorKind::Aborted);
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(guard.lost().now().is_some() && guard.check().is_err());
@@ -308,7 +308,7 @@ fn close_waits_for_the_places_of_acquires_that_it_aborts() {
         until_async("it waits", async || other.inspect("x").await.unwrap().queue_length == 1).await;
         in_time("the client closes", locks.close()).await;
         let left = other.inspect("x").await.unwrap().queue_length;
-        assert_eq!(in_time("the waiter is told", waiting).await.unwrap().kind(), ErrorKind::Aborted);
+        assert_eq!(in_time("the waiter gets its answer", waiting).await.unwrap().kind(), ErrorKind::Aborted);
         left
     });
     assert_eq!(left, 0, "a program that ends after `close` leaves no place in a queue");

@@ -11,7 +11,7 @@ use leasehold::backend::{
     Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
 };
 use leasehold::backends::memory::Memory;
-use leasehold::{Error, ErrorKind, Fence, Guard, LeaseId, Locks, Mutex, Name, Poll, Result};
+use leasehold::{Error, ErrorKind, Fence, Guard, LeaseId, Locks, Mutex, Name, PollPolicy, Result};
 
 /// Counts every call that reaches the store, and lets the test choose what the store can do.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ async fn bad_options_are_refused_before_any_call() {
     refused(|locks| locks.mutex("x").max_attempts(0), "max_attempts").await;
     refused(|locks| locks.mutex("x").request_timeout(Duration::ZERO), "request_timeout").await;
     refused(|locks| locks.mutex("x").release_timeout(Duration::ZERO), "release_timeout").await;
-    refused(|locks| locks.mutex("x").poll(Poll::new(Duration::ZERO, Duration::ZERO)), "poll").await;
+    refused(|locks| locks.mutex("x").poll(PollPolicy::new(Duration::ZERO, Duration::ZERO)), "poll").await;
 }
 
 #[tokio::test]

@@ -1,4 +1,6 @@
 //! The blocking locks, in every place where a synchronous caller can be, and the plain leases of a scheduler.
+//!
+//! One file because it goes through all methods of one small module, with the same few helpers.
 
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 

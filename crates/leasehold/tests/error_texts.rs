@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
-use leasehold::{Error, LeaseId, Locks, Name, Poll};
+use leasehold::{Error, LeaseId, Locks, Name, PollPolicy};
 
 fn compare(file: &str, text: &str) {
     testkit::snapshot::check(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(file), text);
@@ -155,7 +155,7 @@ async fn errors_of_options_and_calls() {
     errors.add("min_validity_percent 99", mutex().min_validity_percent(99).try_lock().await);
     errors.add("max_attempts 0", mutex().max_attempts(0).try_lock().await);
     errors.add("release_timeout 0", mutex().release_timeout(Duration::ZERO).try_lock().await);
-    let poll = Poll::new(Duration::from_secs(2), Duration::from_secs(1));
+    let poll = PollPolicy::new(Duration::from_secs(2), Duration::from_secs(1));
     errors.add("poll from 2 s to 1 s", mutex().poll(poll).try_lock().await);
     errors.add("semaphore of 0", locks.semaphore("s", 0).try_acquire().await);
 

@@ -438,7 +438,7 @@ async fn an_adoption_answered_too_late_fails_and_releases_nothing() {
     let lease = world.locks.mutex("x").ttl(ms(1000)).lock().await.unwrap().into_lease();
     world.store.plan(Verb::Renew, [Act::Slow(ms(990))]);
     assert_eq!(world.locks.adopt(lease.clone()).await.unwrap_err().kind(), ErrorKind::NetworkTimeout);
-    assert!(world.locks.owns(lease.id).await.unwrap(), "it may still be of use to somebody");
+    assert!(world.locks.owns(lease.id).await.unwrap(), "its owner may still need it");
 }
 
 // Shortening.

@@ -1,7 +1,6 @@
 //! A backend that plays a script of faults around a real one, and records every call.
 //!
-//! One file of more than 500 lines: the faults, the log of calls and the eight methods that play both share private
-//! types.
+//! One file because the faults, the log of calls and the eight methods that play both share private types.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

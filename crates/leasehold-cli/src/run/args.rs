@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use leasehold::engine::limits::DEFAULT_TTL;
+
 use crate::duration;
 use crate::exit::Exit;
-use crate::lock::{DEFAULT_TTL, ModeArgs};
+use crate::lock::ModeArgs;
 use crate::report::Failure;
 use crate::url::StoreArgs;
 

@@ -1,6 +1,8 @@
 //! `leasehold run`: runs a command under a lock, and makes sure it is dead before another client can take the lock.
 
-mod alarm;
+// What belongs here: the command and its processes. Taking the lock is in `lock.rs`. Before changing anything
+// here: `cargo test -p leasehold-cli --test 'run*'`, which starts, stops, suspends and kills real processes.
+
 mod args;
 pub(crate) mod child;
 mod plan;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold::backend::Liveness;
+use leasehold::clock::{BootTimer, Clock as _, Moment, SystemClock};
 use leasehold::{Guard, GuardState};
 use nix::sys::signal::Signal;
 
@@ -26,7 +29,6 @@ use crate::report::Failure;
 use crate::store::{self, Store};
 use crate::warnings::Aside;
 
-use self::alarm::{Alarm, now};
 pub(crate) use self::args::Run;
 use self::child::Start;
 use self::plan::{Plan, Why};
@@ -37,6 +39,11 @@ use self::voice::{Event, Voice};
 
 /// Shorter waits are not reported.
 const SOON: Duration = Duration::from_millis(250);
+
+/// The current moment, on the clock used throughout this module.
+fn now() -> Moment {
+    SystemClock.now()
+}
 
 /// Runs the command; returns the exit code.
 pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
@@ -159,7 +166,7 @@ async fn supervise(
     signals: &Signals,
     voice: Voice,
 ) -> Result<Ended, Failure> {
-    let alarm = Alarm::new()?;
+    let timer = BootTimer::new().map_err(|error| Failure::system("cannot create a timer", error))?;
     start.descriptor = opened.descriptor(guard)?;
     start.env = vec![
         ("LEASEHOLD_NAME", Some(guard.name().as_str().into())),
@@ -176,7 +183,7 @@ async fn supervise(
     voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
     let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
     let supervised = Supervised { leader, guard, locks, plan, voice, terminal, kill_leftovers };
-    let ended = supervised.until_gone(signals, &alarm).await;
+    let ended = supervised.until_gone(signals, &timer).await;
     supervised.terminal.give_back();
     Ok(ended)
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::clock::Moment;
+use leasehold::clock::{BootTimer, Moment};
 use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
-use super::alarm::{Alarm, now};
+use super::now;
 use super::plan::{Plan, Step, Why};
 use super::signals::{Arrived, Signals};
 use super::suspend::Stop;
@@ -93,7 +93,7 @@ impl Course<'_> {
 
 impl Supervised<'_> {
     /// Returns when none of the processes that the command started is left.
-    pub(crate) async fn until_gone(&self, signals: &Signals, alarm: &Alarm) -> Ended {
+    pub(crate) async fn until_gone(&self, signals: &Signals, timer: &BootTimer) -> Ended {
         let mut course = Course {
             validity: Validity::new(self.guard, self.locks),
             phase: Phase::Running,
@@ -126,7 +126,7 @@ impl Supervised<'_> {
                 _ = &mut lost, if !known_lost => known_lost = true,
                 () = course.validity.learned(), if known_lost => {}
                 arrived = signals.next() => self.handle(arrived, &mut course),
-                () = alarm.at(wake) => {}
+                () = timer.sleep_until(wake.unwrap_or(Moment::NEVER)) => {}
             }
         }
     }

@@ -11,7 +11,7 @@ use leasehold::clock::Moment;
 use nix::sys::signal::Signal;
 use rustix::process::{Signal as Sent, WaitStatus, getpgid, getpgrp};
 
-use super::alarm::now;
+use super::now;
 use super::signals;
 use super::supervise::{Course, Supervised};
 use super::tree::{self, State};

@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, pending};
 use leasehold::clock::Moment;
 use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 
-use super::alarm::now;
+use super::now;
 
 /// How long the store may take to say whether a revoked lease still keeps others out.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -27,8 +27,8 @@ pub(crate) struct Validity<'a> {
 
 /// Whether a revoked lease keeps others out until it expires.
 enum Verdict<'a> {
-    Unasked,
-    Asked(BoxFuture<'a, bool>),
+    Unknown,
+    Pending(BoxFuture<'a, bool>),
     Known(bool),
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Change {
 
 impl<'a> Validity<'a> {
     pub(crate) fn new(guard: &'a Guard, locks: &'a Locks) -> Self {
-        Validity { guard, locks, deadline: None, verdict: Verdict::Unasked, at_risk: false }
+        Validity { guard, locks, deadline: None, verdict: Verdict::Unknown, at_risk: false }
     }
 
     /// Whether renewals are refused while others, as far as is known, are still kept out.
@@ -71,13 +71,13 @@ impl<'a> Validity<'a> {
 
     /// Asks the store about a revoked lease. Resolves when there is something new. Cancel safe.
     pub(crate) async fn learned(&mut self) {
-        if let Verdict::Unasked = self.verdict
+        if let Verdict::Unknown = self.verdict
             && self.is_revoked()
         {
-            self.verdict = Verdict::Asked(stands(self.guard, self.locks).boxed());
+            self.verdict = Verdict::Pending(stands(self.guard, self.locks).boxed());
         }
         match &mut self.verdict {
-            Verdict::Asked(answer) => {
+            Verdict::Pending(answer) => {
                 let stands = answer.await;
                 self.verdict = Verdict::Known(stands);
             }

@@ -3,6 +3,9 @@
 //! Its parts are separate files in `dashboard/`. They are sent as one document, so that a page never runs with the
 //! script of another version, whichever of several servers answers.
 
+// What belongs here: the page and nothing it asks for; its data comes from the routes in `handlers`. Before changing
+// anything here: `cargo test -p leasehold-server --test dashboard`, which runs it in a browser.
+
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;

@@ -2,7 +2,8 @@
 //! [`routes`], and describe it in `openapi`.
 //!
 //! A handler reads its request with [`extract`](crate::extract), calls the store through [`App`], and records in an
-//! `Operation` what it did, for log, metrics and history. After a change here, run the tests of `leasehold-server`.
+//! `Operation` what it did, for log, metrics and history. Before changing anything here:
+//! `cargo test -p leasehold-server`.
 
 pub(crate) mod acquire;
 pub(crate) mod findings;

@@ -18,7 +18,7 @@ const TRIES: usize = 16;
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<TcpListener>,
-    /// Which socket is checked first: a busy one does not keep out the clients of another.
+    /// Which socket is checked first. The sockets take turns, so that a busy one keeps out no client of another.
     next: usize,
 }
 

@@ -1,5 +1,8 @@
 //! Accepts connections, and shuts down so that every client gets an answer.
 
+// What belongs here: sockets, connections, TLS, reloading and shutdown; what a request means is in `handlers`. Before
+// changing anything here: `cargo test -p leasehold-server` and `cargo test -p leasehold-cli --test 'serve*'`.
+
 mod ahead;
 mod connection;
 pub(crate) mod listen;

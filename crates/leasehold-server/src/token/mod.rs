@@ -1,5 +1,8 @@
 //! Bearer tokens and their permissions. Only hashes of tokens are stored.
 
+// What belongs here: what a token is, may do and has used. Before changing anything here:
+// `cargo test -p leasehold-server --test server`.
+
 mod limits;
 mod share;
 mod usage;

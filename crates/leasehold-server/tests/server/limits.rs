@@ -210,6 +210,9 @@ async fn a_lease_of_a_client_gone_before_its_answer_is_counted() {
     t.blue("b", "acquire", once()).await.is_problem(429, "RATE_LIMITED");
     t.blue("a", "release", json!({"lease_id": ID, "attempt": 1, "unanswered": 600_000})).await;
     assert_eq!(t.blue("b", "acquire", once()).await.status, 200);
+    // The server gives nothing back, later either.
+    let _server = t.server.replaced(&store).await;
+    assert_eq!(store.count(Verb::Release), 1, "besides the client's release");
 }
 
 #[tokio::test]
@@ -228,7 +231,7 @@ async fn a_token_whose_line_was_changed_keeps_what_it_has_used() {
 /// A place kept without a request blocks others just as a waiter does.
 #[tokio::test]
 async fn a_place_that_is_kept_counts_as_one_that_waits() {
-    let (t, _) = Tenants::on_faulty(waiters(1)).await;
+    let (t, store) = Tenants::on_faulty(waiters(1)).await;
     let holder = t.acquire(BLUE, "blue/a").await.body;
     let place = |id: &str, queue: u64| {
         let mut body = with_id(id);
@@ -260,10 +263,14 @@ async fn a_place_that_is_kept_counts_as_one_that_waits() {
     // The place of a client that numbers its attempts and disconnected is kept as well.
     let mut numbered = place(ID, 600_000);
     (numbered["attempt"], numbered["wait_ms"]) = (json!(1), json!(50_000));
+    let released = store.count(Verb::Release);
     let going = t.server.raw(&bytes(&t, "a", &numbered)).await;
     t.until(BLUE, "blue/a", |lock| lock["queue_length"] == 1).await;
     t.server.hang_up(going).await;
     t.blue("a", "acquire", place(&other(), 1)).await.is_problem(429, "RATE_LIMITED");
+    let server = t.server.replaced(&store).await;
+    assert_eq!(store.count(Verb::Release), released);
+    assert_eq!(server.get("/v1/locks/blue%2Fa").await.body["queue_length"], 1);
 }
 
 /// No answer says how long the lease lasts now: the client disconnected, or the store was silent.

@@ -13,7 +13,7 @@ use leasehold::backends::redis::Redis;
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::clock::SystemClock;
 use leasehold::layers::quorum::{Node, Quorum};
-use leasehold::{ErrorKind, Fence, Locks, Mode, Name, Poll};
+use leasehold::{ErrorKind, Fence, Locks, Mode, Name, PollPolicy};
 use leasehold_server::Settings;
 use testkit::faulty::{Act, Faulty, Verb};
 use testkit::until::{in_time, until_async};
@@ -124,7 +124,7 @@ async fn all_get_their_turn(contenders: Vec<Quorum>) {
         .map(|quorum| {
             let inside = Arc::clone(&inside);
             tokio::spawn(async move {
-                let poll = Poll::new(Duration::from_millis(5), Duration::from_millis(100));
+                let poll = PollPolicy::new(Duration::from_millis(5), Duration::from_millis(100));
                 let guard = Locks::new(quorum).mutex("x").ttl(TTL).poll(poll).lock().await.unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
                 tokio::time::sleep(Duration::from_millis(2)).await;

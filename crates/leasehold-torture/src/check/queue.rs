@@ -1,8 +1,8 @@
 //! The queue as a holder saw it: grants follow the list (J4), and waiters that gave up are not in it (J6).
 //!
-//! A list shows the queue at one moment, in order. From then on no waiter is granted the lock before one that stands
-//! ahead of it in the list, or that was listed before it even called, unless the two can hold it together: readers
-//! can, and permits as long as one is left for everybody ahead.
+//! A list shows the queue at one moment, in order. A later waiter must not get the lock before one that stands ahead
+//! of it in the list, or one that was listed before the later one called. The exception is two waiters that can hold
+//! the lock together: readers can, and so can permits while one is left for each waiter ahead.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,14 @@ use super::case::{Acquire, Case, Court, Lease, Lock, Outcome};
 use super::figures::Figures;
 use crate::history::record::{Kind, Mode, Record};
 
-/// How long after a list the grants are checked: a waiter with a longer wait has been overtaken often enough before.
+/// How long after a list the grants are compared with it: long enough to catch a store that lets waiters overtake each
+/// other.
 const FOLLOWED: u64 = 3_000_000_000;
 
 /// How many earlier permits are checked for each permit.
 const LOOKED_BACK: usize = 64;
 
-/// How long after all its requests have arrived a waiter's place is gone from the lists.
+/// A waiter that gave up must have left the lists this long after its last request arrived at the store.
 const GONE_BY: u64 = 2_000_000_000;
 
 /// The waiters, in order, at a moment between the call for the list and its answer.

@@ -92,13 +92,13 @@ impl Revokes {
         self.of(lease).filter_map(first).chain(unpromised).min()
     }
 
-    /// Whether any revoke can have hit it by a moment.
+    /// Whether a revoke may have hit the lease by this moment.
     pub(super) fn revoked(&self, lease: &Lease, by: u64) -> bool {
         self.meeting(lease, lease.called, by).next().is_some()
     }
 
-    /// When the first revoke had returned that was called after the grant of a lease, is meant for it, and is
-    /// immediate if that is required.
+    /// When the first suitable revoke had returned: one for this lease, called after its grant and, with `at_once`, one
+    /// that frees the name at once.
     fn returned(&self, lease: &Lease, at_once: bool) -> Option<u64> {
         let mut soonest: Option<u64> = None;
         for Series { all, .. } in self.of(lease) {

@@ -49,14 +49,14 @@ pub struct Name {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Losses {
-    /// Nothing.
+    /// No answer.
     #[default]
     Nothing,
-    /// That a lease was released, or a queue place given up: it is back until its time is over. Never a grant or a
-    /// renewal, and no fence falls.
+    /// Answers to releases: a released lease, or a queue place that was given up, may come back until it expires. No
+    /// grant or renewal is lost, and no fence falls.
     Releases,
-    /// The latest answers: grants, renewals and releases. Two clients may then both believe they hold the lock. Grants
-    /// of two primaries at the same time have no order; otherwise no fence falls.
+    /// The latest answers, also to grants and renewals. Two clients may then both believe that they hold the lock.
+    /// Fences still rise, except between grants of two primaries at the same time.
     Latest,
 }
 

@@ -18,7 +18,7 @@ use crate::roles::{self, Around, Role};
 use crate::supervise::Killed;
 use crate::worker::Task;
 
-/// One resident.
+/// A worker process that runs for the whole run.
 pub(super) struct Resident {
     number: u32,
     process: Killed,
@@ -27,7 +27,7 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Starts one, which adds its grants to `grants`.
+    /// Starts a resident, and adds the number of its grants to `grants` as it writes them.
     pub(super) fn start(mut task: Task, directory: &Path, grants: &Arc<AtomicU64>) -> io::Result<Self> {
         let number = task.worker;
         let pipe = directory.join(format!("resident-{number}"));

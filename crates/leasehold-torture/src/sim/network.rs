@@ -32,7 +32,7 @@ pub(crate) struct Wire(pub(super) Arc<Ends>);
 #[derive(Debug)]
 pub(super) struct Ends {
     world: Arc<World>,
-    /// The process they belong to.
+    /// The process that these connections belong to.
     process: u32,
     /// Nothing gets through.
     cut: AtomicBool,
@@ -101,7 +101,7 @@ impl Wire {
         self.ring_all();
     }
 
-    /// The wake-up channel broke, or came back: nobody knows what was missed.
+    /// Notifies all waiters, because the wake-up channel broke or came back: messages may have been lost.
     pub(crate) fn ring_all(&self) {
         self.0.bells.lock().values().for_each(|bell| bell.notify_one());
     }

@@ -48,15 +48,15 @@ pub(crate) struct Task {
     pub(crate) url: String,
     /// The number of this process; no other process has it.
     pub(crate) worker: u32,
-    /// Where it writes.
+    /// The file or pipe to which the process writes its history.
     pub(crate) history: PathBuf,
     /// Where the resource listens.
     pub(crate) resource: PathBuf,
-    /// What it does derives from this and its number.
+    /// The process derives its random choices from this and from `worker`.
     pub(crate) seed: u64,
-    /// The number of its tasks.
+    /// How many tasks the process runs.
     pub(crate) tasks: u16,
-    /// Whether these run on several threads.
+    /// Whether its tasks run on several threads.
     pub(crate) threads: bool,
     /// The locks.
     pub(crate) names: Vec<Name>,

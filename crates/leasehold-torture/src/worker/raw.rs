@@ -23,24 +23,24 @@ const WAIT: Duration = Duration::from_secs(5);
 const LOOKS_FOR: Duration = Duration::from_secs(4);
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// The stage at which it vanishes.
+/// When the bare client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// In the middle of the head of its request.
+    /// After a part of the head of its request.
     Head,
-    /// In the middle of the body.
+    /// After a part of the request's body.
     Body,
-    /// As soon as it has sent everything.
+    /// As soon as it has sent the whole request.
     Sent,
-    /// In the queue, by a close.
+    /// In the queue, by closing the connection.
     Queued,
     /// In the queue, by closing only its sending side.
     HalfClosed,
-    /// In the queue, by a reset.
+    /// In the queue, by resetting the connection.
     Reset,
-    /// In the queue, with a whole request after its own.
+    /// In the queue, after it has also sent a second, whole request.
     Pipelined,
-    /// In the queue, with a part of a request after its own.
+    /// In the queue, after it has also sent a part of a second request.
     PartBehind,
     /// Not at all: it gets the lock.
     Never,

@@ -1,4 +1,4 @@
-//! Another process, for benchmarks between two: this benchmark again, which waits for a lock when it is told to
+//! Another process, for benchmarks between two: this benchmark again, which waits for a lock on command
 //! and says when it got it.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -39,7 +39,7 @@ impl Other {
         Other { child, lines }
     }
 
-    /// Tells it to take the lock, and then to hold it until it is told to release it.
+    /// Tells it to take the lock, and then to hold it until it gets the command to release it.
     pub(crate) fn tell(&mut self, what: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
     }

@@ -21,6 +21,10 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 
+// What belongs here: the blocking form of each method of `client`, and how a thread waits without a runtime. Everything
+// else is in `client` and `engine`. Before changing anything here:
+// `cargo test -p leasehold --all-features --test blocking --test threads`.
+
 mod guard;
 mod leasing;
 mod locks;
@@ -221,7 +225,7 @@ mod tests {
                 poll_fn(move |cx| {
                     let poll = outer.as_mut().poll(cx);
                     if std::mem::take(&mut first) {
-                        // While this one waits, the other is rung for, on the same thread.
+                        // While the inner call waits here, the outer one is woken, on the same thread.
                         block_on(None, rung_after(Duration::from_millis(50)));
                     }
                     poll

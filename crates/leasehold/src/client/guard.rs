@@ -13,7 +13,8 @@ use crate::backend::{Mode, Release, Released, Renewal, Renewed};
 use crate::client::acquire::Acquired;
 use crate::client::home::Client;
 use crate::clock::Clock;
-use crate::engine::held::{Cell, GuardState, LostReason, Sent, Terms};
+use crate::engine::held::{GuardState, HeldLease, LostReason, Sent, Terms};
+use crate::engine::limits::SHORTEN_SLACK;
 use crate::engine::renew::{self, ReleaseJob};
 use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,10 +27,6 @@ use crate::options::{MIN_GUARD_TTL, Options, ReleaseSource, check_ttl};
 /// How often a shortening is retried when a renewal overtakes it. Each try is one request; more than a few mean that a
 /// request takes longer than the time between renewals.
 const SHORTEN_TRIES: u32 = 4;
-
-/// Stores round up, some to whole seconds, so a shortening succeeds if the result is at most this much longer than
-/// asked.
-const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 
 /// Proof that a lease was granted. The client renews the lease in the background until the guard is released or
 /// dropped.
@@ -45,7 +42,7 @@ const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 /// dropping the copy does nothing.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
-    cell: Arc<Cell>,
+    cell: Arc<HeldLease>,
     client: Arc<Client>,
     options: Arc<Options>,
     waited: Duration,
@@ -67,7 +64,7 @@ impl Guard {
             renew_every: options.renewal_interval(),
             max_hold: options.max_hold,
         };
-        let cell = Arc::new(Cell::new(terms, sent, &grant, client.info.check_every));
+        let cell = Arc::new(HeldLease::new(terms, sent, &grant, client.info.check_every));
         client.renewer.schedule(&cell);
         Guard { cell, client, options, waited, attempts, done: false, source: ReleaseSource::Drop }
     }
@@ -402,7 +399,7 @@ where
 /// Resolves when a lease is lost. See [`Guard::lost`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct LostSignal {
-    cell: Arc<Cell>,
+    cell: Arc<HeldLease>,
     clock: Arc<dyn Clock>,
     bell: Option<Pin<Box<OwnedNotified>>>,
 }

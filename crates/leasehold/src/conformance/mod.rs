@@ -30,6 +30,10 @@
 //! says. It judges what must not happen too early by clock readings from before a request and after its answer. Where
 //! it needs a live lease and the lease ran out first, it tries again with a longer ttl.
 
+// What belongs here: checks that hold for every store. What is true of one store only is tested in `tests/`. Before
+// changing anything here: `cargo test -p leasehold --all-features --test conformance --test conformance_sees`, which
+// shows that each check fails on a store with the bug it looks for.
+
 mod client;
 mod harness;
 mod raw;

@@ -1,5 +1,7 @@
 //! The tools of the checks: two clients that remember what they claimed, random names, times that suit the store, and
 //! functions that expect an answer.
+//!
+//! One file because nearly every check uses all parts: the trial, its two sides, and what expects an answer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -149,7 +151,7 @@ impl Trial {
         let locks = Locks::builder(side)
             .ttl(self.long())
             .owner("conformance")
-            .poll(options::Poll::new(Duration::from_millis(1), self.ms(20)))
+            .poll(options::PollPolicy::new(Duration::from_millis(1), self.ms(20)))
             .allow_unfenced(!self.info.fenced)
             .build();
         self.clients.lock().push(locks.clone());

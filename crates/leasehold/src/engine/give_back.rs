@@ -7,7 +7,7 @@ use crate::backend::{Release, Released};
 use crate::clock::Clock;
 use crate::engine::limits::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Poll;
+use crate::options::PollPolicy;
 
 /// The time limits of a release.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub async fn release<F: Future<Output = Result<Released>>>(
     mut call: impl FnMut() -> F,
 ) -> Result<Released> {
     let end = clock.now() + times.total;
-    let pauses = Poll::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let pauses = PollPolicy::new(FIRST_PAUSE, LONGEST_PAUSE);
     let (mut tries, mut unanswered) = (0, false);
     loop {
         let time = times.call.min(end.since(clock.now()));

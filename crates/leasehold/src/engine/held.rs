@@ -1,6 +1,8 @@
 //! What the client believes about one held lease: its state, its deadline, and the one-way step to `Lost`.
 //!
 //! The guard, the renewal loop and the lost signals share it. It does no I/O; the clock is passed in.
+//!
+//! One file because every method here reads or changes one private struct under one lock.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use tokio::sync::Notify;
 use crate::backend::{Claim, Gone, Grant, Mode, Renewal};
 use crate::bugs::{self, Bug};
 use crate::clock::{Clock, Moment};
+use crate::engine::limits::{ROUNDING, renewal_timeout, retry_after};
 use crate::engine::telemetry;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -70,28 +73,16 @@ impl LostReason {
 /// rounding. A store whose clock was set back may report more time left than the `ttl` that was asked for. The client
 /// never relies on the excess, because the clock may be corrected again.
 pub(crate) fn deadline(sent: Moment, grant: &Grant, ttl: Duration) -> Option<Moment> {
-    const ROUNDING: Duration = Duration::from_millis(2);
     let span = grant.waited.saturating_add(grant.left?.min(ttl));
     Some(sent + span.saturating_sub(span / 100).saturating_sub(ROUNDING))
 }
 
-/// The time limit of one renewal: short enough that several fit between the first one and the deadline, and that a
-/// hanging one is noticed early.
-fn renewal_timeout(ttl: Duration) -> Duration {
-    (ttl / 6).min(Duration::from_secs(5))
-}
-
-/// How long to wait before a failed renewal is retried.
-fn retry_after(ttl: Duration) -> Duration {
-    (ttl / 12).min(Duration::from_secs(1))
-}
-
 #[derive(Debug)]
-pub(crate) struct Cell {
+pub(crate) struct HeldLease {
     pub(crate) name: Name,
     pub(crate) id: LeaseId,
     pub(crate) owner: Arc<str>,
-    /// Distinguishes cells that are due at the same moment.
+    /// Distinguishes leases that are due at the same moment.
     pub(crate) number: u64,
     /// The process that holds it.
     process: u32,
@@ -126,7 +117,7 @@ struct Belief {
     in_flight: Option<Moment>,
     /// When to renew, or to give up on the renewal in flight.
     next: Moment,
-    /// The cell's position in the renewal loop's queue; `NEVER` if it is not in it.
+    /// The lease's position in the renewal loop's queue; `NEVER` if it is not in it.
     due: Moment,
     watch: Watch,
 }
@@ -138,10 +129,10 @@ enum Watch {
     Pending,
     /// The store reported it, and the loop checks what happened. The client does not wait again before the next check:
     /// a store that always reports at once must not keep the loop busy.
-    Told,
+    Reported,
 }
 
-/// The settings of a cell.
+/// The settings of a held lease.
 pub(crate) struct Terms {
     pub(crate) name: Name,
     pub(crate) id: LeaseId,
@@ -153,7 +144,7 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
 }
 
-/// What the renewal loop has to do for a cell.
+/// What the renewal loop has to do for a held lease.
 pub(crate) enum Task {
     /// Nothing until it is due again, if ever.
     Nothing,
@@ -171,7 +162,7 @@ pub(crate) struct Sent {
     capped: bool,
 }
 
-impl Cell {
+impl HeldLease {
     pub(crate) fn new(terms: Terms, sent: Moment, grant: &Grant, check_every: Option<Duration>) -> Self {
         // Where the store itself waited, the lease began after that wait.
         let since = sent + grant.waited;
@@ -183,7 +174,7 @@ impl Cell {
         let soon = grant.left.map_or(Duration::MAX, |left| left / 2);
         let next = renew_every.map_or(Moment::NEVER, |every| since + every.min(soon));
         let capped = deadline.is_some() && terms.max_hold.is_some_and(|hold| hold <= terms.ttl);
-        Cell {
+        HeldLease {
             name: terms.name,
             id: terms.id,
             owner: terms.owner,
@@ -423,7 +414,7 @@ impl Cell {
         });
     }
 
-    /// What to do when the cell is due.
+    /// What to do when the lease is due.
     pub(crate) fn task(&self, clock: &dyn Clock) -> Task {
         self.update(clock, &"the store does not answer", |belief, now| {
             if !belief.is_alive() {
@@ -456,9 +447,9 @@ impl Cell {
     }
 
     /// The store reported that the lease may be over: check at once.
-    pub(crate) fn told(&self, clock: &dyn Clock) {
+    pub(crate) fn reported(&self, clock: &dyn Clock) {
         self.look(clock, |belief, now| {
-            belief.watch = Watch::Told;
+            belief.watch = Watch::Reported;
             // A renewal in flight is answered soon enough.
             if belief.in_flight.is_none() {
                 belief.next = belief.next.min(now);
@@ -471,7 +462,7 @@ impl Cell {
         renewal_timeout(self.belief.lock().pace())
     }
 
-    /// When the loop has to look again, which is the cell's new position in the queue; and its old position.
+    /// When the loop has to look again, which is the lease's new position in the queue; and its old position.
     pub(crate) fn schedule(&self) -> (Moment, Moment) {
         let mut belief = self.belief.lock();
         let had = belief.due;
@@ -480,7 +471,7 @@ impl Cell {
         (had, belief.due)
     }
 
-    /// Removes the cell from the loop's queue. Returns its old position.
+    /// Removes the lease from the loop's queue. Returns its old position.
     pub(crate) fn unschedule(&self) -> Moment {
         std::mem::replace(&mut self.belief.lock().due, Moment::NEVER)
     }
@@ -533,11 +524,11 @@ mod tests {
         let hour = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(3600)));
         let most = Some(sent + Duration::from_millis(29_698));
         assert_eq!(deadline(sent, &hour, Duration::from_secs(30)), most);
-        let cell = Cell::new(terms(None), sent, &hour, None);
+        let cell = HeldLease::new(terms(None), sent, &hour, None);
         assert_eq!(cell.belief.lock().deadline, most);
         let clock = crate::clock::SystemClock;
         let grant = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(30)));
-        let cell = Cell::new(terms(None), clock.now(), &grant, None);
+        let cell = HeldLease::new(terms(None), clock.now(), &grant, None);
         let (_, sent) = cell.renewal(Duration::from_secs(30), &clock);
         cell.confirm(sent, &hour, &clock);
         assert_eq!(cell.belief.lock().deadline, Some(sent.at + Duration::from_millis(29_698)));
@@ -560,7 +551,7 @@ mod tests {
         let sent = Moment::from_nanos(1_000_000_000);
         for (left, due) in [(30, 10_000), (12, 6_000), (3, 1_500)] {
             let grant = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(left)));
-            let cell = Cell::new(terms(None), sent, &grant, None);
+            let cell = HeldLease::new(terms(None), sent, &grant, None);
             assert_eq!(cell.schedule().1, sent + Duration::from_millis(due), "{left} s left");
         }
     }
@@ -571,7 +562,7 @@ mod tests {
         let (waited, hold) = (Duration::from_secs(100), Duration::from_secs(60));
         let left = Some(Duration::from_secs(30));
         let grant = Grant { waited, ..Grant::new(Fence::new(1), Mode::Exclusive, left) };
-        let cell = Cell::new(terms(Some(hold)), sent, &grant, None);
+        let cell = HeldLease::new(terms(Some(hold)), sent, &grant, None);
         assert_eq!(cell.since, sent + waited);
         assert_eq!(cell.belief.lock().hold_until, sent + waited + hold);
         assert_eq!(cell.schedule().1, sent + waited + Duration::from_secs(10));

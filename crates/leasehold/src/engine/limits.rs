@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The default ttl of a lease.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
 /// How long a waiter's place in a queue is kept without a sign of life. The waiter refreshes it at a third of this
 /// time, so two refreshes may fail. It is long enough for an ordinary hiccup, and short enough that a dead waiter at
 /// the front does not hold up the rest for long.
@@ -27,6 +30,24 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause between two tries of a call that fails.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Subtracted from the time that a grant has left, together with one percent, for times that a store rounds up.
+pub(crate) const ROUNDING: Duration = Duration::from_millis(2);
+
+/// The time limit of one renewal: short enough that several fit between the first one and the deadline, and that a
+/// hanging one is noticed early.
+pub(crate) fn renewal_timeout(ttl: Duration) -> Duration {
+    (ttl / 6).min(Duration::from_secs(5))
+}
+
+/// How long to wait before a failed renewal is retried.
+pub(crate) fn retry_after(ttl: Duration) -> Duration {
+    (ttl / 12).min(Duration::from_secs(1))
+}
+
+/// Stores round up, some to whole seconds, so a shortening succeeds if the result is at most this much longer than
+/// asked.
+pub(crate) const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 
 /// How long `close` waits for the acquires that it aborts. Each ends when it is next polled. One that has not ended by
 /// then is not being polled: its future was put aside, or its runtime is blocked.

@@ -22,7 +22,7 @@ use crate::backend::{Backend, Claim, Release, Released, Renewal, Renewed};
 use crate::cancel::Cancel;
 use crate::clock::{Clock, Moment, Timer};
 use crate::engine::give_back::{self, Times};
-use crate::engine::held::{Cell, Sent, Task};
+use crate::engine::held::{HeldLease, Sent, Task};
 use crate::engine::limits::ABORT_PATIENCE;
 use crate::engine::reporter::{self, contained};
 use crate::engine::telemetry;
@@ -98,12 +98,12 @@ impl Drop for Token {
 
 #[derive(Debug)]
 struct Queue {
-    due: BTreeMap<(Moment, u64), Arc<Cell>>,
+    due: BTreeMap<(Moment, u64), Arc<HeldLease>>,
     /// The loop sleeps until then; anything due earlier must wake it.
     armed: Moment,
     releases: Vec<ReleaseJob>,
     /// Leases whose end the store is to report.
-    watches: Vec<(Arc<Cell>, Claim)>,
+    watches: Vec<(Arc<HeldLease>, Claim)>,
     /// The client is gone: finish the remaining work, then end.
     ended: bool,
     /// The loop has ended, for whatever reason: nothing takes work from here any more.
@@ -123,7 +123,7 @@ impl Drop for Life {
 /// its leases.
 struct Taken<'a> {
     renewer: &'a Renewer,
-    cells: VecDeque<Arc<Cell>>,
+    cells: VecDeque<Arc<HeldLease>>,
 }
 
 impl Drop for Taken<'_> {
@@ -202,13 +202,13 @@ impl Renewer {
         }
     }
 
-    /// A number for a new cell.
+    /// A number for a new held lease.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts a cell into its position in the queue: when it is new, and whenever its times have changed.
-    pub(crate) fn schedule(&self, cell: &Arc<Cell>) {
+    /// Puts a held lease into its position in the queue: when it is new, and whenever its times have changed.
+    pub(crate) fn schedule(&self, cell: &Arc<HeldLease>) {
         let mut queue = self.queue.lock();
         if queue.over {
             drop(queue);
@@ -229,8 +229,8 @@ impl Renewer {
         }
     }
 
-    /// Takes a cell out of the queue.
-    pub(crate) fn forget(&self, cell: &Cell) {
+    /// Takes a held lease out of the queue.
+    pub(crate) fn forget(&self, cell: &HeldLease) {
         let mut queue = self.queue.lock();
         queue.due.remove(&(cell.unschedule(), cell.number));
     }
@@ -312,7 +312,7 @@ impl Renewer {
         }
     }
 
-    async fn work(self: Arc<Self>, mut timer: Timer) {
+    async fn work(self: Arc<Self>, timer: Timer) {
         let mut work = FuturesUnordered::<Job>::new();
         // Kept apart from the work: they end with their leases, and the loop does not wait for that.
         let mut watches = FuturesUnordered::<Job>::new();
@@ -375,8 +375,8 @@ impl Renewer {
         }
     }
 
-    /// Renews one batch and gives each cell its answer.
-    async fn renew(self: Arc<Self>, batch: Vec<(Arc<Cell>, Renewal, Sent)>) {
+    /// Renews one batch and gives each lease its answer.
+    async fn renew(self: Arc<Self>, batch: Vec<(Arc<HeldLease>, Renewal, Sent)>) {
         let mut cells = Vec::with_capacity(batch.len());
         let mut renewals = Vec::with_capacity(batch.len());
         for (cell, renewal, sent) in batch {
@@ -390,7 +390,7 @@ impl Renewer {
         let mut answers = match tokio::time::timeout(timeout, call).await {
             Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(_)) => Vec::new().into_iter(),
-            // The cells have noticed the timeout by themselves.
+            // The leases have noticed the timeout by themselves.
             Err(_) => return cells.iter().for_each(|_| telemetry::renewed(None)),
         };
         for (cell, sent) in cells {
@@ -415,11 +415,11 @@ impl Renewer {
     }
 
     /// Waits until the store reports that a lease may be over, then makes the loop check it.
-    async fn watch(self: Arc<Self>, cell: Arc<Cell>, claim: Claim) {
+    async fn watch(self: Arc<Self>, cell: Arc<HeldLease>, claim: Claim) {
         let call = AssertUnwindSafe(async { self.backend.wait(&claim).await }).catch_unwind();
         // Ignore the answer: if the store cannot report, the loop checks as often as for any other store.
         let _ = call.await;
-        cell.told(&*self.clock);
+        cell.reported(&*self.clock);
         self.schedule(&cell);
     }
 

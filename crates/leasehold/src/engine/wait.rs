@@ -11,7 +11,7 @@ use crate::backend::{Attempt, Backend, Busy, Claim, Gone, Grant, Info, Liveness,
 use crate::clock::{Clock, Moment};
 use crate::engine::limits::{BELIEVED, FIRST_PAUSE, KEPT_LOOK, LAST_LOOK, LONGEST_PAUSE, PATIENCE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Poll;
+use crate::options::PollPolicy;
 
 /// How long an acquire may take.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ pub struct Terms {
     /// How long one call to the store may take.
     pub call: Duration,
     /// The pauses between polls, for a store that does not push.
-    pub poll: Poll,
+    pub poll: PollPolicy,
     /// What to do at the limit.
     pub at_limit: AtLimit,
 }
@@ -220,7 +220,7 @@ impl<'a, D: Driver> Wait<'a, D> {
         }
         self.driver.retried(&error);
         self.last = Last::Fault(error);
-        let pause = Poll::new(FIRST_PAUSE, LONGEST_PAUSE).delay(self.faults);
+        let pause = PollPolicy::new(FIRST_PAUSE, LONGEST_PAUSE).delay(self.faults);
         self.faults = self.faults.saturating_add(1);
         self.next = Next::Wait(now + pause);
         Ok(())
@@ -325,7 +325,7 @@ impl<'a, D: Driver> Wait<'a, D> {
             }
             Ok(Wake::Retry) => {
                 // A hint may be wrong. Hints that come at once, again and again, must not become a storm of attempts.
-                let pauses = Poll::default();
+                let pauses = PollPolicy::default();
                 let early = self.clock.now().since(sent) < pauses.min;
                 self.early = if early { self.early.saturating_add(1) } else { 0 };
                 if self.early > 1 {

@@ -4,6 +4,11 @@
 //! `docs/contract.md` states the same rules in prose. A store that can change one record atomically (a map under a
 //! mutex, a row in a transaction, compare-and-swap) is a shell around it.
 
+// One file because every verb settles the name first, by the same private fields; the stored rows are in `rows`.
+
+// What belongs here: every rule of the contract, and nothing that a store does differently. Before changing anything
+// here: read `docs/contract.md`, then run `make model` (random histories on each store beside this) and `make zoo`.
+
 mod rows;
 
 use std::collections::{BTreeMap, HashMap};

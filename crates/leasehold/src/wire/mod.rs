@@ -3,6 +3,10 @@
 //! Requests reject unknown fields, so that a misspelt option is an error. Answers ignore them, so that an older client
 //! understands a newer server. All times are whole milliseconds.
 
+// What belongs here: what client and server must agree on, and nothing that only one of them needs. Before changing
+// anything here: `cargo test -p leasehold --all-features --test json` and `cargo test -p leasehold-server`. A change of
+// what is sent also belongs in `docs/server.md`.
+
 mod answers;
 mod requests;
 

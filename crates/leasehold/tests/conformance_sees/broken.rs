@@ -1,4 +1,6 @@
 //! The memory store with one bug.
+//!
+//! One file because it is one store: each bug is a branch in one of its eight methods.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -442,7 +444,7 @@ impl Backend for Broken {
             Bug::KnowsOnlyItsOwn if !lock(&self.mine).contains(&release.id) => {
                 return Ok(Released::Gone(Gone::NotFound));
             }
-            Bug::ReleaseTakesWhoeverHolds => {
+            Bug::ReleaseTakesEveryHolder => {
                 let holder = self.claims_on(&release.name).await;
                 release.id = holder.map_or(release.id, |holder| holder.id);
             }

@@ -58,7 +58,7 @@ bugs! {
         several_names_are_held_all_or_none,
         release_says_released_and_the_next_gets_in, with_lock_keeps_the_error_of_the_work_and_releases,
         close_aborts_waiters_and_sends_outstanding_releases;
-    ReleaseTakesWhoeverHolds: a_wrong_id_renews_and_releases_nothing,
+    ReleaseTakesEveryHolder: a_wrong_id_renews_and_releases_nothing,
         a_late_renewal_or_release_does_not_touch_the_next_holder,
         a_release_after_expiry_is_gone_and_spares_the_new_holder;
     KnowsOnlyItsOwn: a_lease_can_be_renewed_and_released_through_another_client,
@@ -67,7 +67,7 @@ bugs! {
     RepeatIsANewGrant: a_repeat_gives_the_same_grant;
     RepeatRearms: a_repeat_does_not_rearm_the_lease;
     RepeatTakesAnotherPermit: a_repeat_is_no_second_grant;
-    RepeatStandsInLine: a_repeat_is_not_held_up_by_those_who_wait;
+    RepeatStandsInLine: a_repeat_is_not_held_up_by_waiters;
     WaitersMayChangeTheirMode: a_claim_that_waits_for_one_mode_cannot_wait_for_another;
     UnansweredIsForgotten: a_release_that_overtakes_its_attempt_refuses_it,
         an_unanswered_release_of_a_held_lease_spends_its_id,

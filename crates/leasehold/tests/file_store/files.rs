@@ -219,7 +219,7 @@ async fn a_holder_learns_what_a_stranger_does_to_its_file() {
         send(loss.as_mut()).await;
         until_async("it is watched", async || watches().iter().any(|watch| watch.contains(&watched))).await;
         stranger(&temp, lock);
-        in_time("it is told", loss).await.unwrap();
+        in_time("the guard reports its loss", loss).await.unwrap();
         let renewal = Renewal::new(claim.name.clone(), claim.id, claim.ttl);
         assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap(), Renewed::Gone(Gone::NotFound));
     }

@@ -1,5 +1,7 @@
 //! Random histories: what a test asks of a name, and when. The spec's state guides them, so that calls are often
 //! exactly right, exactly wrong or exactly on time.
+//!
+//! One file because the profiles and the choices that read their weights are tuned together.
 
 use std::fmt;
 use std::sync::Arc;

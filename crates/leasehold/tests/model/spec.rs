@@ -1,5 +1,7 @@
 //! `docs/contract.md` as code, sentence by sentence and in its order: vectors, linear scans, nothing
 //! clever. Read the two side by side. It shares nothing with `state.rs` but the types of its calls.
+//!
+//! One file because `docs/contract.md` is one page.
 
 use std::collections::BTreeMap;
 use std::mem::take;

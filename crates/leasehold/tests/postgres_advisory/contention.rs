@@ -58,7 +58,7 @@ fn contend(role: &str) {
                         until("it was stopped", async || history(file).contains(&stopped)).await;
                     }
                     index if ENDED.contains(&index) => {
-                        in_time("the loss is told", guard.lost()).await;
+                        in_time("the guard reports its loss", guard.lost()).await;
                     }
                     _ => {}
                 }

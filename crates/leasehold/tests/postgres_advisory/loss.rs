@@ -40,7 +40,7 @@ async fn a_holder_whose_session_was_ended_knows_at_once() {
         };
         let lost = guard.lost();
         look.query_one(TERMINATE_HOLDERS, &[]).await.unwrap();
-        in_time("the loss is told", lost).await;
+        in_time("the guard reports its loss", lost).await;
         assert_eq!(guard.state(), GuardState::Lost);
         // The client goes on with a new session.
         let again = locks.mutex("x").lock().await.unwrap();
@@ -72,11 +72,11 @@ async fn a_waiter_whose_session_was_ended_waits_on() {
 struct Storm {
     over: AtomicBool,
     held: AtomicU64,
-    inside: Mutex<Inside>,
+    last: Mutex<LastHolder>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct LastHolder {
     /// The fence of the last holder that came in, unless it has gone out.
     fence: Option<u64>,
     highest: u64,
@@ -85,10 +85,10 @@ struct Inside {
 impl Storm {
     /// Whether this holder came in after all others; one that did not has lost its session before it could say so.
     fn comes_last(&self, fence: u64) -> bool {
-        let mut inside = self.inside.lock().unwrap();
-        let is_highest = fence > inside.highest;
+        let mut last = self.last.lock().unwrap();
+        let is_highest = fence > last.highest;
         if is_highest {
-            *inside = Inside { fence: Some(fence), highest: fence };
+            *last = LastHolder { fence: Some(fence), highest: fence };
         }
         is_highest
     }
@@ -100,9 +100,9 @@ impl Storm {
         if self.comes_last(fence) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let alone = self.inside.lock().unwrap().fence.take_if(|last| *last == fence).is_some();
+        let alone = self.last.lock().unwrap().fence.take_if(|held| *held == fence).is_some();
         if !alone {
-            in_time("a later one has come in, so this one is told of its loss", guard.lost()).await;
+            in_time("a later holder has come in, so this guard reports its loss", guard.lost()).await;
         }
         self.held.fetch_add(1, Ordering::SeqCst);
         let _ = guard.release().await;
@@ -120,7 +120,7 @@ async fn a_storm_of_ended_sessions_breaks_no_promise() {
         let (locks, storm) = (quiet(&server).await, Arc::clone(&storm));
         all.spawn(async move {
             while !storm.over.load(Ordering::SeqCst) {
-                let before = storm.inside.lock().unwrap().highest;
+                let before = storm.last.lock().unwrap().highest;
                 match locks.mutex("x").lock().await {
                     Ok(guard) => storm.go_in(guard, before).await,
                     Err(error) => assert!(error.is_retryable(), "{error:?}"),
@@ -135,7 +135,7 @@ async fn a_storm_of_ended_sessions_breaks_no_promise() {
             ended += look.query_one(sessions, &[]).await.unwrap().get::<_, i64>(0);
         }
         // The next gust waits for it: a slow machine needs longer for a new session than to end one.
-        until("somebody holds it after a gust", async || storm.held.load(Ordering::SeqCst) > before).await;
+        until("a client holds it after a gust", async || storm.held.load(Ordering::SeqCst) > before).await;
     }
     storm.over.store(true, Ordering::SeqCst);
     in_time("all have ended", all.join_all()).await;
@@ -150,7 +150,7 @@ async fn a_restarted_server_has_freed_everything_and_is_used_again() {
         let guard = locks.mutex("x").lock().await.unwrap();
         let lost = guard.lost();
         server.stop(how);
-        in_time("the loss is told", lost).await;
+        in_time("the guard reports its loss", lost).await;
         let error = locks.mutex("y").try_lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "a broken store is not contention");
         server.start_again();
@@ -168,7 +168,7 @@ async fn a_server_that_hangs_is_noticed_within_fifteen_seconds() {
     let lost = guard.lost();
     let began = Instant::now();
     server.freeze();
-    in_time("the loss is told", lost).await;
+    in_time("the guard reports its loss", lost).await;
     let noticed = began.elapsed();
     assert!(noticed < Duration::from_secs(15), "{noticed:?}");
     assert!(noticed > Duration::from_secs(4), "one late answer is no loss: {noticed:?}");
@@ -253,10 +253,10 @@ async fn a_half_open_connection_is_noticed_within_fifteen_seconds() {
     until("it waits", async || advisory_locks(&look).await == 3).await;
     let (lost, began) = (mine.lost(), Instant::now());
     proxy.blackhole();
-    in_time("the loss is told", lost).await;
+    in_time("the guard reports its loss", lost).await;
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     // A waiter that can do nothing says so, and does not wait for ever.
-    let error = in_time("the waiter is told", waiter).await.unwrap().unwrap_err();
+    let error = in_time("the waiter gets its answer", waiter).await.unwrap().unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     proxy.discard();
     proxy.pass();
@@ -287,7 +287,7 @@ async fn a_waiter_with_a_replaced_witness_notices_a_hanging_server() {
         .await;
     assert_eq!(advisory_locks(&look).await, 2, "the waiter has kept its place");
     server.freeze();
-    let error = in_time("the waiter is told", waiter).await.unwrap().unwrap_err();
+    let error = in_time("the waiter gets its answer", waiter).await.unwrap().unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     server.thaw();
     other.release().await.unwrap();
@@ -321,7 +321,7 @@ async fn learns_of_silence(server: &Postgres, name: &str, held_up_at: Option<&[u
     }
     assert!(!waiter.is_finished());
     proxy.blackhole();
-    let error = in_time("the waiter is told", waiter).await.unwrap().unwrap_err();
+    let error = in_time("the waiter gets its answer", waiter).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{held_up_at:?}: {error:?}");
     held.release().await.unwrap();
 }
@@ -375,7 +375,7 @@ async fn an_unanswered_grant_is_freed_with_its_session() {
             }
             // The answer came, and then its session was reset: that is a loss, and the guard says so.
             Ok(guard) => {
-                in_time("the loss is told", guard.lost()).await;
+                in_time("the guard reports its loss", guard.lost()).await;
             }
             Err(error) => assert!(error.is_retryable(), "{error:?}"),
         }

@@ -40,7 +40,7 @@ async fn a_locked_table_of_fences_costs_no_lock_that_is_held() {
     }
     other.batch_execute("ROLLBACK").await.unwrap();
     in_time("it is released", guard.release()).await.unwrap();
-    in_time("others can be had", locks.mutex("b").lock()).await.unwrap().release().await.unwrap();
+    in_time("other locks are free", locks.mutex("b").lock()).await.unwrap().release().await.unwrap();
     until("nothing is left", async || advisory_locks(&other).await == 0).await;
 }
 
@@ -81,7 +81,7 @@ async fn a_server_that_hangs_during_a_call_is_noticed_in_time() {
     until("it waits", async || look.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) > 0).await;
     let (lost, began) = (guard.lost(), std::time::Instant::now());
     server.freeze();
-    in_time("the loss is told", lost).await;
+    in_time("the guard reports its loss", lost).await;
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     assert!(attempt.await.unwrap().is_err());
     server.thaw();

@@ -37,7 +37,7 @@ async fn a_silent_network_fails_calls_in_time_and_then_recovers() {
     };
     until("the lease is at risk", async || guard.state() != GuardState::Held).await;
     assert_eq!(guard.state(), GuardState::AtRisk, "a renewal without an answer is no loss yet");
-    in_time("the loss is told", guard.lost()).await;
+    in_time("the guard reports its loss", guard.lost()).await;
     assert!(began.elapsed() < ttl + Duration::from_secs(5), "{:?}", began.elapsed());
     let next = in_time("the next one has it", next).await.unwrap();
     assert_eq!(guard.state(), GuardState::Lost, "lost before another has it");

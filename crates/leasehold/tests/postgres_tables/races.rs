@@ -1,4 +1,6 @@
 //! Many at once: on one name, at the moment of expiry, in batches, and with a stuck row.
+//!
+//! One file because the tests share the crowds of callers and the locked rows that they race against.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 
 use crate::support::{LONG, TICKET, claim, granted, in_time, look, name, place, server, until};
 
-/// What the server has told one task about its names.
+/// What the server has answered to one task.
 #[derive(Default)]
-struct Told {
+struct Answers {
     last: Fence,
     /// Leases that it never gave back.
     kept: Vec<(Claim, Fence)>,
@@ -34,7 +34,7 @@ fn retryable<T>(answer: leasehold::Result<T>) -> Option<T> {
 }
 
 /// Takes and gives back one name, and takes others for good, until the server is gone.
-async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String, Told) {
+async fn load(url: String, on: String, mut answers: Answers, run: Arc<Run>) -> (String, Answers) {
     let opening = async {
         let store = loop {
             match retryable(Store::connect(&url).await) {
@@ -53,15 +53,15 @@ async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String
         let claim = claim(&on, LONG * 10);
         match retryable(store.try_acquire(&claim).await) {
             Some(Attempt::Granted(grant)) => {
-                assert!(grant.fence > told.last, "a fence fell");
-                told.last = grant.fence;
+                assert!(grant.fence > answers.last, "a fence fell");
+                answers.last = grant.fence;
             }
             Some(other) => panic!("nobody else is there: {other:?}"),
             None => {}
         }
-        let keep = crate::support::claim(&format!("{on} {} {round}", told.kept.len()), LONG * 10);
+        let keep = crate::support::claim(&format!("{on} {} {round}", answers.kept.len()), LONG * 10);
         if let Some(Attempt::Granted(grant)) = retryable(store.try_acquire(&keep).await) {
-            told.kept.push((keep, grant.fence));
+            answers.kept.push((keep, grant.fence));
             run.kept.fetch_add(1, Ordering::Relaxed);
         }
         match retryable(store.release(&Release::new(name(&on), claim.id)).await) {
@@ -69,36 +69,37 @@ async fn load(url: String, on: String, mut told: Told, run: Arc<Run>) -> (String
             _ => break,
         }
     }
-    (on, told)
+    (on, answers)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_survive_a_crash_under_load_and_no_fence_falls() {
     let mut server = Postgres::start();
-    let mut told: HashMap<String, Told> = (0..8).map(|n| (format!("crash {n}"), Told::default())).collect();
+    let mut answers: HashMap<String, Answers> =
+        (0..8).map(|n| (format!("crash {n}"), Answers::default())).collect();
     for round in 0..3u32 {
         let run = Arc::new(Run::default());
         let mut tasks = JoinSet::new();
-        for (on, told) in told.drain() {
-            tasks.spawn(load(server.url(), on, told, Arc::clone(&run)));
+        for (on, answers) in answers.drain() {
+            tasks.spawn(load(server.url(), on, answers, Arc::clone(&run)));
         }
         until("there is load", async || run.kept.load(Ordering::Relaxed) >= 20 + round).await;
         server.stop(if round == 1 { Stop::Kill } else { Stop::Immediate });
         run.stop.store(true, Ordering::Relaxed);
         // Tasks that still wait must get in, to see that they are to stop.
         server.start_again();
-        told = in_time("all have seen the crash", tasks.join_all()).await.into_iter().collect();
+        answers = in_time("all have seen the crash", tasks.join_all()).await.into_iter().collect();
     }
     let store = Store::connect(&server.url()).await.unwrap();
     let mut kept = 0;
-    for (on, told) in told {
-        for (claim, fence) in told.kept {
+    for (on, answers) in answers {
+        for (claim, fence) in answers.kept {
             let seen = store.inspect(&Query::Name(claim.name.clone())).await.unwrap().items.remove(0);
             assert!(seen.holders.iter().any(|holder| holder.id == claim.id), "a lease was forgotten");
             assert!(seen.last_fence >= fence, "a counter fell");
             kept += 1;
         }
-        assert!(look(&store, &on).await.last_fence >= told.last, "a counter fell");
+        assert!(look(&store, &on).await.last_fence >= answers.last, "a counter fell");
     }
     println!("{kept} leases were kept");
     assert!(kept >= 60, "{kept} leases");
@@ -161,7 +162,7 @@ async fn killing_many_sessions_breaks_neither_exclusion_nor_progress() {
         let before = done.load(Ordering::Relaxed);
         killed += server().sql(&kill).parse::<u32>().unwrap();
         // The next storm waits for it: a slow machine needs longer for a new session than for a kill.
-        until("somebody goes in after a storm", async || done.load(Ordering::Relaxed) > before).await;
+        until("a client goes in after a storm", async || done.load(Ordering::Relaxed) > before).await;
     }
     let so_far = done.load(Ordering::Relaxed);
     until("it goes on", async || done.load(Ordering::Relaxed) > so_far + 10).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::backend::Backend;
 use leasehold::backends::memory::Memory;
 use leasehold::layers::quorum::{Node, Quorum};
-use leasehold::{Fence, Locks, Poll};
+use leasehold::{Fence, Locks, PollPolicy};
 use testkit::faulty::{Act, Verb};
 use testkit::until::in_time;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ async fn fifty_contenders_all_get_their_turn() {
             let quorum = Quorum::new(stores.iter().map(|store| Node::new(Arc::new(store.clone())))).unwrap();
             let inside = Arc::clone(&inside);
             tokio::spawn(async move {
-                let poll = Poll::new(Duration::from_millis(5), Duration::from_millis(100));
+                let poll = PollPolicy::new(Duration::from_millis(5), Duration::from_millis(100));
                 let mutex = Locks::new(quorum).mutex("x").poll(poll);
                 let guard = mutex.lock().await.unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");

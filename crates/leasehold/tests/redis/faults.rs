@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{
     HOUR, LONG, TICKET, a_release_is_pushed, busy, claim, granted, granted_at_last, look, name,
-    own_connection, served, somebody_waits,
+    own_connection, served, until_one_waits,
 };
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn scripts_survive_script_flush_and_connections_are_replaced() {
 async fn begin_to_wait(locks: &Locks, other: &Redis) -> JoinHandle<leasehold::Result<Guard>> {
     let mutex = locks.mutex("x");
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    somebody_waits(other, "x").await;
+    until_one_waits(other, "x").await;
     waiting
 }
 

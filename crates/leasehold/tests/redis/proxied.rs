@@ -13,7 +13,7 @@ use testkit::until::{in_time, until_async};
 
 use crate::support::{
     HOUR, LONG, a_release_is_pushed, busy, claim, granted, granted_at_last, look, name, own_connection,
-    served, somebody_waits,
+    served, until_one_waits,
 };
 
 fn ms(millis: u64) -> Duration {
@@ -122,7 +122,7 @@ async fn a_waiter_from_before_the_subscription_is_served_too() {
     busy(&store, &queued).await;
     store.release(&Release::new(name("x"), held.id)).await.unwrap();
     // It learns of it in its wait, or before.
-    let _ = in_time("it is told to look for itself", store.wait(&queued)).await;
+    let _ = in_time("the waiter tries by itself", store.wait(&queued)).await;
     granted(&store, &queued).await;
 }
 
@@ -318,7 +318,7 @@ async fn a_long_silence_is_a_loss_never_two_holders_and_then_heals() {
         let mutex = locks.mutex("x");
         async move { mutex.lock().await }
     });
-    somebody_waits(&direct, "x").await;
+    until_one_waits(&direct, "x").await;
     assert_eq!(guard.state(), GuardState::Lost, "a loss is final");
     drop(guard);
     assert_eq!(look(&direct, "x").await.holders[0].id, next.id);

@@ -74,7 +74,7 @@ fn a_runtime_blocked_or_ended_during_a_call_disturbs_no_other() {
                 let mutex = locks.mutex("ours");
                 tokio::spawn(async move { mutex.lock().await });
                 let waits = async || locks.inspect("ours").await.unwrap().queue_length > 0;
-                until_async("somebody waits", waits).await;
+                until_async("a client waits", waits).await;
             });
         }
     });

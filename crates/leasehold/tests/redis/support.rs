@@ -70,8 +70,8 @@ pub(crate) async fn own_connection(url: &str) -> MultiplexedConnection {
 }
 
 /// Waits until a client is in the queue of a name.
-pub(crate) async fn somebody_waits(store: &dyn Backend, on: &str) {
-    until_async("somebody waits", async || look(store, on).await.queue_length > 0).await;
+pub(crate) async fn until_one_waits(store: &dyn Backend, on: &str) {
+    until_async("a client waits", async || look(store, on).await.queue_length > 0).await;
 }
 
 /// Waits for its turn. Unlike the wait loop, it never comes back by itself to keep its place: if the store does not

@@ -84,7 +84,7 @@ async fn a_database_with_two_names_is_refused_under_either() {
 #[tokio::test]
 async fn a_file_that_is_something_else_is_refused_and_left_as_it_is() {
     let place = place();
-    let text = b"This is not a database, and somebody needs it. ".repeat(100);
+    let text = b"This is not a database, and its owner needs it. ".repeat(100);
     std::fs::write(&place.path, &text).unwrap();
     let error = Sqlite::open(&place.path).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

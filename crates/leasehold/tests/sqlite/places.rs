@@ -93,7 +93,7 @@ async fn a_thousand_idle_waiters_cost_a_small_commit_now_and_then() {
     // While no time passes it writes nothing, however often it looks.
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(store.commits(), commits);
-    assert!(all_wait().await, "somebody lost its place");
+    assert!(all_wait().await, "a waiter lost its place");
     for claim in held {
         store.release(&Release::new(claim.name.clone(), claim.id)).await.unwrap();
     }

@@ -127,14 +127,14 @@ async fn a_name_untouched_by_others_is_not_read_again() {
     granted(&a, &claim("mine", LONG)).await;
     let db = rusqlite::Connection::open(&place.path).unwrap();
     // A forbidden change shows whether the row is read: the owner is changed without counting it.
-    db.execute_batch("UPDATE leases SET owner = 'somebody else'").unwrap();
+    db.execute_batch("UPDATE leases SET owner = 'another client'").unwrap();
     granted(&b, &claim("other", LONG)).await;
     assert_eq!(&*look(&a, "mine").await.holders[0].owner, "test");
     // A ticket is a change too.
     let waits = claim("mine", LONG).queued(TICKET);
     assert!(matches!(b.try_acquire(&waits).await.unwrap(), Attempt::Busy(_)));
     let seen = look(&a, "mine").await;
-    assert_eq!((&*seen.holders[0].owner, seen.queue_length), ("somebody else", 1));
+    assert_eq!((&*seen.holders[0].owner, seen.queue_length), ("another client", 1));
 }
 
 #[tokio::test]

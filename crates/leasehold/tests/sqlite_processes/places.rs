@@ -88,7 +88,7 @@ async fn places_until(end: Signal) {
     until_async("they wait", async || !lines(&log).is_empty()).await;
     // Longer than a ticket lasts, and no waiter in the child comes back to keep its place.
     tokio::time::sleep(TICKET * 3 / 2).await;
-    assert_eq!(length(&store).await, WAITERS as u64, "somebody lost its place");
+    assert_eq!(length(&store).await, WAITERS as u64, "a waiter lost its place");
     child.signal(end);
     let ended = Instant::now();
     until_async("the places lapse", async || {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, GuardState, Info, Jitter, Mode, Poll};
+use leasehold::{ErrorKind, GuardState, Info, Jitter, Mode, PollPolicy};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -142,7 +142,7 @@ async fn no_duration_panics_or_overflows_or_means_something_else() {
         let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
         for jitter in [Jitter::None, Jitter::Equal, Jitter::Full] {
             let before = world.store.count(Verb::TryAcquire);
-            let mutex = world.locks.mutex("x").poll(Poll::new(long, long).jitter(jitter));
+            let mutex = world.locks.mutex("x").poll(PollPolicy::new(long, long).jitter(jitter));
             assert!(mutex.try_lock_for(ms(5)).await.unwrap().is_none());
             assert!(world.store.count(Verb::TryAcquire) <= before + 2);
         }
@@ -151,7 +151,7 @@ async fn no_duration_panics_or_overflows_or_means_something_else() {
     let world = Paused::with_info(|info| (info.push, info.fifo) = (false, false));
     let _holder = world.hold("x", Mode::Exclusive, Duration::from_secs(10_000 * 24 * 3600)).await;
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-    let mutex = world.locks.mutex("x").poll(Poll::new(days(1), days(1)).jitter(Jitter::None));
+    let mutex = world.locks.mutex("x").poll(PollPolicy::new(days(1), days(1)).jitter(Jitter::None));
     assert!(mutex.try_lock_for(days(60)).await.unwrap().is_none());
     assert_eq!(world.elapsed(), days(60));
     assert_eq!(world.store.count(Verb::TryAcquire), 60);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Backoff, ErrorKind, Gone, Jitter, Mode, Poll};
+use leasehold::{Backoff, ErrorKind, Gone, Jitter, Mode, PollPolicy};
 use testkit::faulty::{Act, Verb};
 use testkit::paused::{Paused, settle};
 
@@ -28,9 +28,9 @@ async fn a_store_without_push_is_polled_in_range_and_never_in_bursts() {
     );
 
     for (poll, expected) in [
-        (Poll::new(ms(10), ms(50)).jitter(Jitter::None), vec![0, 10, 30, 70, 120, 170]),
+        (PollPolicy::new(ms(10), ms(50)).jitter(Jitter::None), vec![0, 10, 30, 70, 120, 170]),
         (
-            Poll::new(ms(30), ms(50)).jitter(Jitter::None).backoff(Backoff::Fixed),
+            PollPolicy::new(ms(30), ms(50)).jitter(Jitter::None).backoff(Backoff::Fixed),
             vec![0, 30, 60, 90, 120, 150],
         ),
     ] {
@@ -44,7 +44,7 @@ async fn a_store_without_push_is_polled_in_range_and_never_in_bursts() {
     let world = Paused::with_info(|info| info.push = false);
     let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
     world.store.plan(Verb::TryAcquire, [Act::Pass, Act::Slow(ms(1000))]);
-    let poll = Poll::new(ms(100), ms(100)).jitter(Jitter::None);
+    let poll = PollPolicy::new(ms(100), ms(100)).jitter(Jitter::None);
     assert!(world.locks.mutex("x").poll(poll).try_lock_for(ms(1450)).await.unwrap().is_none());
     assert_eq!(times(&world.store.calls(Verb::TryAcquire)), [0, 100, 1200, 1300, 1400]);
 }

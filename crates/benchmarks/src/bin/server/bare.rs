@@ -11,7 +11,7 @@ use crate::client::post_request;
 pub(crate) const ROLE: &str = "bare-server";
 
 #[derive(Deserialize)]
-struct Asked {
+struct AcquireRequest {
     owner_id: String,
     ttl_ms: u64,
 }
@@ -32,16 +32,16 @@ struct Answer {
     acquired_at_ms: u64,
 }
 
-async fn answer(Path(name): Path<String>, Json(asked): Json<Asked>) -> Json<Answer> {
+async fn answer(Path(name): Path<String>, Json(request): Json<AcquireRequest>) -> Json<Answer> {
     Json(Answer {
         acquired: true,
         lock_name: name,
         mode: "exclusive",
-        owner_id: asked.owner_id,
+        owner_id: request.owner_id,
         lease_id: "AAAAAAAAAAAAAAAAAAAAAA",
         fencing_token: 4_587_520_000_000_001,
-        ttl_ms: asked.ttl_ms,
-        expires_in_ms: asked.ttl_ms,
+        ttl_ms: request.ttl_ms,
+        expires_in_ms: request.ttl_ms,
         lease_expiry_ms: 1_793_000_000_000,
         waited_ms: 0,
         renewals: 0,

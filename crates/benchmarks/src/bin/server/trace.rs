@@ -77,7 +77,7 @@ impl Drop for Strace {
 
 /// One connection of the server, as the trace shows it.
 #[derive(Default)]
-struct Asked {
+struct Connection {
     /// The line at which its request had arrived.
     at: Option<usize>,
 }
@@ -85,7 +85,7 @@ struct Asked {
 /// Reads a trace: later lines happened later, or at the same time.
 fn read(trace: &str) -> Seen {
     let mut seen = Seen::default();
-    let mut asked: HashMap<String, Asked> = HashMap::new();
+    let mut connections: HashMap<String, Connection> = HashMap::new();
     // By thread: the call that has begun and not ended, with its line.
     let mut begun: HashMap<&str, (usize, String)> = HashMap::new();
     let mut written = None;
@@ -111,7 +111,7 @@ fn read(trace: &str) -> Seen {
         }
         match name {
             "recvfrom" | "read" if ended && rest.contains("\"POST /v1/locks/") => {
-                asked.entry(fd).or_default().at = Some(number);
+                connections.entry(fd).or_default().at = Some(number);
             }
             // To the log, and not to the wake-up of a thread.
             "pwrite64" if ended => written = Some(began),
@@ -121,7 +121,7 @@ fn read(trace: &str) -> Seen {
             }
             // From its start it may already be on its way.
             "sendto" | "write" | "writev" if began == number && rest.contains("\"HTTP/1.1 200") => {
-                let Some(at) = asked.entry(fd).or_default().at.take() else { continue };
+                let Some(at) = connections.entry(fd).or_default().at.take() else { continue };
                 seen.answers += 1;
                 let on_disk = synced.is_some_and(|(sync, write)| write > at && sync > write);
                 seen.too_early += u64::from(!on_disk);

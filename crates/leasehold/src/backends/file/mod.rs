@@ -2,6 +2,9 @@
 //!
 #![doc = include_str!("../../../docs/file.md")]
 
+// What belongs here: everything about lock files. Before changing anything here:
+// `cargo test -p leasehold --all-features --test file_store`, then `make torture` with STORES=file.
+
 mod dir;
 pub(crate) mod findings;
 mod local;

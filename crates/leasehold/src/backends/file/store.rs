@@ -428,7 +428,7 @@ fn let_go(meta: &Meta<'_>, file: Locked, id: &LeaseId) {
     }
 }
 
-/// The holders of the name, whose files are locked. If several share one file, those whose process still runs.
+/// The holders of the name, whose files are locked. Of several that share one file, only the ones with a live process.
 fn holders(meta: &Meta<'_>, kind: Kind) -> Result<Vec<HolderInfo>> {
     let mut holders = Vec::new();
     for name in meta.files.of_kind(kind) {

@@ -5,6 +5,9 @@
 //!
 #![doc = include_str!("../../../docs/http.md")]
 
+// What belongs here: the client of a leasehold server; what both must agree on is in `wire`. Before changing anything
+// here: `cargo test -p leasehold-server`, then `make torture` with STORES="http redis/server".
+
 mod address;
 mod findings;
 mod polls;

@@ -160,13 +160,13 @@ impl Pool {
                 Some(sender) => (sender, false),
                 None => (self.connect().await?, true),
             };
-            let mut asked = Asked { pool: self, since: Instant::now(), answered: false };
+            let mut in_flight = InFlight { pool: self, since: Instant::now(), answered: false };
             match sender.try_send_request(request).await {
                 Ok(response) => {
                     let status = response.status().as_u16();
                     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
                     let body = body.map_err(unread)?.to_bytes().into();
-                    asked.answered = true;
+                    in_flight.answered = true;
                     self.keep(sender);
                     return Ok(Answer { status, body });
                 }
@@ -222,13 +222,13 @@ impl Pool {
 }
 
 /// A request in flight. If it gets no answer for a while, the unused connections are closed too.
-struct Asked<'a> {
+struct InFlight<'a> {
     pool: &'a Pool,
     since: Instant,
     answered: bool,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.answered && self.since.elapsed() >= SILENT {
             self.pool.forget_idle();

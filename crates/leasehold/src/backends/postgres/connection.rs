@@ -1,10 +1,10 @@
 //! Decides which runtime does a connection's I/O: the task at home, or the call under way.
 //!
-//! A connection lives at home (`backends/runtimes.rs`), so that it outlives its callers' runtimes and its end is
-//! noticed while they are blocked. But a call that is alone on it does the I/O itself, on its own runtime, so that no
-//! other thread has to be woken for the question or the answer. As soon as two calls meet, home does the I/O, and also
-//! 20 ms after the last call. It does not take over at once, because moving the socket back and forth between calls
-//! costs a tenth of their speed.
+//! A connection lives at home, on the library's runtime (`backends/runtimes.rs`). So it outlives its callers' runtimes,
+//! and its end is noticed while they are blocked. But a call that is alone on the connection does the I/O itself, on
+//! its own runtime: then no other thread has to be woken to send the request or to receive the answer. The task at home
+//! takes the I/O back as soon as two calls meet, and 20 ms after the last call. Not sooner, because moving the socket
+//! back and forth between calls costs a tenth of their speed.
 //!
 //! This is needed to meet the floor of `make bench-postgres` for session locks, 0.9 of bare statements. Their sessions
 //! cannot live on a caller's runtime, as connections to Redis do, because they hold locks that outlive it.
@@ -24,7 +24,7 @@ use super::socket::MovableSocket;
 use crate::backends::runtimes::PerRuntime;
 use crate::engine::reporter;
 
-/// How long the I/O rests after a call, so that the next call of that runtime need not fetch it back.
+/// How long the socket stays with the runtime of the last call, so that its next call need not fetch it back.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// A connection whose calls may come from any runtime.
@@ -50,9 +50,9 @@ struct State {
 enum Io {
     /// The task at home.
     Home,
-    /// The call with this number, woken by this.
+    /// The call with this number; the waker wakes it.
     Call(u64, Waker),
-    /// Nothing, since the last call ended.
+    /// Neither: the last call ended at this time, and the socket is still registered with its runtime.
     Lingering(Instant),
 }
 

@@ -110,7 +110,7 @@ impl Settings {
     }
 
     /// Whether the server notices that a client has gone while the client waits for a lock.
-    pub(super) fn looks_after_those_who_wait(&self) -> Result<bool> {
+    pub(super) fn notices_dead_waiters(&self) -> Result<bool> {
         self.get(15)
     }
 }

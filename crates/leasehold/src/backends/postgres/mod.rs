@@ -2,6 +2,9 @@
 //!
 #![doc = include_str!("../../../docs/postgres.md")]
 
+// What belongs here: what both stores need. Before changing anything here:
+// `cargo test -p leasehold --all-features --test postgres_tables --test postgres_advisory`, then `make bench-postgres`.
+
 pub mod advisory;
 mod config;
 mod connect;

@@ -2,6 +2,10 @@
 //!
 #![doc = include_str!("../../../docs/redis.md")]
 
+// What belongs here: everything about Redis but the table of waiters, which PostgreSQL shares (`backends/wakes.rs`).
+// Before changing anything here: `cargo test -p leasehold --all-features --test redis`, then `make model`, and
+// `make torture` with STORES="redis redis-sentinel redis-cluster".
+
 mod address;
 mod answers;
 mod builder;

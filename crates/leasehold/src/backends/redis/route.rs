@@ -20,8 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// The pause between two tries while a slot moves from node to node.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// How often a call is redirected at once: one node may be out of date, and the next may be giving the slot away. If
-/// nodes redirect it more often, they disagree, and the client gives them time.
+/// How many redirections a call follows without a pause: one from a node that is out of date, and one from a node that
+/// is giving the slot away. More of them mean that the nodes disagree, and the client gives them time to agree.
 const REDIRECTS: u32 = 2;
 
 /// The longest pause between two tries while nodes disagree. The pauses begin with [`TRY_AGAIN`] and double.

@@ -2,6 +2,9 @@
 //!
 #![doc = include_str!("../../../docs/sqlite.md")]
 
+// What belongs here: everything about the database file; the rules are in `state`. Before changing anything here:
+// `cargo test -p leasehold --all-features --test 'sqlite*'`, then `make torture` with STORES=sqlite.
+
 mod book;
 mod fault;
 pub(crate) mod findings;

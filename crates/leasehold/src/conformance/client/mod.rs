@@ -1,5 +1,8 @@
 //! The checks that go through the client, as a user does, grouped by subject.
 
+// What belongs here: a check of what a program sees through `Locks`. Before changing anything here, run what the first
+// lines of `conformance` say.
+
 mod data;
 mod faces;
 mod guards;

@@ -1,5 +1,8 @@
 //! The checks that call the backend directly, grouped by subject.
 
+// What belongs here: a check that makes single calls of `Backend`. Before changing anything here, run what the first
+// lines of `conformance` say.
+
 mod exclusion;
 mod expiry;
 mod fences;

@@ -110,7 +110,7 @@ async fn a_wrong_fence_renews_and_releases_nothing(t: Trial) -> Shown {
 
 async fn a_wrong_owner_renews_and_releases_nothing(t: Trial) -> Shown {
     let before = Before::new(&t).await?;
-    for wrong in ["somebody else", "Conformance", "conformance "] {
+    for wrong in ["another owner", "Conformance", "conformance "] {
         let (mut renewal, mut release) = (renewal(&before.claim), release(&before.claim));
         (renewal.owner, release.owner) = (Some(wrong.into()), Some(wrong.into()));
         not_held(t.a.renew_one(&renewal).await, NOT_FOUND)?;
@@ -194,7 +194,7 @@ async fn only_its_owner_without_a_fence_gives_up_a_place(t: Trial) -> Shown {
     let grant = granted(t.a.try_acquire(&holder).await)?;
     busy(t.b.try_acquire(&waiter).await)?;
     let mut wrong = release(&waiter);
-    wrong.owner = Some("somebody else".into());
+    wrong.owner = Some("another owner".into());
     not_done(t.b.release(&wrong).await, NOT_FOUND)?;
     if t.judges("fences", t.info.fenced) {
         // A waiter has no fence yet.
@@ -279,7 +279,7 @@ async fn a_batch_is_answered_one_each_in_order(t: Trial) -> Shown {
     }
     done(t.a.end(&claims[1]).await)?;
     let mut wrong = renewal(&claims[3]);
-    wrong.owner = Some("somebody else".into());
+    wrong.owner = Some("another owner".into());
     // Live, released, live, nonexistent, another owner's, live again.
     let stranger = t.claim(&t.name(), Mode::Exclusive);
     let batch = [

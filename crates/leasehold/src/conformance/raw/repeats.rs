@@ -15,7 +15,7 @@ check_list! { Raw:
     a_repeat_gives_the_same_grant => "2 I10";
     a_repeat_does_not_rearm_the_lease => "2 3", Ttl;
     a_repeat_is_no_second_grant => "2 I9", Permits(2);
-    a_repeat_is_not_held_up_by_those_who_wait => "2", Fifo, Ttl;
+    a_repeat_is_not_held_up_by_waiters => "2", Fifo, Ttl;
     a_claim_that_waits_for_one_mode_cannot_wait_for_another => "2 I11", Shared, Fifo, Ttl;
     a_release_that_overtakes_its_attempt_refuses_it => "8 I6";
     an_unanswered_release_of_a_held_lease_spends_its_id => "8 I6";
@@ -98,7 +98,7 @@ async fn a_repeat_is_no_second_grant(t: Trial) -> Shown {
     Ok(())
 }
 
-async fn a_repeat_is_not_held_up_by_those_who_wait(t: Trial) -> Shown {
+async fn a_repeat_is_not_held_up_by_waiters(t: Trial) -> Shown {
     let name = t.name();
     let (holder, waiter) = (t.claim(&name, Mode::Exclusive), t.queued(&name, Mode::Exclusive));
     let grant = granted(t.a.try_acquire(&holder).await)?;

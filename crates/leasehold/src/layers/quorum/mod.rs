@@ -2,6 +2,9 @@
 //!
 #![doc = include_str!("../../../docs/quorum.md")]
 
+// What belongs here: how many nodes make one lock. What a node is belongs in its own store. Before changing anything
+// here: `cargo test -p leasehold --all-features --test quorum`, then `make torture` with STORES=quorum.
+
 mod acquire;
 mod connect;
 mod fan;

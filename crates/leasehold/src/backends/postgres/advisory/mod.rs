@@ -2,6 +2,10 @@
 //!
 #![doc = include_str!("../../../../docs/postgres-advisory.md")]
 
+// What belongs here: the store with session locks. Before changing anything here:
+// `cargo test -p leasehold --all-features --test postgres_advisory`, then `make torture` with
+// STORES="postgres+advisory postgres+advisory/pgbouncer".
+
 mod book;
 mod calls;
 mod finish;
@@ -271,7 +275,7 @@ impl Advisory {
                 )
             });
         }
-        if !settings.looks_after_those_who_wait()? {
+        if !settings.notices_dead_waiters()? {
             found.push(
                 Finding::note("a client that dies while it waits keeps its place until its turn").because(
                     "none to safety, but until then the waiters behind it wait too",

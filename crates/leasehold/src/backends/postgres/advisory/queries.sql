@@ -1,4 +1,6 @@
--- The statements for session locks. %SCHEMA% is the quoted schema of the fence tables, %CLOCK% the clock below.
+-- The statements for session locks. Two scripts are files of their own: fences.sql, because an administrator may run
+-- it by hand, and wait.sql, which is one block of PL/pgSQL. %SCHEMA% is the quoted schema of the fence tables, %CLOCK%
+-- the clock below.
 
 -- Sessions
 

@@ -1,4 +1,4 @@
-//! Opens the store: the options of a URL, the checks of the server, and poolers in between.
+//! Opens the store: reads the URL's options, checks the server, and notices a pooler in between.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,10 @@
 //! `postgres://` — leases in tables of a PostgreSQL database: one function call and one round trip per verb.
 //! `docs/postgres.md` describes the tables, the rights that are needed, and what happens when.
 
+// What belongs here: the store with tables; its rules are in `schema/`. Before changing anything here:
+// `cargo test -p leasehold --all-features --test postgres_tables`, then `make model`, and `make torture` with
+// STORES=postgres.
+
 mod answers;
 mod builder;
 mod lanes;
@@ -87,17 +91,17 @@ struct Inner {
     pass: Mutex<Pass>,
 }
 
-/// How far the sweeps have got on their walk through all names. Kept between calls, so that a call that is cut short
-/// costs the names behind it nothing.
+/// How far the sweeps have got on their walk through all names. The next call continues there, so that the last names
+/// are reached even if calls are cut short.
 #[derive(Debug, Clone)]
 struct Pass {
     /// The last name that a sweep looked at; empty before the first.
     after: String,
-    /// The leases and tickets of the names so far.
+    /// How many leases and tickets this pass has found so far.
     found: (u64, u64),
-    /// What the last complete pass found.
+    /// How many the last complete pass found.
     complete: Option<(u64, u64)>,
-    /// How many names the next part looks at: fewer after a part that got no answer.
+    /// How many names the next call looks at. A call without an answer lowers it.
     most: i32,
 }
 

@@ -37,7 +37,10 @@ fn connections_outlive_the_runtimes_of_their_calls() {
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%\"{}\"%' AND pid <> pg_backend_pid()",
         place.schema
     );
-    assert!(place.sql(&sessions).parse::<u32>().unwrap() <= 2, "no more than are allowed, from all runtimes together");
+    assert!(
+        place.sql(&sessions).parse::<u32>().unwrap() <= 2,
+        "no more than are allowed, from all runtimes together"
+    );
 }
 
 #[test]

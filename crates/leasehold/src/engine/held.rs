@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -97,6 +98,11 @@ pub(crate) struct Cell {
     process: u32,
     /// When the lease was granted to this process.
     pub(crate) since: Moment,
+    pub(crate) fence: Fence,
+    /// The mode of the grant.
+    granted: Mode,
+    /// The holder has made it shared.
+    downgraded: AtomicBool,
     belief: Mutex<Belief>,
     lost: Arc<Notify>,
 }
@@ -105,10 +111,8 @@ pub(crate) struct Cell {
 struct Belief {
     state: GuardState,
     reason: Option<LostReason>,
-    mode: Mode,
     /// The store has not yet confirmed the downgrade to shared.
     downgrading: bool,
-    fence: Fence,
     /// `None` for a session lock, which has no deadline.
     deadline: Option<Moment>,
     ttl: Duration,
@@ -190,12 +194,13 @@ impl Cell {
             number: terms.number,
             process: std::process::id(),
             since,
+            fence: grant.fence,
+            granted: grant.mode,
+            downgraded: AtomicBool::new(false),
             belief: Mutex::new(Belief {
                 state: GuardState::Held,
                 reason: None,
-                mode: grant.mode,
                 downgrading: false,
-                fence: grant.fence,
                 deadline,
                 ttl: terms.ttl,
                 longest: terms.ttl,
@@ -229,7 +234,7 @@ impl Cell {
             belief.lose(if ended { LostReason::MaxHold } else { LostReason::DeadlinePassed });
         }
         let result = change(&mut belief, now);
-        let (after, reason, fence) = (belief.state, belief.reason, belief.fence);
+        let (after, reason, fence) = (belief.state, belief.reason, self.fence);
         drop(belief);
         match (before, after) {
             (GuardState::Held, GuardState::AtRisk) => telemetry::at_risk(&self.name, fence, why),
@@ -277,12 +282,9 @@ impl Cell {
         Arc::clone(&self.lost)
     }
 
+    /// The mode by now. Like the fence it is read without a lock, because a copy may ask for it.
     pub(crate) fn mode(&self) -> Mode {
-        self.belief.lock().mode
-    }
-
-    pub(crate) fn fence(&self) -> Fence {
-        self.belief.lock().fence
+        if self.downgraded.load(Ordering::SeqCst) { Mode::Shared } else { self.granted }
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -317,8 +319,8 @@ impl Cell {
     /// the store has confirmed it. Returns false if the store already has.
     pub(crate) fn downgrade(&self) -> bool {
         let mut belief = self.belief.lock();
-        if belief.mode != Mode::Shared {
-            belief.mode = Mode::Shared;
+        if self.mode() != Mode::Shared {
+            self.downgraded.store(true, Ordering::SeqCst);
             belief.downgrading = true;
         }
         belief.downgrading
@@ -330,7 +332,7 @@ impl Cell {
         self.look(clock, |belief, now| {
             // A session lock has no ttl to shorten; it is checked as often as before.
             if belief.deadline.is_some() {
-                let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
+                let grant = Grant::new(self.fence, self.mode(), Some(ttl));
                 belief.deadline = belief.deadline.min(deadline(now, &grant, ttl));
                 belief.epoch += 1;
                 belief.ttl = ttl;
@@ -353,7 +355,7 @@ impl Cell {
         // Count it from now on: the store may act although its answer is lost.
         belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
-        renewal.fence = Some(belief.fence);
+        renewal.fence = Some(self.fence);
         renewal.mode = belief.downgrading.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
         (renewal, Sent { at: now, epoch: belief.epoch, capped })
@@ -395,11 +397,11 @@ impl Cell {
         let mut belief = self.belief.lock();
         let held = belief.is_alive();
         belief.lose(LostReason::Unattended);
-        let (reason, fence) = (belief.reason, belief.fence);
+        let reason = belief.reason;
         drop(belief);
         if held {
             self.lost.notify_waiters();
-            telemetry::lost(&self.name, fence, reason);
+            telemetry::lost(&self.name, self.fence, reason);
         }
     }
 
@@ -443,7 +445,7 @@ impl Cell {
         let mut belief = self.belief.lock();
         let begin = belief.is_alive() && belief.watch == Watch::No;
         belief.watch = if begin || belief.watch == Watch::Pending { Watch::Pending } else { Watch::No };
-        let claim = Claim::new(self.name.clone(), belief.mode, belief.ttl, Arc::clone(&self.owner));
+        let claim = Claim::new(self.name.clone(), self.mode(), belief.ttl, Arc::clone(&self.owner));
         begin.then_some(Claim { id: self.id, first: false, ..claim })
     }
 

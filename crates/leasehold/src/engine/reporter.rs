@@ -53,6 +53,7 @@ pub(crate) fn keep_off_this_thread() {
 }
 
 /// Whether another thread writes the reports of this one.
+#[cfg(feature = "metrics")]
 pub(crate) fn is_beside() -> bool {
     OUTLET.try_with(|outlet| !matches!(*outlet.borrow(), Outlet::Here)).unwrap_or(false)
 }

@@ -320,7 +320,7 @@ async fn many_held_leases_with_stuck_rows_cost_no_other_lease() {
     let locks = Locks::connect(&place.url).await.unwrap();
     let mut held = Vec::new();
     for n in 0..16 {
-        let stuck = locks.mutex(&format!("{n} stuck")).ttl(LONG * 10).renew_every(Duration::from_millis(500));
+        let stuck = locks.mutex(format!("{n} stuck")).ttl(LONG * 10).renew_every(Duration::from_millis(500));
         held.push(stuck.lock().await.unwrap());
     }
     let free = locks.mutex("free").ttl(Duration::from_secs(6)).lock().await.unwrap();

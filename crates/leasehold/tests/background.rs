@@ -34,6 +34,8 @@ enum Mood {
     LogBlocks,
     #[cfg(feature = "metrics")]
     RecorderPanics,
+    #[cfg(feature = "metrics")]
+    RecorderBlocks,
 }
 
 static MOOD: Mutex<Mood> = Mutex::new(Mood::Quiet);
@@ -62,7 +64,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Log {
             return;
         }
         let mut mood = mood();
-        if *mood != Mood::Quiet {
+        if matches!(*mood, Mood::LogPanics | Mood::LogBlocks) {
             STRUCK.fetch_add(1, Ordering::SeqCst);
         }
         if *mood == Mood::LogPanics {
@@ -77,15 +79,25 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Log {
 
 #[cfg(feature = "metrics")]
 mod recorder {
-    use super::{Mood, Ordering, STRUCK, is_library_thread, mood};
+    use super::{CHANGED, Mood, Ordering, PoisonError, STRUCK, is_library_thread, mood};
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
 
     pub(super) struct Recorder;
 
     fn strike() {
-        if is_library_thread() && *mood() == Mood::RecorderPanics {
+        if !is_library_thread() {
+            return;
+        }
+        let mut mood = mood();
+        if matches!(*mood, Mood::RecorderPanics | Mood::RecorderBlocks) {
             STRUCK.fetch_add(1, Ordering::SeqCst);
+        }
+        if *mood == Mood::RecorderPanics {
+            drop(mood);
             panic!("the recorder's own");
+        }
+        while *mood == Mood::RecorderBlocks {
+            mood = CHANGED.wait(mood).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -187,6 +199,29 @@ fn a_log_that_blocks_stops_no_renewal_and_no_lost_signal() {
     let (kept, revoked) = (hold(&locks, "kept"), hold(&locks, "revoked"));
     until("the log blocks", || STRUCK.load(Ordering::SeqCst) > 0);
     still_works(locks, kept, revoked);
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn a_recorder_that_blocks_stops_no_renewal_and_no_lost_signal() {
+    let _turn = turn(Mood::RecorderBlocks);
+    let locks = with_a_fault();
+    let (kept, revoked) = (hold(&locks, "kept"), hold(&locks, "revoked"));
+    until("the recorder blocks", || STRUCK.load(Ordering::SeqCst) > 0);
+    still_works(locks, kept, revoked);
+}
+
+#[test]
+fn a_client_closes_although_the_log_blocks_after_a_failed_release() {
+    let _turn = turn(Mood::LogBlocks);
+    let locks = Locks::new(Fake::new(move |verb| async move {
+        let failed = Err(Error::new(ErrorKind::AuthFailed, "the test wants it so"));
+        if verb == Verb::Release { failed } else { Ok(()) }
+    }));
+    drop(locks.mutex("x").lock().unwrap());
+    until("the log blocks", || STRUCK.load(Ordering::SeqCst) > 0);
+    in_time_blocking("the client closes", move || locks.close());
+    assert_eq!(*mood(), Mood::LogBlocks);
 }
 
 #[test]

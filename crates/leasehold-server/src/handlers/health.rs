@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use leasehold::backend::{Query, TimeAuthority};
 use leasehold::wire::{self, floor_ms};
-use tokio::sync::Mutex;
+use leasehold::{Error, ErrorKind};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::respond;
 use crate::app::App;
@@ -44,28 +46,55 @@ pub(crate) async fn healthz() -> Response<Body> {
 /// Whether the store answered the last time it was asked. Anybody may ask the server; the server asks the store at
 /// most once a second.
 ///
-/// Locked while the store is asked, so that one call serves everybody who asks meanwhile.
+/// One look serves everybody who asks meanwhile. It runs to its end in a task of its own, so that clients which connect
+/// and go away cause no further looks.
 #[derive(Debug, Default)]
-pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Refusal>)>>);
+pub(crate) struct Readiness(Mutex<Option<watch::Receiver<Look>>>);
+
+/// When the store answered the look, and how. `None` while it is under way.
+type Look = Option<(Instant, Result<(), Refusal>)>;
 
 /// How long a readiness answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 impl Readiness {
-    async fn look(&self, app: &App) -> Result<(), Refusal> {
-        let mut last = self.0.lock().await;
-        if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return answer.clone();
+    async fn look(&self, app: &Arc<App>) -> Result<(), Refusal> {
+        let mut look = {
+            let mut last = self.0.lock();
+            match &*last {
+                Some(look) if is_of_use(look) => look.clone(),
+                _ => last.insert(start(Arc::clone(app))).clone(),
+            }
+        };
+        match look.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some((_, answer))) => answer.clone(),
+            _ => Err(Error::new(ErrorKind::Internal, "the look at the store broke off").into()),
         }
+    }
+}
+
+/// Whether a look is under way or fresh.
+fn is_of_use(look: &watch::Receiver<Look>) -> bool {
+    match &*look.borrow() {
+        Some((at, _)) => at.elapsed() < FRESH,
+        // Its task may have panicked.
+        None => look.has_changed().is_ok(),
+    }
+}
+
+fn start(app: Arc<App>) -> watch::Receiver<Look> {
+    let (tell, look) = watch::channel(None);
+    let asking = Arc::clone(&app);
+    app.go_on_with(async move {
         let answer = async {
-            let name = app.name("leasehold readiness")?;
-            app.ask("inspect", app.backend.inspect(&Query::Name(name))).await?;
+            let name = asking.name("leasehold readiness")?;
+            asking.ask("inspect", asking.backend.inspect(&Query::Name(name))).await?;
             Ok(())
         };
         let answer = answer.await;
-        *last = Some((Instant::now(), answer.clone()));
-        answer
-    }
+        tell.send_replace(Some((Instant::now(), answer)));
+    });
+    look
 }
 
 /// Ready if the store answers and the server is not shutting down.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
 use leasehold_server::{App, Settings, SoleServer};
 use serde_json::json;
-use testkit::faulty::{Act, Verb};
-use testkit::until::{in_time, until_async};
+use testkit::faulty::{Act, Faulty, Verb};
+use testkit::until::{PATIENCE, in_time, until_async};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
@@ -88,6 +90,27 @@ async fn one_store_check_answers_concurrent_readiness_requests() {
     // One store call a second, on however slow a machine.
     let looks = store.calls(Verb::Other).len();
     assert!(looks < 50, "{looks} looks for 100 questions");
+}
+
+#[tokio::test]
+async fn a_readiness_request_given_up_does_not_end_the_look() {
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock));
+    store.always(Verb::Other, Act::Held);
+    let locks = Locks::builder(Arc::new(store.clone())).request_timeout(PATIENCE).build();
+    let server = Server::on(locks, Settings::default()).await;
+    until_async("the server sweeps", async || store.under_way() == 1).await;
+    let given_up = server.raw(&request("GET", "/readyz", &[], "")).await;
+    until_async("the server looks at the store", async || store.under_way() == 2).await;
+    drop(given_up);
+    // The server handles other requests meanwhile, and sees that the client is gone.
+    for _ in 0..20 {
+        assert_eq!(server.get("/healthz").await.status, 200);
+    }
+    assert_eq!(store.under_way(), 2, "the look ended with its request");
+    store.always(Verb::Other, Act::Pass);
+    let let_go = async { store.let_go() };
+    let (answer, ()) = tokio::join!(server.get("/readyz"), let_go);
+    assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]

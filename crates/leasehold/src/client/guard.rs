@@ -94,7 +94,7 @@ impl Guard {
 
     /// The fencing token: pass it along with every write to what the lock protects.
     pub fn fence(&self) -> Fence {
-        self.cell.fence()
+        self.cell.fence
     }
 
     /// The id of the lease: a secret.
@@ -281,15 +281,19 @@ impl Guard {
     pub fn into_lease(mut self) -> Lease {
         self.done = true;
         let valid = self.valid_for();
-        self.end();
+        // In a fork, nothing holds or renews it, and its locks may stay locked.
+        let ttl = if self.is_copy() { self.options.ttl } else { self.cell.ttl() };
+        if !self.is_copy() {
+            self.end();
+        }
         let expires = valid.map(|valid| self.clock().wall_micros() / 1000 + valid.as_millis() as u64);
         Lease {
             name: self.cell.name.clone(),
             id: self.cell.id,
             mode: self.cell.mode(),
-            fence: self.cell.fence(),
+            fence: self.cell.fence,
             owner: Arc::clone(&self.cell.owner),
-            ttl: self.cell.ttl(),
+            ttl,
             expires_at_ms: expires,
         }
     }
@@ -338,7 +342,7 @@ impl Guard {
 
     fn release_job(&self) -> ReleaseJob {
         let mut release = Release::new(self.cell.name.clone(), self.cell.id);
-        release.fence = Some(self.cell.fence());
+        release.fence = Some(self.cell.fence);
         ReleaseJob::new(release, &self.options, self.source)
     }
 }

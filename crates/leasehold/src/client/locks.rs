@@ -37,8 +37,8 @@ pub const DEFAULT_NAMESPACE: &str = "leasehold";
 /// Cheap to clone; clones are the same client. It has one background thread, started with the store's connections or
 /// with the first acquire. That thread renews leases and sends the releases of dropped guards, and ends when the last
 /// clone and the last guard are gone. A second thread, started when there is something to report, writes the log lines
-/// and runs the callbacks of that work, so that a log that blocks delays no renewal. Call [`close`](Locks::close)
-/// before the process ends, so that the releases of guards dropped just before are still sent.
+/// and metrics and runs the callbacks of that work, so that a log that blocks delays no renewal. Call
+/// [`close`](Locks::close) before the process ends, so that the releases of guards dropped just before are still sent.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -426,7 +426,10 @@ impl Locks {
     /// been sent or has failed. Held guards stay renewed until they are released.
     ///
     /// An aborted acquire ends when it is next polled. If it is not polled, because its future was put aside or its
-    /// runtime is blocked, this waits up to 5 s for it.
+    /// runtime is blocked, this waits up to 5 s for it. Each release ends within its
+    /// [`release_timeout`](crate::Options::release_timeout). At the end this waits until the program has taken what was
+    /// reported about them: log lines, metrics and
+    /// [`on_release_error`](crate::Options::on_release_error). If one of these blocks, it waits up to 5 s.
     ///
     /// # Cancel safety
     /// If dropped, the client is closed all the same.

@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -88,6 +89,11 @@ pub(crate) struct HeldLease {
     process: u32,
     /// When the lease was granted to this process.
     pub(crate) since: Moment,
+    pub(crate) fence: Fence,
+    /// The mode of the grant.
+    granted: Mode,
+    /// The holder has made it shared.
+    downgraded: AtomicBool,
     belief: Mutex<Belief>,
     lost: Arc<Notify>,
 }
@@ -96,10 +102,8 @@ pub(crate) struct HeldLease {
 struct Belief {
     state: GuardState,
     reason: Option<LostReason>,
-    mode: Mode,
     /// The store has not yet confirmed the downgrade to shared.
     downgrading: bool,
-    fence: Fence,
     /// `None` for a session lock, which has no deadline.
     deadline: Option<Moment>,
     ttl: Duration,
@@ -181,12 +185,13 @@ impl HeldLease {
             number: terms.number,
             process: std::process::id(),
             since,
+            fence: grant.fence,
+            granted: grant.mode,
+            downgraded: AtomicBool::new(false),
             belief: Mutex::new(Belief {
                 state: GuardState::Held,
                 reason: None,
-                mode: grant.mode,
                 downgrading: false,
-                fence: grant.fence,
                 deadline,
                 ttl: terms.ttl,
                 longest: terms.ttl,
@@ -220,7 +225,7 @@ impl HeldLease {
             belief.lose(if ended { LostReason::MaxHold } else { LostReason::DeadlinePassed });
         }
         let result = change(&mut belief, now);
-        let (after, reason, fence) = (belief.state, belief.reason, belief.fence);
+        let (after, reason, fence) = (belief.state, belief.reason, self.fence);
         drop(belief);
         match (before, after) {
             (GuardState::Held, GuardState::AtRisk) => telemetry::at_risk(&self.name, fence, why),
@@ -268,12 +273,9 @@ impl HeldLease {
         Arc::clone(&self.lost)
     }
 
+    /// The mode by now. Like the fence it is read without a lock, because a copy may ask for it.
     pub(crate) fn mode(&self) -> Mode {
-        self.belief.lock().mode
-    }
-
-    pub(crate) fn fence(&self) -> Fence {
-        self.belief.lock().fence
+        if self.downgraded.load(Ordering::SeqCst) { Mode::Shared } else { self.granted }
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -308,8 +310,8 @@ impl HeldLease {
     /// the store has confirmed it. Returns false if the store already has.
     pub(crate) fn downgrade(&self) -> bool {
         let mut belief = self.belief.lock();
-        if belief.mode != Mode::Shared {
-            belief.mode = Mode::Shared;
+        if self.mode() != Mode::Shared {
+            self.downgraded.store(true, Ordering::SeqCst);
             belief.downgrading = true;
         }
         belief.downgrading
@@ -321,7 +323,7 @@ impl HeldLease {
         self.look(clock, |belief, now| {
             // A session lock has no ttl to shorten; it is checked as often as before.
             if belief.deadline.is_some() {
-                let grant = Grant::new(belief.fence, belief.mode, Some(ttl));
+                let grant = Grant::new(self.fence, self.mode(), Some(ttl));
                 belief.deadline = belief.deadline.min(deadline(now, &grant, ttl));
                 belief.epoch += 1;
                 belief.ttl = ttl;
@@ -352,7 +354,7 @@ impl HeldLease {
         // Count it from now on: the store may act although its answer is lost.
         belief.longest = belief.longest.max(asked);
         let mut renewal = Renewal::new(self.name.clone(), self.id, asked);
-        renewal.fence = Some(belief.fence);
+        renewal.fence = Some(self.fence);
         renewal.mode = belief.downgrading.then_some(Mode::Shared);
         let capped = belief.deadline.is_some() && left <= ttl;
         (renewal, Sent { at: now, epoch: belief.epoch, capped })
@@ -394,11 +396,11 @@ impl HeldLease {
         let mut belief = self.belief.lock();
         let held = belief.is_alive();
         belief.lose(LostReason::Unattended);
-        let (reason, fence) = (belief.reason, belief.fence);
+        let reason = belief.reason;
         drop(belief);
         if held {
             self.lost.notify_waiters();
-            telemetry::lost(&self.name, fence, reason);
+            telemetry::lost(&self.name, self.fence, reason);
         }
     }
 
@@ -442,7 +444,7 @@ impl HeldLease {
         let mut belief = self.belief.lock();
         let begin = belief.is_alive() && belief.watch == Watch::No;
         belief.watch = if begin || belief.watch == Watch::Pending { Watch::Pending } else { Watch::No };
-        let claim = Claim::new(self.name.clone(), belief.mode, belief.ttl, Arc::clone(&self.owner));
+        let claim = Claim::new(self.name.clone(), self.mode(), belief.ttl, Arc::clone(&self.owner));
         begin.then_some(Claim { id: self.id, first: false, ..claim })
     }
 

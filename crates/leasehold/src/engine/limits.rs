@@ -52,3 +52,7 @@ pub(crate) const SHORTEN_SLACK: Duration = Duration::from_secs(2);
 /// How long `close` waits for the acquires that it aborts. Each ends when it is next polled. One that has not ended by
 /// then is not being polled: its future was put aside, or its runtime is blocked.
 pub(crate) const ABORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long `close` then waits until the program has taken what was reported so far: log lines, metrics and failed
+/// releases. A log, recorder or callback that blocks for longer does not keep a client from closing.
+pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(5);

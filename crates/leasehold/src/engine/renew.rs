@@ -23,7 +23,7 @@ use crate::cancel::Cancel;
 use crate::clock::{Clock, Moment, Timer};
 use crate::engine::give_back::{self, Times};
 use crate::engine::held::{HeldLease, Sent, Task};
-use crate::engine::limits::ABORT_PATIENCE;
+use crate::engine::limits::{ABORT_PATIENCE, REPORT_PATIENCE};
 use crate::engine::reporter::{self, contained};
 use crate::engine::telemetry;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,8 +44,10 @@ pub(crate) struct Renewer {
     queue: Mutex<Queue>,
     bell: Notify,
     numbers: AtomicU64,
-    /// Releases that wait to be sent, are in flight, or whose failure is being reported.
+    /// Releases that wait to be sent or are in flight.
     releases: Arc<Outstanding>,
+    /// Reports that the program has yet to take, if `close` waits for them.
+    reports: Arc<Outstanding>,
     /// Acquires that have begun and may still have something to give back.
     acquires: Arc<Outstanding>,
     /// The client's switch: no more acquires.
@@ -76,9 +78,23 @@ impl Outstanding {
             idle.await;
         }
     }
+
+    /// Resolves when the count is zero, or after this time, which `runtime` measures.
+    async fn over_within(&self, time: Duration, runtime: &Handle) {
+        if self.is_none() {
+            return;
+        }
+        let mut patience = JoinSet::new();
+        patience.spawn_on(async move { tokio::time::sleep(time).await }, runtime);
+        tokio::select! {
+            () = self.over() => {}
+            _ = patience.join_next() => {}
+        }
+    }
 }
 
 /// Counts as one outstanding item until it is dropped.
+#[derive(Debug)]
 pub(crate) struct Token(Arc<Outstanding>);
 
 impl Token {
@@ -104,6 +120,8 @@ struct Queue {
     releases: Vec<ReleaseJob>,
     /// Leases whose end the store is to report.
     watches: Vec<(Arc<HeldLease>, Claim)>,
+    /// Dropped when the program has taken everything that was reported before.
+    marks: Vec<Token>,
     /// The client is gone: finish the remaining work, then end.
     ended: bool,
     /// The loop has ended, for whatever reason: nothing takes work from here any more.
@@ -191,12 +209,14 @@ impl Renewer {
                 armed: Moment::NEVER,
                 releases: Vec::new(),
                 watches: Vec::new(),
+                marks: Vec::new(),
                 ended: false,
                 over: false,
             }),
             bell: Notify::new(),
             numbers: AtomicU64::new(0),
             releases: Arc::default(),
+            reports: Arc::default(),
             acquires: Arc::default(),
             closed,
         }
@@ -241,7 +261,7 @@ impl Renewer {
         let mut queue = self.queue.lock();
         if queue.over {
             drop(queue);
-            return unsent(job);
+            return self.unsent(job);
         }
         queue.releases.push(job);
         drop(queue);
@@ -253,18 +273,24 @@ impl Renewer {
         Token::new(&self.acquires)
     }
 
-    /// Resolves when no acquire is under way and then no release is outstanding. Waits for acquires that do not end
-    /// only for a limited time, which `runtime` measures.
+    /// Resolves when no acquire is under way, then no release is outstanding, and then the program has taken what was
+    /// reported about them. Waits only for a limited time, which `runtime` measures, for acquires that do not end and
+    /// for a program that takes no reports.
     pub(crate) async fn settled(&self, runtime: &Handle) {
-        if !self.acquires.is_none() {
-            let mut patience = JoinSet::new();
-            patience.spawn_on(async { tokio::time::sleep(ABORT_PATIENCE).await }, runtime);
-            tokio::select! {
-                () = self.acquires.over() => {}
-                _ = patience.join_next() => {}
-            }
-        }
+        self.acquires.over_within(ABORT_PATIENCE, runtime).await;
         self.releases.over().await;
+        self.mark();
+        self.reports.over_within(REPORT_PATIENCE, runtime).await;
+    }
+
+    /// Counts as one outstanding report until the program has taken all earlier ones.
+    fn mark(&self) {
+        let mut queue = self.queue.lock();
+        if !queue.over {
+            queue.marks.push(Token::new(&self.reports));
+            drop(queue);
+            self.bell.notify_one();
+        }
     }
 
     /// Whether the loop has ended before the client.
@@ -279,6 +305,7 @@ impl Renewer {
         queue.over = true;
         let (due, releases) = (std::mem::take(&mut queue.due), std::mem::take(&mut queue.releases));
         queue.watches.clear();
+        queue.marks.clear();
         let early = !queue.ended;
         drop(queue);
         if early {
@@ -289,7 +316,7 @@ impl Renewer {
         }
         // Cancel last, so that a listener finds no guard that still claims to hold.
         self.closed.cancel();
-        releases.into_iter().for_each(unsent);
+        releases.into_iter().for_each(|job| self.unsent(job));
     }
 
     /// Lets the loop end when nothing is left to do.
@@ -334,6 +361,12 @@ impl Renewer {
     fn start_due(self: &Arc<Self>, work: &mut FuturesUnordered<Job>) -> Option<Moment> {
         loop {
             let mut queue = self.queue.lock();
+            let marks = std::mem::take(&mut queue.marks);
+            if !marks.is_empty() {
+                drop(queue);
+                reporter::afterwards(move || drop(marks));
+                continue;
+            }
             let now = self.clock.now();
             let releases = std::mem::take(&mut queue.releases);
             let mut cells = VecDeque::new();
@@ -424,7 +457,7 @@ impl Renewer {
     }
 
     /// Sends one release and reports a failure.
-    async fn send(self: Arc<Self>, job: ReleaseJob) {
+    async fn send(self: Arc<Self>, mut job: ReleaseJob) {
         let call = job.send(&*self.backend, &*self.clock);
         let answer = AssertUnwindSafe(call)
             .catch_unwind()
@@ -434,9 +467,18 @@ impl Renewer {
             telemetry::released(&job.release.name, &answer, job.held_for);
         }
         if let Err(error) = answer {
-            // The job includes its token, so `close` returns only after the failure was reported.
+            // Not in the report, which may have to wait behind a log that blocks.
+            let _sent = job.token.take();
             reporter::call_back(move || report(&error, &job));
         }
+    }
+
+    /// Reports a release that can no longer be sent.
+    fn unsent(&self, mut job: ReleaseJob) {
+        job.token = Some(Token::new(&self.reports));
+        let error =
+            Error::new(ErrorKind::Aborted, "the client's background work has ended before it was sent");
+        reporter::call_back(move || report(&error, &job));
     }
 }
 
@@ -449,12 +491,6 @@ pub(crate) fn report(error: &Error, job: &ReleaseJob) {
         // A callback that panics must not end the renewals of all other leases.
         contained(|| callback(error, &failure));
     }
-}
-
-/// Reports a release that can no longer be sent.
-fn unsent(job: ReleaseJob) {
-    let error = Error::new(ErrorKind::Aborted, "the client's background work has ended before it was sent");
-    reporter::call_back(move || report(&error, &job));
 }
 
 /// Renews one lease, once.

@@ -1,4 +1,4 @@
-//! Keeps logs and callbacks off the thread that renews leases, because they run the program's own code and may block.
+//! Keeps logs, metrics and callbacks off the thread that renews leases, because they run the program's own code and may block.
 //!
 //! On a caller's thread every report runs at once. A thread that renews passes its reports to a second thread, which
 //! starts with the first report and ends together with the first thread. A panic is contained on both.
@@ -52,6 +52,12 @@ pub(crate) fn keep_off_this_thread() {
     OUTLET.set(Outlet::Beside);
 }
 
+/// Whether another thread writes the reports of this one.
+#[cfg(feature = "metrics")]
+pub(crate) fn is_beside() -> bool {
+    OUTLET.try_with(|outlet| !matches!(*outlet.borrow(), Outlet::Here)).unwrap_or(false)
+}
+
 /// The thread whose logs and callbacks this thread runs, if it is a reporter's.
 pub(crate) fn reports_for() -> Option<ThreadId> {
     REPORTS_FOR.get()
@@ -65,6 +71,12 @@ pub(crate) fn log(line: impl FnOnce() + Send + 'static) {
 /// Calls a callback. Never dropped.
 pub(crate) fn call_back(callback: impl FnOnce() + Send + 'static) {
     tell(Report { call: Box::new(callback), is_line: false });
+}
+
+/// Calls this when everything that this thread has reported so far is done.
+pub(crate) fn afterwards(call: impl FnOnce() + Send + 'static) {
+    let started = OUTLET.try_with(|outlet| matches!(*outlet.borrow(), Outlet::Thread(_)));
+    if started == Ok(true) { call_back(call) } else { call() }
 }
 
 /// Runs the program's own code and contains its panic. Returns the result unless it panicked.

@@ -5,7 +5,8 @@
 //! Lease ids never appear.
 //!
 //! The subscriber and the recorder are the program's own code. A panic in them is contained here. On the thread that
-//! renews leases, log lines go to the [`reporter`](crate::reporter), so that a log that blocks delays no renewal.
+//! renews leases, log lines and metrics go to the [`reporter`](crate::engine::reporter), so that a log or a recorder
+//! that blocks delays no renewal.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -36,18 +37,75 @@ const HOLDS: &str = "leasehold_hold_seconds";
 /// Counters and histograms, through the recorder that the program has installed.
 #[cfg(feature = "metrics")]
 mod measure {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use metrics::{Unit, describe_counter, describe_histogram};
+    use parking_lot::Mutex;
 
-    use crate::engine::reporter::contained;
+    use crate::engine::reporter::{self, contained};
+
+    /// The most durations that wait while the recorder is blocked. Further ones are dropped; counts never are.
+    const MOST_TIMES: usize = 1024;
+
+    thread_local! {
+        static TALLY: Arc<Mutex<Tally>> = Arc::default();
+    }
+
+    /// What another thread is to record for this one. It is added up, so a recorder that blocks fills no memory.
+    #[derive(Default)]
+    struct Tally {
+        /// By name, label and value.
+        counts: BTreeMap<[&'static str; 3], u64>,
+        times: Vec<(&'static str, Duration)>,
+    }
+
+    impl Tally {
+        fn is_empty(&self) -> bool {
+            self.counts.is_empty() && self.times.is_empty()
+        }
+
+        fn record(self) {
+            for ([name, label, value], count) in self.counts {
+                contained(|| metrics::counter!(name, label => value).increment(count));
+            }
+            for (name, span) in self.times {
+                contained(|| metrics::histogram!(name).record(span.as_secs_f64()));
+            }
+        }
+    }
 
     pub(super) fn count(name: &'static str, label: &'static str, value: &'static str) {
-        contained(|| metrics::counter!(name, label => value).increment(1));
+        measure(|tally| *tally.counts.entry([name, label, value]).or_default() += 1);
     }
 
     pub(super) fn time(name: &'static str, span: Duration) {
-        contained(|| metrics::histogram!(name).record(span.as_secs_f64()));
+        measure(|tally| {
+            if tally.times.len() < MOST_TIMES {
+                tally.times.push((name, span));
+            }
+        });
+    }
+
+    fn measure(add: impl FnOnce(&mut Tally)) {
+        let kept = if reporter::is_beside() { TALLY.try_with(Arc::clone).ok() } else { None };
+        let Some(kept) = kept else {
+            let mut tally = Tally::default();
+            add(&mut tally);
+            return tally.record();
+        };
+        let mut tally = kept.lock();
+        let is_first = tally.is_empty();
+        add(&mut tally);
+        drop(tally);
+        // Otherwise a report that will take it is under way already.
+        if is_first {
+            reporter::call_back(move || {
+                let tally = std::mem::take(&mut *kept.lock());
+                tally.record();
+            });
+        }
     }
 
     pub(crate) fn describe() {

@@ -3,12 +3,14 @@
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex, mpsc};
 
 use leasehold::backends::file::Directory;
 use leasehold::backends::memory::Memory;
-use leasehold::{Gone, GuardState, Locks, LostReason, blocking};
+use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold::{Fence, Gone, GuardState, Locks, LostReason, blocking};
 use testkit::process::{Child, hear, role, say};
-use testkit::until::{PATIENCE, in_time};
+use testkit::until::{PATIENCE, in_time, in_time_blocking};
 
 use crate::process::{TempDir, open, take};
 
@@ -19,6 +21,17 @@ const FORK: &str = "#include <unistd.h>\npid_t getppid(void) { return fork(); }\
 /// Forks, with that library. Returns zero in the fork.
 fn fork() -> u32 {
     std::os::unix::process::parent_id()
+}
+
+/// Starts a child in which [`fork`] forks.
+fn spawn(test: &str, temp: &TempDir) -> Child {
+    let (source, library) = (temp.path().join("fork.c"), temp.path().join("fork.so"));
+    std::fs::write(&source, FORK).unwrap();
+    let mut cc = Command::new("cc");
+    assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
+    Child::spawn_with(test, &temp.locks().display().to_string(), |command| {
+        command.env("LD_PRELOAD", &library);
+    })
 }
 
 fn shown(guard: &blocking::Guard) -> String {
@@ -53,14 +66,8 @@ async fn a_fork_of_the_holder_holds_nothing_and_takes_nothing() {
         return hold_and_fork(Path::new(&dir));
     }
     let temp = TempDir::new();
-    let (source, library) = (temp.path().join("fork.c"), temp.path().join("fork.so"));
-    std::fs::write(&source, FORK).unwrap();
-    let mut cc = Command::new("cc");
-    assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap().success());
     let test = "forks::a_fork_of_the_holder_holds_nothing_and_takes_nothing";
-    let mut holder = Child::spawn_with(test, &temp.locks().display().to_string(), |command| {
-        command.env("LD_PRELOAD", &library);
-    });
+    let mut holder = spawn(test, &temp);
     let copy = "Lost check=false lost=true";
     assert_eq!(holder.line(), format!("{copy}; {copy}; acquires=false; acquires=false; releases=Lost"));
     holder.tell("what do you believe?");
@@ -70,6 +77,58 @@ async fn a_fork_of_the_holder_holds_nothing_and_takes_nothing() {
     assert!(locks.mutex("x").try_lock().await.unwrap().is_none(), "what the fork dropped is still locked");
     holder.tell("let go");
     assert!(locks.mutex("x").try_lock_for(PATIENCE).await.unwrap().is_some());
+}
+
+/// A clock that stops the thread `looks` for good, at a moment when it has locked what it looks at.
+#[derive(Debug)]
+struct Stopping(Mutex<mpsc::Sender<()>>);
+
+impl Clock for Stopping {
+    fn now(&self) -> Moment {
+        if std::thread::current().name() == Some("looks") {
+            self.0.lock().unwrap().send(()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        SystemClock.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        SystemClock.wall_micros()
+    }
+}
+
+/// Forks while another thread looks at a guard, and lets the fork use its copy.
+fn fork_while_a_thread_looks() {
+    let (looks, looking) = mpsc::channel();
+    let clock = Arc::new(Stopping(Mutex::new(looks)));
+    let locks = blocking::Locks::from(Locks::builder(Arc::new(Memory::new())).clock(clock).build());
+    let guard = locks.mutex("x").lock().unwrap();
+    let lost = guard.lost();
+    std::thread::Builder::new().name("looks".into()).spawn(move || lost.now()).unwrap();
+    looking.recv_timeout(PATIENCE).unwrap();
+    if fork() == 0 {
+        say(&in_time_blocking("the copy answers", move || {
+            let shown = format!("{guard:?}");
+            let (mode, fenced) = (guard.mode(), guard.fence() > Fence::new(0));
+            let lease = guard.into_lease();
+            format!("{} {mode} {fenced} {}", shown.contains("state: Lost"), lease.mode)
+        }));
+        std::process::exit(0);
+    }
+    hear();
+    std::process::exit(0);
+}
+
+#[test]
+fn a_fork_never_waits_for_a_thread_it_does_not_have() {
+    if role().is_some() {
+        return fork_while_a_thread_looks();
+    }
+    let temp = TempDir::new();
+    let holder = spawn("forks::a_fork_never_waits_for_a_thread_it_does_not_have", &temp);
+    assert_eq!(holder.line(), "true exclusive true exclusive");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all, select_all};
 use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Query, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
-use leasehold::{ErrorKind, Fence, LeaseId, Locks};
+use leasehold::{ErrorKind, Fence, GuardState, LeaseId, Locks};
 use testkit::postgres::Postgres;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -258,7 +258,8 @@ async fn a_crowd_on_a_stuck_row_holds_up_no_other_name() {
         granted(&store, claim).await;
     }
     let keeper = keep_locked(&place.schema, "stuck").await;
-    let is_stuck = || waiting(&place.schema).parse::<u32>().unwrap() >= 7;
+    // Three attempts, and two of the releases and renewals.
+    let is_stuck = || waiting(&place.schema).parse::<u32>().unwrap() >= 5;
     // What a round has given up still waits in the next one.
     until("others are served", async || {
         let release = Release::new(name("stuck"), LeaseId::random());
@@ -313,6 +314,30 @@ async fn several_stuck_rows_hold_up_no_renewal_or_release() {
     })
     .await;
     keeper.batch_execute("COMMIT").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_held_leases_with_stuck_rows_cost_no_other_lease() {
+    let place = place();
+    let locks = Locks::connect(&place.url).await.unwrap();
+    let mut held = Vec::new();
+    for n in 0..16 {
+        let stuck = locks.mutex(format!("{n} stuck")).ttl(LONG * 10).renew_every(Duration::from_millis(500));
+        held.push(stuck.lock().await.unwrap());
+    }
+    let free = locks.mutex("free").ttl(Duration::from_secs(6)).lock().await.unwrap();
+    let keeper = keep_locked(&place.schema, "stuck").await;
+    until("the lease on a free row is renewed ten times", async || {
+        free.check().unwrap();
+        place.sql("SELECT renewals >= 10 FROM leasehold.names WHERE name LIKE '%free'") == "t"
+    })
+    .await;
+    // They share the connections, so some are late, but each will be renewed again.
+    keeper.batch_execute("COMMIT").await.unwrap();
+    until("the others are renewed again", async || {
+        held.iter().all(|guard| guard.state() == GuardState::Held)
+    })
+    .await;
 }
 
 /// How many calls of a store wait for a row.

@@ -15,9 +15,11 @@ use crate::support::{
 /// What an older client has made in a schema: every function of it bears a mark.
 fn older_functions(schema: &str) -> String {
     let script = Store::script(schema).unwrap();
-    assert!(script.contains("(version, revision) VALUES (3, 3)"));
+    assert!(script.contains("(version, revision) VALUES (3, 4)"));
+    assert!(script.contains("ELSIF p_patience = 1 THEN"));
     script
-        .replace("(version, revision) VALUES (3, 3)", "(version, revision) VALUES (3, 0)")
+        .replace("ELSIF p_patience = 1 THEN", "ELSIF false THEN")
+        .replace("(version, revision) VALUES (3, 4)", "(version, revision) VALUES (3, 0)")
         .replace(" AS $$\n", " AS $$ -- older\n")
 }
 
@@ -57,7 +59,7 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("0", "16"));
 
     let new = place.open().await;
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("3", "0"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("4", "0"));
     let now = look(&new, "x").await;
     assert_eq!((now.version, now.last_fence), (seen.version, seen.last_fence));
     assert_eq!((now.holders[0].id, now.holders[0].grant.fence), (held.id, first.fence));
@@ -115,7 +117,7 @@ async fn old_and_new_clients_work_while_functions_are_replaced() {
     for store in opening.join_all().await {
         tasks.spawn(work(store));
     }
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("3", "0"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("4", "0"));
     let so_far = grants.load(Ordering::SeqCst);
     until("they go on", async || grants.load(Ordering::SeqCst) > so_far + 100).await;
     over.store(true, Ordering::Relaxed);

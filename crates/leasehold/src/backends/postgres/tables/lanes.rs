@@ -1,8 +1,9 @@
 //! Shares out the connections of a pool, so that a row that another session keeps locked holds up no other name.
 //!
-//! A call on a locked row keeps its connection until the server gives up on the row, which takes seconds. Two rules
-//! limit what that costs the others. Renewals and releases have connections that no other call gets. And of the calls
-//! that wait for the row of one name only a few are in flight; the rest wait here, without a connection.
+//! A call on a locked row keeps its connection until the server gives up on the row, which takes seconds. Three rules
+//! limit what that costs the others. Renewals first skip a locked row, and such calls have connections that no call
+//! which waits for a row gets. Releases have connections that no attempt gets. And of the calls that wait for the row
+//! of one name only a few are in flight; the rest wait here, without a connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ pub(super) enum Call<'a> {
     Attempt(&'a str),
     /// A release, which waits for the row of this name.
     Release(&'a str),
-    /// The renewal of one lease, which waits for the row of this name.
+    /// The renewal of one lease whose row was locked: now it waits for the row of this name.
     Renewal(&'a str),
-    /// A batch of renewals, which waits for no row.
+    /// Renewals that skip locked rows, so they wait for none.
     Renewals,
     /// A walk through many names, which may take seconds.
     Walk,
@@ -33,18 +34,21 @@ type Group = (Kind, String);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Attempt,
-    Release,
-    Renewal,
+    /// A release, or a renewal that waits.
+    Keep,
     Walk,
 }
 
 pub(super) struct Lanes {
     /// One permit for each connection.
     all: Arc<Semaphore>,
+    /// One permit for each connection that calls other than renewals that skip locked rows may use.
+    patient: Arc<Semaphore>,
     /// One permit for each connection that calls other than renewals and releases may use.
     open: Arc<Semaphore>,
+    /// The limit for releases and renewals that wait for a row, of all names together.
+    keeps: Arc<Semaphore>,
     attempts_per_name: usize,
-    /// The limit for releases of one name, and for renewals of one name.
     keeps_per_name: usize,
     groups: Arc<Groups>,
 }
@@ -56,7 +60,9 @@ struct Groups(Mutex<HashMap<Group, (Arc<Semaphore>, usize)>>);
 /// The right to use a connection.
 pub(super) struct Permit {
     turn: Option<Turn>,
-    _open: Option<OwnedSemaphorePermit>,
+    is_renewal: bool,
+    _lane: Option<OwnedSemaphorePermit>,
+    _patient: Option<OwnedSemaphorePermit>,
     _connection: OwnedSemaphorePermit,
 }
 
@@ -66,44 +72,55 @@ impl Permit {
     /// renewal. Other calls keep their turn until the connection is free; otherwise calls that were given up early
     /// would take the whole pool.
     pub(super) fn give_up(&mut self) {
-        self.turn.take_if(|turn| turn.group.0 == Kind::Renewal);
+        self.turn.take_if(|_| self.is_renewal);
     }
 }
 
 impl Lanes {
-    /// A quarter of the connections is for renewals and releases alone. Attempts on one name get at most half of the
-    /// rest, and its releases and renewals a quarter each: so from 4 connections on, one is left for other names.
+    /// From 4 connections on, a quarter of them, at least two, is not for attempts and looks. Half of that quarter is
+    /// for renewals that skip locked rows alone. Attempts on one name get at most half of the rest. Its releases and
+    /// waiting renewals get at most a quarter of all connections, and those of all names together at most half: so
+    /// each kind of call finds a connection for other names while one row is stuck.
     pub(super) fn new(connections: usize) -> Self {
-        let reserved = connections / 4;
+        let reserved = if connections < 4 { 0 } else { (connections / 4).max(2) };
         let open = connections - reserved;
+        let limit = |calls: usize| Arc::new(Semaphore::new(calls));
         Lanes {
-            all: Arc::new(Semaphore::new(connections)),
-            open: Arc::new(Semaphore::new(open)),
+            all: limit(connections),
+            patient: limit(connections - reserved / 2),
+            open: limit(open),
+            keeps: limit((connections / 2).max(1)),
             attempts_per_name: (open / 2).max(1),
-            keeps_per_name: reserved.max(1),
+            keeps_per_name: (connections / 4).max(1),
             groups: Arc::default(),
         }
     }
 
     /// Waits until a connection is free for this call.
     pub(super) async fn enter(&self, call: Call<'_>) -> Result<Permit, AcquireError> {
-        let group = match call {
-            Call::Attempt(name) => Some((Kind::Attempt, name, self.attempts_per_name)),
-            Call::Release(name) => Some((Kind::Release, name, self.keeps_per_name)),
-            Call::Renewal(name) => Some((Kind::Renewal, name, self.keeps_per_name)),
-            Call::Walk => Some((Kind::Walk, "", self.attempts_per_name)),
-            Call::Renewals | Call::Look => None,
+        let (group, lane) = match call {
+            Call::Attempt(name) => (Some((Kind::Attempt, name, self.attempts_per_name)), Some(&self.open)),
+            Call::Release(name) | Call::Renewal(name) => {
+                (Some((Kind::Keep, name, self.keeps_per_name)), Some(&self.keeps))
+            }
+            Call::Walk => (Some((Kind::Walk, "", self.attempts_per_name)), Some(&self.open)),
+            Call::Look => (None, Some(&self.open)),
+            Call::Renewals => (None, None),
         };
         let turn = match group {
             Some((kind, name, most)) => Some(Turn::wait(&self.groups, (kind, name.to_owned()), most).await?),
             None => None,
         };
-        let open = match call {
-            Call::Attempt(_) | Call::Walk | Call::Look => Some(Arc::clone(&self.open).acquire_owned().await?),
-            Call::Release(_) | Call::Renewal(_) | Call::Renewals => None,
+        let (lane, patient) = match lane {
+            Some(lane) => {
+                let lane = Arc::clone(lane).acquire_owned().await?;
+                (Some(lane), Some(Arc::clone(&self.patient).acquire_owned().await?))
+            }
+            None => (None, None),
         };
         let connection = Arc::clone(&self.all).acquire_owned().await?;
-        Ok(Permit { turn, _open: open, _connection: connection })
+        let is_renewal = matches!(call, Call::Renewal(_));
+        Ok(Permit { turn, is_renewal, _lane: lane, _patient: patient, _connection: connection })
     }
 }
 
@@ -152,22 +169,29 @@ mod tests {
     fn one_name_never_takes_all_connections() {
         for connections in 4..=64 {
             let lanes = Lanes::new(connections);
-            let on_one_name = lanes.attempts_per_name + 2 * lanes.keeps_per_name;
-            assert!(on_one_name < connections, "{on_one_name} of {connections}");
+            let on_one_name = lanes.attempts_per_name + lanes.keeps_per_name;
+            assert!(on_one_name < lanes.patient.available_permits(), "{on_one_name} of {connections}");
+            assert!(lanes.keeps_per_name < lanes.keeps.available_permits(), "of {connections}");
         }
     }
 
     #[test]
-    fn attempts_never_take_what_is_kept_for_renewals() {
-        let lanes = Lanes::new(8);
-        let names: Vec<_> = (0..20).map(|n| n.to_string()).collect();
-        let enter = |call| lanes.enter(call).now_or_never().map(Result::unwrap);
-        let held: Vec<_> = names.iter().filter_map(|name| enter(Call::Attempt(name))).collect();
-        assert_eq!(held.len(), 6);
-        assert!(enter(Call::Look).is_none());
-        let kept = [enter(Call::Renewals), enter(Call::Release("0"))];
-        assert!(kept.iter().all(Option::is_some));
-        assert!(enter(Call::Renewals).is_none(), "there are no more connections");
+    fn calls_that_wait_leave_connections_for_releases_and_renewals() {
+        for connections in 4..=64 {
+            let lanes = Lanes::new(connections);
+            let names: Vec<_> = (0..2 * connections).map(|n| n.to_string()).collect();
+            let enter = |call| lanes.enter(call).now_or_never().map(Result::unwrap);
+            let attempts: Vec<_> = names.iter().filter_map(|name| enter(Call::Attempt(name))).collect();
+            assert!(enter(Call::Look).is_none());
+            let releases: Vec<_> = names.iter().filter_map(|name| enter(Call::Release(name))).collect();
+            assert!(!releases.is_empty(), "{} attempts of {connections}", attempts.len());
+            assert!(enter(Call::Renewal("0")).is_none());
+            assert!(enter(Call::Renewals).is_some(), "{} releases of {connections}", releases.len());
+            drop((attempts, releases));
+            let waiting: Vec<_> = names.iter().filter_map(|name| enter(Call::Renewal(name))).collect();
+            assert_eq!(waiting.len(), connections / 2);
+            assert!(enter(Call::Attempt("0")).is_some());
+        }
     }
 
     #[test]

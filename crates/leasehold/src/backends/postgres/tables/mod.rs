@@ -61,6 +61,10 @@ const WALK_FOR: Duration = Duration::from_secs(3);
 /// The most names on a page, whatever the caller asks for.
 const PAGE: usize = 1000;
 
+/// The patience with which a single renewal skips a locked row. Functions of revision 3 wait this many milliseconds
+/// for it.
+const SKIP_LOCKED: i32 = 1;
+
 /// Longer durations, in microseconds, count as this: 285 years, which doubles still hold exactly.
 const FOR_EVER: u64 = 1 << 53;
 
@@ -230,7 +234,12 @@ impl Postgres {
         answers::attempt(&record, claim)
     }
 
-    async fn renew_all(&self, leases: &[Renewal]) -> Result<Vec<Result<Renewed>>> {
+    /// Renews leases in one call. Waits for a locked row this long; without `patience` it skips locked rows.
+    async fn renew_all(
+        &self,
+        leases: &[Renewal],
+        patience: Option<Duration>,
+    ) -> Result<Vec<Result<Renewed>>> {
         let names: Vec<_> = leases.iter().map(|lease| text::write(lease.name.stored())).collect();
         let ids: Vec<_> = leases.iter().map(|lease| lease.id.expose()).collect();
         let ttls: Vec<_> = leases.iter().map(|lease| micros(lease.ttl)).collect();
@@ -242,8 +251,8 @@ impl Postgres {
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
-        let patience =
-            leases.first().map(|lease| i32::try_from(patience(lease).as_millis()).unwrap_or(i32::MAX));
+        let waits =
+            patience.map_or(SKIP_LOCKED, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
         let params: [Param<'_>; 10] = [
             (&names, Type::TEXT_ARRAY),
             (&ids, Type::TEXT_ARRAY),
@@ -254,10 +263,10 @@ impl Postgres {
             (&modes, Type::TEXT_ARRAY),
             (&permits, Type::INT8_ARRAY),
             (&raise, Type::INT8_ARRAY),
-            (&patience, Type::INT4),
+            (&waits, Type::INT4),
         ];
-        let call = match &names[..] {
-            [name] => Call::Renewal(name),
+        let call = match (&names[..], patience) {
+            ([name], Some(_)) => Call::Renewal(name),
             _ => Call::Renewals,
         };
         let rows = self.call(Verb::Renew, call, &params).await?;
@@ -269,12 +278,10 @@ impl Postgres {
         Ok(rows.iter().map(answers::renewed).collect())
     }
 
-    /// Repeats a renewal alone, because another session had locked its row, usually for a moment. In any case, the
-    /// other leases of the batch do not wait longer than they have time.
-    async fn renew_alone(&self, lease: &Renewal) -> Result<Renewed> {
-        let answer =
-            tokio::time::timeout(patience(lease) * 3 / 2, self.renew_all(std::slice::from_ref(lease)));
-        match answer.await {
+    /// Repeats a renewal alone, because another session had locked its row, usually for a moment.
+    async fn renew_alone(&self, lease: &Renewal, patience: Duration) -> Result<Renewed> {
+        let answer = self.renew_all(std::slice::from_ref(lease), Some(patience));
+        match tokio::time::timeout(patience * 3 / 2, answer).await {
             Ok(answers) => answers?.pop().unwrap_or_else(|| Err(too_few())),
             Err(_) => Err(answers::locked()),
         }
@@ -395,14 +402,16 @@ impl Backend for Postgres {
         if leases.is_empty() {
             return Vec::new();
         }
-        let mut answers = match self.renew_all(leases).await {
+        let mut answers = match self.renew_all(leases, None).await {
             Ok(answers) => answers,
+            // How functions of revision 3 answer for a locked row.
+            Err(error) if leases.len() == 1 => vec![Err(error)],
             Err(error) => return leases.iter().map(|_| Err(error.duplicate())).collect(),
         };
-        if let [_, _, ..] = leases {
-            let locked = answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer));
-            join_all(locked.map(async |(answer, lease)| *answer = self.renew_alone(lease).await)).await;
-        }
+        // No lease of the batch waits longer for the rows of others than its own time allows.
+        let patience = leases.iter().map(patience).min().unwrap_or_default();
+        let locked = answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer));
+        join_all(locked.map(async |(answer, lease)| *answer = self.renew_alone(lease, patience).await)).await;
         answers
     }
 

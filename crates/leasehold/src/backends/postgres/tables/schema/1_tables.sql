@@ -14,7 +14,7 @@ CREATE TABLE leasehold.about (
     installed timestamptz NOT NULL DEFAULT now(),
     revision  integer NOT NULL
 );
-INSERT INTO leasehold.about (version, revision) VALUES (3, 3);
+INSERT INTO leasehold.about (version, revision) VALUES (3, 4);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
 -- name first. A third of each page is left free, so that updates stay on their page (HOT) unless the id is new.

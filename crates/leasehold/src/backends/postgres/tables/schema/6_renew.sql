@@ -114,7 +114,7 @@ END $$;
 
 -- A batch: locks the names in their order, then reads the clock. It does not wait for a row that another session has
 -- locked, because one stuck row would hold up all the others: that lease is answered `busy`, and the client asks for
--- it again alone. Alone it waits at most this many milliseconds.
+-- it again alone. Alone it waits at most this many milliseconds; with 1 it does not wait either.
 CREATE OR REPLACE FUNCTION leasehold.renew(
     p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
     p_modes text[], p_permits bigint[], p_raise bigint[], p_patience integer
@@ -134,6 +134,9 @@ BEGIN
         LOOP
             locked[r.place] := true;
         END LOOP;
+    ELSIF p_patience = 1 THEN
+        PERFORM 1 FROM leasehold.names WHERE name = p_names[1] FOR UPDATE SKIP LOCKED;
+        locked[1] := FOUND;
     ELSE
         PERFORM set_config('lock_timeout', p_patience::text, true);
         PERFORM 1 FROM leasehold.names WHERE name = p_names[1] FOR UPDATE;

@@ -211,7 +211,8 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
         (I5, true),
         (I6, !session),
         (I7, !session),
-        (I8, profile == Profile::Kill && !session),
+        // A writer waits for seconds, and a reader has to have died before.
+        (I8, profile == Profile::Kill && !session && plan.lasts_ms >= 15_000),
         (I9, profile != Profile::Crowd && has_permits(store)),
         (I10, !session && store != Store::Quorum),
         (I11, true),

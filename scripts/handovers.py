@@ -21,7 +21,7 @@ def reports(paths):
         for file in files:
             report = json.loads(file.read_text())
             if isinstance(report, dict) and {"figures", "faults", "outcome"} <= report.keys():
-                run = (report["directory"], report["seed"])
+                run = tuple(report[key] for key in ("directory", "store", "profile", "seed", "seconds"))
                 if run not in seen:
                     seen.add(run)
                     yield report

@@ -13,9 +13,9 @@ test: ## Everything: tools, format, lints, every feature alone, tests, documenta
 check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
 
-model: ## 20 000 steps of guided histories on each store, beside the contract, and every rule altered
+model: ## 20 000 steps of guided histories on Redis, PostgreSQL and SQLite beside the contract, and every rule altered
 	LEASEHOLD_STEPS=20000 cargo test --locked -p leasehold --all-features --test redis --test postgres_tables --test sqlite -- \
-		--nocapture as_the_contract_says one_wrong_rule
+		--nocapture as_the_contract_says one_wrong_rule a_file_that_does_not_keep_something_is_seen
 
 soak: ## Each test binary again and again, quiet and beside busy loops: how often each test failed, how long it took
 	@scripts/tests.py soak

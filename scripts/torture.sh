@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # `make torture`: runs every store, and every front, with every profile that suits, for about two hours. Continues
 # after a failure, and lists the failures at the end. SECS, FAILOVER_SECS, SEED, STORES (a front is written
-# redis/two-servers) and PROFILES change the selection; OUT is the directory for all files. A store with `+wait`
-# requires its replicas to confirm grants, for the profile failover alone.
+# redis/two-servers) and PROFILES change the selection; HOT is how many locks are hot, where the profile allows it; OUT
+# is the directory for all files, in which every run leaves its report. A store with `+wait` requires its replicas to
+# confirm grants, for the profile failover alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 secs=${SECS:-20}
 failover_secs=${FAILOVER_SECS:-200}
 seed=${SEED:-$RANDOM}
+hot=${HOT:-3}
 out=${OUT:-target/torture}
 stores=${STORES:-memory sqlite file redis redis-sentinel redis-sentinel+wait redis-cluster redis-cluster+wait
   quorum quorum-mixed postgres postgres+advisory http
@@ -34,12 +36,14 @@ for store in $stores; do
     time=$secs
     [[ $profile != failover ]] || time=$failover_secs
     args=(--store "${name%+wait}" --front "$front" --profile "$profile" --secs "$time")
+    [[ $profile == crowd || $profile == failover ]] || args+=(--hot "$hot")
     if [[ $store == *+wait ]]; then
       [[ $profile == failover ]] || continue
       args+=(--wait-replicas 1)
     fi
     "$leasehold" torture "${args[@]}" --seed "$seed" --out "$run" >"$run.txt" 2>&1
     code=$?
+    cp "$run/report.json" "$run.json" 2>/dev/null
     # 64: the profile does not suit the store.
     case $code in
       0) outcome=passed ;;
@@ -56,7 +60,7 @@ for store in $stores; do
     printf '%-27s %-10s %-9s %9s %9s %7s %6s\n' "$store" "$profile" "$outcome" "$handovers" "$expiries" "$landed" "$p99" |
       tee -a "$summary"
     if [[ $code == 0 ]]; then
-      # The seed reproduces a run that passed.
+      # The seed reproduces a run that passed; its report stays.
       rm -rf "$run"
     else
       failed=$((failed + 1))
@@ -64,5 +68,7 @@ for store in $stores; do
     fi
   done
 done
+echo
+scripts/handovers.py "$out"
 echo "seed $seed, $secs s each; $failed failed; the reports are in $out"
 [[ $failed == 0 ]]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_torture::check;
+use leasehold_torture::plan::HOT;
 use leasehold_torture::report::Outcome;
 use leasehold_torture::roles;
 use leasehold_torture::store::{Front, Profile, Store};
@@ -62,6 +63,9 @@ pub(crate) struct Torture {
     /// Number of worker processes
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
     workers: u16,
+    /// Number of hot locks; each beyond the third gets four more workers' tasks
+    #[arg(long, default_value_t = HOT, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
+    hot: u16,
     /// With the profile many: the number of idle names, and of other programs' keys
     #[arg(long, default_value_t = NAMES, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     names: u32,
@@ -118,6 +122,9 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
                 "--hours takes no --front: its stores have nothing before them".into(),
             ));
         }
+        if args.hot != HOT {
+            return Err(Failure::Usage("--hours takes no --hot".into()));
+        }
         return hours::run(&args, stores, seed);
     }
     let ([store], [profile]) = (&stores[..], &args.profile[..]) else {
@@ -135,6 +142,7 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     order.wait_replicas = args.wait_replicas;
     order.seed = seed;
     order.workers = usize::from(args.workers);
+    order.hot = args.hot;
     order.names = args.names;
     order.progress = true;
     let report = order.run().map_err(cannot_go_on)?;

@@ -74,12 +74,10 @@ pub(crate) fn of(
         let least = (in_twenty * plan.lasts_ms / 20_000).max(1);
         floors.push(Floor { what: what.into(), least, seen });
     };
-    // Where the supervisor cannot tell, the histories show whether a worker felt it.
+    // The histories show whether a worker felt it.
     let landed = |fault: Fault| {
         let felt = figures.felt.get(&format!("{fault:?}")).copied().unwrap_or(0);
-        let assumed = matches!(fault, Fault::RestartStore | Fault::PauseStore | Fault::Descriptors)
-            || fault.is_failover();
-        if assumed { faults.get(fault).landed.min(felt) } else { faults.get(fault).landed }
+        faults.get(fault).landed.min(felt)
     };
     // Faults make everything slow; without some work in between they show nothing.
     let part = match plan.profile {
@@ -119,7 +117,7 @@ pub(crate) fn of(
             at_least("pauses of holders", 3, faults.get(Fault::Pause).holders);
         }
         Profile::Kill => {
-            at_least("kills", 60, landed(Fault::Kill));
+            at_least("kills", 40, landed(Fault::Kill));
             at_least("kills of holders", 30, faults.get(Fault::Kill).holders);
         }
         Profile::Pause => {
@@ -203,7 +201,7 @@ pub(crate) fn of(
 
 /// What must have been judged at all: otherwise the absence of violations proves nothing.
 fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
-    use Invariant::{I2, I3, I4, I5, I6, I7, I10, I11, I12, I13, J2, J3, J4, J6, J7};
+    use Invariant::{I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, J2, J3, J4, J6, J7};
     let Promises { session, fenced, fifo, durable, .. } = *promises;
     let (profile, store) = (plan.profile, plan.store);
     [
@@ -213,10 +211,14 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
         (I5, true),
         (I6, !session),
         (I7, !session),
+        // A writer waits for seconds, and a reader has to have died before.
+        (I8, profile == Profile::Kill && !session && plan.lasts_ms >= 15_000),
+        (I9, profile != Profile::Crowd && has_permits(store)),
         (I10, !session && store != Store::Quorum),
         (I11, true),
         (I12, profile == Profile::Restart && durable),
         (I13, profile == Profile::Calm),
+        (I14, !matches!(profile, Profile::Crowd | Profile::All) && !session && !store.is_quorum()),
         (J2, profile == Profile::Kill),
         (J3, true),
         (J4, profile == Profile::Calm && fifo && fenced),
@@ -226,6 +228,11 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
     .into_iter()
     .filter_map(|(invariant, is_needed)| is_needed.then_some(invariant))
     .collect()
+}
+
+/// Whether it has semaphores.
+fn has_permits(store: Store) -> bool {
+    !matches!(store, Store::Quorum | Store::Advisory)
 }
 
 /// How often each part of the API was used, in 20 calm seconds.
@@ -243,7 +250,7 @@ fn used(
     let faces = |face: &str| figures.faces.get(face).copied().unwrap_or(0);
     let least = CALM_USED / part;
     at_least("grants to readers", 5 * least, figures.readers);
-    if !matches!(plan.store, Store::Quorum | Store::Advisory) {
+    if has_permits(plan.store) {
         at_least("grants of permits", 5 * least, figures.permits);
     }
     at_least("acquires by with_lock and its like", least, faces("With"));
@@ -281,21 +288,47 @@ mod tests {
     use super::*;
     use crate::check::Judged;
     use crate::history::setting::Losses;
+    use crate::supervise::Landed;
+
+    const PROMISES: Promises = Promises {
+        session: false,
+        notices_within: 0,
+        fenced: true,
+        fifo: true,
+        push: true,
+        ticket: 0,
+        durable: true,
+        steady: true,
+        keeps: false,
+        losses: Losses::Nothing,
+    };
+
+    #[test]
+    fn a_fault_that_no_worker_felt_did_not_land() {
+        for (profile, fault) in [
+            (Profile::Net, Fault::Reset),
+            (Profile::Resources, Fault::Memory),
+            (Profile::Kill, Fault::Kill),
+            (Profile::Clock, Fault::ClockWorker),
+        ] {
+            let plan = Plan::new(1, (Store::Redis, Front::None), true, profile, 20_000, 12);
+            let mut faults = Faults::default();
+            let some = Landed { planned: 200, landed: 200, ..Landed::default() };
+            faults.0.insert(format!("{fault:?}"), some);
+            let mut figures = Figures::default();
+            let met = |figures: &Figures| {
+                let floors = of(&plan, &PROMISES, &faults, &Looks::default(), figures);
+                floors.iter().filter(|floor| floor.is_met()).count()
+            };
+            assert_eq!(met(&figures), 0, "{fault:?}");
+            figures.felt.insert(format!("{fault:?}"), 200);
+            assert_eq!(met(&figures), 1, "{fault:?}");
+        }
+    }
 
     #[test]
     fn an_empty_run_is_below_the_floors_of_every_profile() {
-        let promises = Promises {
-            session: false,
-            notices_within: 0,
-            fenced: true,
-            fifo: true,
-            push: true,
-            ticket: 0,
-            durable: true,
-            steady: true,
-            keeps: false,
-            losses: Losses::Nothing,
-        };
+        let promises = PROMISES;
         for profile in Profile::ALL {
             let plan = Plan::new(1, (Store::Redis, Front::None), true, *profile, 5_000, 8);
             let floors = of(&plan, &promises, &Faults::default(), &Looks::default(), &Figures::default());

@@ -148,10 +148,12 @@ impl Ground {
         let log = directory.join("server.log");
         let lock_server = |url: &str| LockServer::start(url, &log, &around).map(Server::Lock);
         // In a crowd more than a hundred clients have several connections each, and PgBouncer must be refused none.
+        let wants: usize = plan.workers.iter().map(|worker| worker.wants.len()).sum();
         let connections = match (profile, front) {
             (Profile::Crowd, _) => 800,
             (_, Front::PgBouncer) => 400,
-            _ => 200,
+            // A session for each waiter, and one for each holder.
+            _ => 200 + 2 * u32::try_from(wants).unwrap_or(0),
         };
         ground.start_store(profile, connections, environment, &lock_server)?;
         ground.start_front(through_proxies, &lock_server)?;

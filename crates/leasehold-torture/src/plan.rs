@@ -26,6 +26,8 @@ pub struct Plan {
     pub lasts_ms: u64,
     /// The ttl of leases, in milliseconds.
     pub ttl_ms: u64,
+    /// How many locks are hot: held for moments, and always wanted.
+    pub hot: u16,
     /// The worker processes. The replacement of a killed worker is like it.
     pub workers: Vec<Worker>,
     /// The faults, in time order.
@@ -33,13 +35,21 @@ pub struct Plan {
 }
 
 /// A worker process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Worker {
     /// How many tasks take turns in it.
     pub tasks: u16,
+    /// The hot locks that further tasks want, each all the time.
+    pub wants: Vec<u16>,
     /// Whether they run on several threads.
     pub threads: bool,
 }
+
+/// The usual number of hot locks.
+pub const HOT: u16 = 3;
+
+/// How many tasks want each hot lock beyond the usual ones.
+const CONTENDERS: u16 = 4;
 
 /// One planned fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,12 +125,15 @@ impl Plan {
             } else {
                 1 + (place % 4) as u16
             },
+            wants: Vec::new(),
             threads: place % 3 == 2,
         };
         let workers = (0..workers).map(worker).collect();
         let faults = Vec::new();
         let wait_replicas = 0;
-        let mut plan = Plan { seed, store, front, profile, wait_replicas, lasts_ms, ttl_ms, workers, faults };
+        let hot = HOT;
+        let mut plan =
+            Plan { seed, store, front, profile, wait_replicas, lasts_ms, ttl_ms, hot, workers, faults };
         let places = plan.workers.len() as u64;
         let mut number = 0;
         let mut series = |plan: &mut Plan, every: u64, make: &dyn Fn(&mut Dice) -> (Fault, u64, u64, i64)| {
@@ -198,6 +211,23 @@ impl Plan {
         plan.faults.sort_by_key(|fault| fault.at_ms);
         plan
     }
+
+    /// Makes this many locks hot. The tasks that are there anyway share all of them; each beyond the usual ones gets
+    /// more tasks, in different processes.
+    pub fn with_hot(mut self, hot: u16) -> Self {
+        self.hot = hot;
+        let several = |worker: &Worker| worker.tasks > 1;
+        // A worker with a single task is to be hit while it holds a lock.
+        let all = self.workers.iter().filter(|worker| several(worker)).count() < usize::from(CONTENDERS);
+        let mut workers: Vec<_> = self.workers.iter_mut().filter(|worker| all || several(worker)).collect();
+        let count = workers.len();
+        for lock in HOT..hot {
+            for contender in 0..CONTENDERS {
+                workers[usize::from(lock + contender) % count].wants.push(lock);
+            }
+        }
+        self
+    }
 }
 
 fn net(dice: &mut Dice) -> (Fault, u64, u64, i64) {
@@ -243,6 +273,24 @@ mod tests {
             let calm = matches!(profile, Profile::Calm | Profile::Cancel | Profile::Crowd | Profile::Many);
             assert_eq!(plan(7).faults == plan(8).faults, calm, "{profile}");
             assert_eq!(plan(7).faults.is_empty(), calm, "{profile}");
+        }
+    }
+
+    #[test]
+    fn contenders_of_a_hot_lock_are_in_different_processes() {
+        for profile in [Profile::Calm, Profile::Kill] {
+            let plan = Plan::new(7, (Store::Redis, Front::None), true, profile, 20_000, 12).with_hot(40);
+            for lock in HOT..40 {
+                let of = |worker: &Worker| worker.wants.iter().filter(|wanted| **wanted == lock).count();
+                let most = plan.workers.iter().map(of).max();
+                let all: usize = plan.workers.iter().map(of).sum();
+                assert_eq!((all, most), (usize::from(CONTENDERS), Some(1)), "{profile}, lock {lock}");
+            }
+            assert!(
+                plan.workers
+                    .iter()
+                    .all(|worker| profile == Profile::Calm || worker.tasks > 1 || worker.wants.is_empty())
+            );
         }
     }
 

@@ -60,6 +60,8 @@ pub struct Report {
     pub promises: Promises,
     /// The ttl of leases, in milliseconds.
     pub ttl_ms: u64,
+    /// Locks that were always wanted.
+    pub hot: u16,
     /// Worker processes at any time.
     pub workers: usize,
     /// Worker processes in all.
@@ -125,6 +127,7 @@ impl Report {
             configuration: seen.configuration,
             promises: seen.promises,
             ttl_ms: plan.ttl_ms,
+            hot: plan.hot,
             workers: order.workers,
             processes: seen.processes,
             seconds: seen.worked.as_secs_f64(),
@@ -179,6 +182,7 @@ impl fmt::Display for Report {
             "  acquires        {grants} granted, {busy} busy, {failed} failed, {dropped} dropped, {unknowns} calls unknown"
         )?;
         writeln!(f, "  leases          {handovers} hand-overs, {expiries} expiries, {takeovers} takeovers")?;
+        writeln!(f, "  hand-overs      {} judged", figures.handovers_judged)?;
         let operations = |kind: &str| figures.operations.get(kind).copied().unwrap_or(0);
         writeln!(
             f,

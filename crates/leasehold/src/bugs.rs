@@ -110,6 +110,8 @@ bugs! {
     DowngradeNotAsked,
     /// client: a lease that is gone is adopted all the same.
     GoneAdopted,
+    /// client: a waiter gets a free lock only when it has waited for more than half a second.
+    WaitersLetInLate,
     /// redis: a release ends whatever mutex is there, not only its own.
     RedisReleasesWithoutId,
     /// redis: a renewal does not look whether the lease has expired.
@@ -130,6 +132,14 @@ bugs! {
     RedisIgnoresQueue,
     /// redis: a revoke at once only refuses renewals.
     RedisRevokesPolitely,
+    /// redis: a revoke that is to refuse renewals frees the lock at once.
+    RedisRevokesAtOnce,
+    /// redis: the answer to a repeated claim says that it is shared.
+    RedisRepeatsAsShared,
+    /// redis: a release says that it has ended a lease that is gone.
+    RedisReleasesTwice,
+    /// redis: the renewal of one reader prolongs all.
+    RedisReadersShareTtl,
     /// quorum: one node less than a majority is enough.
     QuorumOfAMinority,
     /// postgres: nobody is notified that they may go in.
@@ -150,6 +160,10 @@ bugs! {
     SqliteExpiresByWallClock,
     /// sqlite: the fence counter is not in the file.
     SqliteFenceInMemory,
+    /// postgres+advisory: a lock that one client wants alone is taken shared.
+    AdvisoryLocksShared,
+    /// file: a lock that one client wants alone is taken shared.
+    FileLocksShared,
     /// file: the fence counter is not written.
     FileCountsNothing,
     /// client of a server: an attempt that is made again has a new lease id.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::case::{Case, Outcome};
+use super::case::{Case, Lease, Outcome};
+use super::matter::Reach;
 use crate::history::record::{Face, Kind, Loss, Mode, Record};
 
 /// The figures. Times are in nanoseconds.
@@ -14,6 +15,9 @@ pub struct Figures {
     pub grants: u64,
     /// Grants for which another claim had released.
     pub handovers: u64,
+    /// Those of a lease that was certainly held, for a millisecond or more, while another client wanted the lock, and
+    /// whose end is certain: a second holder, or a grant before the release, would have been accused.
+    pub handovers_judged: u64,
     /// Leases that ended because their time was over.
     pub expiries: u64,
     /// Grants of a lock that another client had left by expiry, loss or death.
@@ -159,10 +163,15 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     figures.lists = case.lists.iter().flatten().filter(|list| !list.is_empty()).count() as u64;
     for (fault, reach, from, to) in &case.faults {
         let hit = |worker: u32| reach.hits(worker, case.setting.sides);
+        // A worker that is killed or stopped while it holds a lock does not look any more.
+        let held_until = |lease: &Lease| match reach {
+            Reach::Worker(_) => lease.likely.max(lease.believed),
+            _ => lease.believed,
+        };
         let met = |begin: u64, end: u64, worker: u32| begin <= *to && end >= *from && hit(worker);
         let called =
             case.acquires.iter().any(|acquire| met(acquire.called, acquire.returned, acquire.worker));
-        if called || case.leases.iter().any(|lease| met(lease.from, lease.believed, lease.worker)) {
+        if called || case.leases.iter().any(|lease| met(lease.from, held_until(lease), lease.worker)) {
             *figures.felt.entry(format!("{fault:?}")).or_default() += 1;
         }
     }

@@ -147,7 +147,8 @@ impl Automaton<'_> {
         }
     }
 
-    /// Counts requests about a lease that had ended: whatever the answer, the lease does not exist (I6).
+    /// Counts requests about a lease that had ended: whatever the answer, the lease does not exist (I6), nor does one
+    /// that was revoked at once (I14).
     fn after_the_end(&mut self, record: &Record) {
         let called = match record.kind {
             Kind::Held | Kind::Lost => record.at,
@@ -161,6 +162,12 @@ impl Automaton<'_> {
         let over = [self.lost, self.released, self.gone, by_time].into_iter().flatten().min();
         if over.is_some_and(|over| over < called) {
             self.figures.weigh(I6, self.lease.uncertain > record.at, false);
+        }
+        let revoked = self.case.revokes(self.lease).cleared(self.lease).filter(|by| *by < called);
+        let asks = !matches!(record.kind, Kind::Held | Kind::Lost | Kind::Granted);
+        if let Some(by) = revoked.filter(|_| asks) {
+            let sure = !self.case.quorum() && !self.may_be_back(by, record.at);
+            self.figures.weigh(I14, sure, false);
         }
     }
 

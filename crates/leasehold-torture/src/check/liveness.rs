@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use super::Invariant::{self, I8, I9, J1, J2, J6, J7};
 use super::case::{Acquire, Case, Court, Lease, Lock, Outcome, SLACK};
 use super::figures::{Figures, Times, share};
+use super::overlap::Wanted;
 use super::sweep::Meeting;
 use crate::history::record::{Leftover, Mode};
 
@@ -71,6 +72,7 @@ struct Free<'a> {
     in_the_way: Vec<u64>,
     /// Acquires of processes that died meanwhile: their queue places delay the others.
     dead: Meeting,
+    wanted: Wanted,
 }
 
 impl<'a> Free<'a> {
@@ -98,6 +100,7 @@ impl<'a> Free<'a> {
             calls,
             in_the_way: ends.into_iter().scan(0, longest).collect(),
             dead: Meeting::new(&dead),
+            wanted: Wanted::new(case, lock),
         }
     }
 
@@ -138,6 +141,7 @@ impl<'a> Free<'a> {
         match before.release_called {
             Some(called) if !before.expired() => {
                 figures.handovers += 1;
+                figures.handovers_judged += u64::from(self.wanted.judged(before));
                 if lease.wait > 0 && lease.called < called && lease.from > called {
                     times.handovers.push(lease.from - called);
                     let held_up = self.dead.count(called, lease.from) > 0;
@@ -182,9 +186,13 @@ impl<'a> Free<'a> {
         if tried > held || before.is_some_and(is_dead) {
             figures.weigh(J2, true, explained);
         }
-        if self.dead_reader.is_some() && lease.mode == Mode::Exclusive {
+        // Others relied on their leases when its time was over.
+        let outlived = self.dead_reader.filter(|reader| {
+            lease.mode == Mode::Exclusive && self.last_read > self.case.leases[*reader].deadline
+        });
+        if let Some(reader) = outlived {
             // If a ttl is shorter than the allowed delay, another client's renewals look the same.
-            figures.weigh(I8, lease.ttl > BOUND + SLACK, explained);
+            figures.weigh(I8, self.case.leases[reader].ttl > BOUND + SLACK, explained);
         }
         if !late {
             return;
@@ -195,12 +203,8 @@ impl<'a> Free<'a> {
         }
         let late = lease.from - free;
         let dead = |before: &usize| self.case.leases[*before].release_called.is_none();
-        let (invariant, other): (Invariant, _) = match (self.dead_reader, before) {
-            (Some(reader), _)
-                if lease.mode == Mode::Exclusive && self.last_read > self.case.leases[reader].deadline =>
-            {
-                (I8, Some(reader))
-            }
+        let (invariant, other): (Invariant, _) = match (outlived, before) {
+            (Some(reader), _) => (I8, Some(reader)),
             (_, before) if tried > held || before.is_some_and(|before| dead(&before)) => (J2, before),
             (_, before) => (J1, before),
         };

@@ -125,9 +125,9 @@ pub enum Invariant {
 
 impl Invariant {
     /// The invariants that histories can show to be broken; for each it is counted how much there was to judge.
-    pub const JUDGED: [Invariant; 20] = {
+    pub const JUDGED: [Invariant; 21] = {
         use Invariant::*;
-        [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, J1, J2, J3, J4, J5, J6, J7]
+        [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, J1, J2, J3, J4, J5, J6, J7]
     };
 }
 

@@ -71,34 +71,56 @@ pub(super) fn mixed(case: &Case<'_>, court: &mut Court) {
     }
 }
 
-/// Counts how many leases were certainly held while another client wanted the lock (I1, I9), how many perhaps, and
-/// before how many ends no other client may have been granted it (I2).
-fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
-    let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
-    let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
-    let wanted = Meeting::new(&wanted);
-    for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|_| lock.limit == 0) {
+/// When a lock was wanted: a second holder is seen only while a client asks for the lock.
+pub(super) struct Wanted(Meeting);
+
+impl Wanted {
+    pub(super) fn new(case: &Case<'_>, lock: &Lock) -> Self {
+        let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
+        let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
+        Wanted(Meeting::new(&wanted))
+    }
+
+    /// Whether a lease was certainly held while another client wanted the lock, for long enough to be seen, so that a
+    /// second holder would have been accused; `None` if nobody would have met it.
+    fn held(&self, lease: &Lease) -> Option<bool> {
+        // Its own call ended when it began.
+        let long = lease.believes && lease.believed.saturating_sub(lease.from) >= SEEN;
+        let met = long && self.0.count(lease.from + 1, lease.believed) > 0;
+        met.then(|| lease.believed.min(lease.uncertain).saturating_sub(lease.from) >= SEEN)
+    }
+
+    /// Whether its end is certain, so that an earlier grant to another client would have been accused; `None` if no
+    /// client came.
+    fn ended(&self, lease: &Lease) -> Option<bool> {
         let sure = lease.end() > lease.from;
         // No other client came before it could be seen.
         if !sure && lease.uncertain > lease.from {
-            continue;
+            return None;
         }
-        if wanted.count(lease.from + 1, lease.end().max(lease.believed).max(lease.from + 1)) > 0 {
+        let until = lease.end().max(lease.believed).max(lease.from + 1);
+        (self.0.count(lease.from + 1, until) > 0).then_some(sure)
+    }
+
+    /// Whether both were judged: I1 (of permits I9) and I2.
+    pub(super) fn judged(&self, lease: &Lease) -> bool {
+        self.held(lease) == Some(true) && self.ended(lease) == Some(true)
+    }
+}
+
+/// Counts how many leases were certainly held while another client wanted the lock (I1, I9), how many perhaps, and
+/// before how many ends no other client may have been granted it (I2).
+fn count(case: &Case<'_>, lock: &Lock, figures: &mut Figures) {
+    let wanted = Wanted::new(case, lock);
+    for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|_| lock.limit == 0) {
+        if let Some(sure) = wanted.ended(lease) {
             figures.weigh(I2, sure, false);
         }
     }
-    let judged = figures.judged(if lock.limit > 0 { I9 } else { I1 });
-    for lease in lock.leases.iter().map(|number| &case.leases[*number]).filter(|lease| lease.believes) {
-        let (from, to) = (lease.from, lease.believed.min(lease.uncertain));
-        if lease.believed.saturating_sub(from) < SEEN {
-            continue;
-        }
-        // Its own call ended when it began.
-        let met = wanted.count(from + 1, lease.believed) > 0;
-        match to.saturating_sub(from) {
-            _ if !met => {}
-            SEEN.. => judged.judged += 1,
-            _ => judged.uncertain += 1,
+    let invariant = if lock.limit > 0 { I9 } else { I1 };
+    for lease in lock.leases.iter().map(|number| &case.leases[*number]) {
+        if let Some(sure) = wanted.held(lease) {
+            figures.weigh(invariant, sure, false);
         }
     }
 }

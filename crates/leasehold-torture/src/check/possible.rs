@@ -41,7 +41,8 @@ pub(super) fn possible(
     let Some(last) = lease.ops.last().map(|op| case.records[*op as usize]) else { return u64::MAX };
     // It may have passed to another process.
     let mut died = died(lease.worker, case, deaths).max(died(last.worker, case, deaths));
-    // A task that makes another acquire has left the lease to expire.
+    let ended = died;
+    // A task that makes another acquire has left the lease to expire. Its client goes on to release what was dropped.
     if let Some(calls) = calls.get(&(last.worker, last.task)) {
         died = calls.get(calls.partition_point(|call| *call <= last.at)).map_or(died, |call| died.min(*call));
     }
@@ -50,7 +51,7 @@ pub(super) fn possible(
     if let Some(closed) = lease.closed.filter(|_| calm && lease.release_called.is_some() && !case.quorum()) {
         return closed.min(by);
     }
-    if calm && lease.release_called.is_some() && died > by {
+    if calm && lease.release_called.is_some() && ended > by {
         return by;
     }
     // A renewal may have been the last call to arrive.

@@ -26,7 +26,12 @@ struct Defective {
     sent_as: Mutex<BTreeMap<LeaseId, LeaseId>>,
     /// Leases that the client was granted or has adopted.
     held: Mutex<BTreeSet<LeaseId>>,
+    /// Since when claims wait.
+    waits: Mutex<BTreeMap<LeaseId, Moment>>,
 }
+
+/// [`Bug::WaitersLetInLate`]: longer than any waiter with a limit waits in a run.
+const LATE: Duration = Duration::from_millis(600);
 
 /// Puts the layer around the store of a client with this clock, if any defect is planted: without one, a run shows the
 /// library as it is.
@@ -34,8 +39,8 @@ pub(crate) fn plant(builder: LocksBuilder, clock: Arc<dyn Clock>) -> LocksBuilde
     if !Bug::ALL.iter().any(|bug| on(*bug)) {
         return builder;
     }
-    let (unanswered, sent_as, held) = Default::default();
-    builder.layer(|store| Arc::new(Defective { store, clock, unanswered, sent_as, held }))
+    let (unanswered, sent_as, held, waits) = Default::default();
+    builder.layer(|store| Arc::new(Defective { store, clock, unanswered, sent_as, held, waits }))
 }
 
 impl Defective {
@@ -54,6 +59,12 @@ impl Defective {
             claim.mode = Mode::Exclusive;
         }
         claim
+    }
+
+    /// Whether a waiter does not get the lock yet.
+    fn is_early(&self, claim: &Claim) -> bool {
+        let now = self.clock.now();
+        claim.queue.is_some() && now.since(*self.waits.lock().entry(claim.id).or_insert(now)) < LATE
     }
 
     /// The grant that the client sees.
@@ -119,6 +130,12 @@ impl Backend for Defective {
         }
         let sent = self.clock.now();
         let answer = self.store.try_acquire(&self.claim(claim)).await;
+        if on(Bug::WaitersLetInLate) && self.is_early(claim) {
+            self.store.release(&Release::new(claim.name.clone(), claim.id)).await?;
+            let mut busy = Busy::unknown();
+            busy.retry_in = Some(LATE / 10);
+            return Ok(Attempt::Busy(busy));
+        }
         if answer.is_ok() {
             self.unanswered.lock().remove(&claim.id);
         }

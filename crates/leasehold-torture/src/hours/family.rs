@@ -14,7 +14,7 @@ use crate::ground::Ground;
 use crate::history::record::{Kind, read};
 use crate::history::setting::Name;
 use crate::lock_server::is_ready;
-use crate::plan::Plan;
+use crate::plan::{HOT, Plan};
 use crate::roles::{self, Around, Role};
 use crate::store::{Front, Profile, Store};
 use crate::supervise::rest::Rest;
@@ -87,7 +87,7 @@ impl Family {
         };
         let info = info(&ground.own_url())?;
         let prefix = if url.is_some() { "torture-resident/" } else { "resident/" };
-        let (parts, names): (Vec<_>, Vec<_>) = locks_of(&info, prefix).into_iter().unzip();
+        let (parts, names): (Vec<_>, Vec<_>) = locks_of(&info, HOT, false, prefix).into_iter().unzip();
         let handed = directory.join("handed");
         std::fs::create_dir_all(&handed)?;
         let socket = directory.join("socket");
@@ -104,6 +104,7 @@ impl Family {
             resource: socket.clone(),
             seed: ways.seed,
             tasks,
+            wants: Vec::new(),
             threads,
             names: names.clone(),
             parts: parts.clone(),
@@ -119,6 +120,7 @@ impl Family {
             abandons: true,
             lingers: true,
             stays: false,
+            late: false,
             patience_ms: 1_000,
             crowd: None,
             sink: None,

@@ -58,6 +58,9 @@ pub(crate) const TICKET: Duration = Duration::from_secs(10);
 /// How long after the end something may be left where nothing has to expire.
 const AT_REST: Duration = Duration::from_secs(1);
 
+/// How many tasks use the archive and nothing else, at least.
+const READERS: usize = 4;
+
 /// The default number of idle names in the profile `many`.
 pub const NAMES: u32 = 50_000;
 
@@ -78,6 +81,8 @@ pub struct Order {
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
+    /// How many locks are hot: held for moments, and always wanted by several workers.
+    pub hot: u16,
     /// In the profile `many`: the number of idle names, and of other programs' keys.
     pub names: u32,
     /// How many replicas must confirm a grant, where there are any.
@@ -104,6 +109,7 @@ impl Order {
             time,
             seed: 1,
             workers: 12,
+            hot: plan::HOT,
             names: NAMES,
             wait_replicas: 0,
             out: out.into(),
@@ -137,6 +143,10 @@ impl Order {
             let message = "wait_replicas is for redis-sentinel and redis-cluster, with one replica each";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        if self.hot != plan::HOT && matches!(self.profile, Profile::Crowd | Profile::Failover) {
+            let message = format!("the profile {} has its own locks: it takes no --hot", self.profile);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         std::fs::create_dir_all(&self.out)?;
         let out = self.out.canonicalize()?;
         if std::fs::read_dir(&out)?.next().is_some() {
@@ -152,7 +162,8 @@ impl Order {
             self.profile,
             lasts,
             self.workers.max(2),
-        );
+        )
+        .with_hot(self.hot);
         plan.wait_replicas = self.wait_replicas;
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -349,7 +360,8 @@ impl Run<'_> {
     /// The locks that the workers use, and the purpose of each.
     fn locks(&self, info: &Info, prefix: &str) -> Vec<(worker::Part, Name)> {
         if self.order.profile != Profile::Crowd {
-            return worker::locks_of(info, prefix);
+            let kills = self.order.profile == Profile::Kill;
+            return worker::locks_of(info, self.plan.hot, kills, prefix);
         }
         let tasks: u16 = self.plan.workers.iter().map(|worker| worker.tasks).sum();
         worker::locks_of_crowd(tasks, prefix)
@@ -417,6 +429,14 @@ impl Run<'_> {
             _ => None,
         };
         let lossy = matches!(profile, Profile::Net | Profile::Restart | Profile::Failover | Profile::All);
+        let parts: Vec<_> = self.locks(info, "").into_iter().map(|(part, _)| part).collect();
+        let mut wants = worker.wants.clone();
+        let several = self.plan.workers.iter().filter(|worker| worker.tasks > 1).count();
+        if let Some(archive) = parts.iter().position(|part| *part == worker::Part::Archive)
+            && worker.tasks > 1
+        {
+            wants.extend(std::iter::repeat_n(archive as u16, READERS.div_ceil(several)));
+        }
         Task {
             url: String::new(),
             worker: 0,
@@ -424,9 +444,10 @@ impl Run<'_> {
             resource: socket.to_owned(),
             seed: *seed,
             tasks: worker.tasks,
+            wants,
             threads: worker.threads,
             names: setting.names.clone(),
-            parts: self.locks(info, "").into_iter().map(|(part, _)| part).collect(),
+            parts,
             handed: self.out.join(HANDED),
             ttl_ms: self.plan.ttl_ms,
             session: setting.promises.session,
@@ -444,6 +465,7 @@ impl Run<'_> {
             },
             lingers: *profile != Profile::Leak,
             stays: setting.promises.session && lossy || matches!(profile, Profile::Logs | Profile::Failover),
+            late: *profile == Profile::Net && !setting.promises.session,
             // Where answers are lost, a long wait shows little.
             patience_ms: match profile {
                 // A lease given back after the replica has taken over need not expire.

@@ -65,6 +65,11 @@ impl Player {
     /// Tries to get a guard, and records the result.
     pub(super) async fn acquire_guard(&mut self, face: Face) -> Option<Guard> {
         let wait = self.wait();
+        self.acquire_within(wait, face).await
+    }
+
+    /// The same, with this wait.
+    pub(super) async fn acquire_within(&mut self, wait: Wait, face: Face) -> Option<Guard> {
         let give_up = self.give_up();
         self.pen.know(None, 0);
         self.pen.call(now(), self.asked(), wait.nanos(), face);
@@ -122,7 +127,7 @@ impl Player {
                     Wait::Unbounded => lock.read().await.map(Some),
                 }
             }
-            Mode::Exclusive if matches!(self.part(), Part::Book | Part::Turn) => {
+            Mode::Exclusive if matches!(self.part(), Part::Book | Part::Turn | Part::Archive) => {
                 let lock = self.locks.rwlock(&name.name).ttl(self.ttl).owner(self.owner());
                 match wait {
                     Wait::Try => lock.try_write().await,
@@ -155,7 +160,7 @@ impl Player {
         let step = u64::try_from(time.as_micros() / 6).unwrap_or(u64::MAX).clamp(300, 20_000);
         let mut may = true;
         // Some keep looking at a lost lease: it does not come back.
-        let stubborn = self.dice.once_in(3);
+        let stubborn = self.task.late || self.dice.once_in(3);
         if self.task.lists && self.dice.once_in(25) {
             let _ = self.list().await;
         }

@@ -1,6 +1,7 @@
 //! A worker: a process that takes, keeps and gives back locks in every possible way, through the public API alone, and
 //! records what it does and sees.
 
+mod archive;
 mod blocking;
 mod crowd;
 mod faces;
@@ -56,6 +57,8 @@ pub(crate) struct Task {
     pub(crate) seed: u64,
     /// How many tasks the process runs.
     pub(crate) tasks: u16,
+    /// The locks that further tasks want, each all the time: their places among the names.
+    pub(crate) wants: Vec<u16>,
     /// Whether its tasks run on several threads.
     pub(crate) threads: bool,
     /// The locks.
@@ -88,6 +91,8 @@ pub(crate) struct Task {
     pub(crate) lingers: bool,
     /// Some locks are held for seconds.
     pub(crate) stays: bool,
+    /// Answers may come when the lease's time is over: more holders stay until then, and look on.
+    pub(crate) late: bool,
     /// How long a call to the store may take, in milliseconds.
     pub(crate) patience_ms: u64,
     /// What it does in a crowd, if it is in one.
@@ -131,7 +136,7 @@ pub(crate) fn run(task: Task) -> io::Result<()> {
 
 async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -> io::Result<()> {
     let mut resources = Vec::new();
-    for _ in 0..task.tasks {
+    for _ in 0..usize::from(task.tasks) + task.wants.len() {
         resources.push(resource::Client::connect(&task.resource).await?);
     }
     // From here on faults may come.
@@ -146,7 +151,10 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
             tokio::task::spawn_blocking(|| player.play())
         });
         let mut clients = vec![locks.clone()];
-        for (number, resource) in (0..).zip(resources) {
+        // The number between the two is that of the thread with the blocking API.
+        let contenders = (task.tasks + 1..).zip(task.wants.iter().copied().map(Some));
+        let players_of = (0..task.tasks).map(|number| (number, None)).chain(contenders);
+        for ((number, wants), resource) in players_of.zip(resources) {
             // In a crowd every task has its own client.
             if task.crowd.is_some() && number > 0 {
                 clients.extend(connect(&task, &finished).await);
@@ -161,6 +169,7 @@ async fn work(task: Arc<Task>, log: Arc<Log>, finished: watch::Receiver<bool>) -
                 claims: Arc::clone(&claims),
                 finished: finished.clone(),
                 seen: 0,
+                wants,
             };
             players.spawn(player.play());
         }
@@ -225,6 +234,8 @@ struct Player {
     finished: watch::Receiver<bool>,
     /// A fence that was seen on a lock that is revoked; by now it may be outdated.
     seen: u64,
+    /// The only lock that it uses, if it has one.
+    wants: Option<u16>,
 }
 
 impl Player {
@@ -234,7 +245,7 @@ impl Player {
                 Some(part) => self.begin_in_crowd(part),
                 None => self.begin(),
             }
-            if !self.task.session && self.task.abandons && self.dice.once_in(150) {
+            if self.wants.is_none() && !self.task.session && self.task.abandons && self.dice.once_in(150) {
                 self.outlive().await;
                 continue;
             }
@@ -243,12 +254,13 @@ impl Player {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if self.pen.task > 0 && self.dice.once_in(120) {
+            if self.wants.is_none() && self.pen.task > 0 && self.dice.once_in(120) {
                 self.close_in_the_middle().await;
                 continue;
             }
             let plain = if self.part() == Part::Hot { self.task.plain * 12 } else { self.task.plain };
             match self.part() {
+                Part::Archive => self.read_and_write().await,
                 Part::Evict if self.dice.once_in(3) => self.revoke().await,
                 Part::Turn if self.pen.mode == Mode::Exclusive => self.write_and_read().await,
                 Part::Relay => self.relay().await,
@@ -272,6 +284,7 @@ impl Player {
         std::hint::black_box(std::time::SystemTime::now());
         let crowd = if self.dice.once_in(2) { Part::Pool } else { Part::Book };
         let part = match (self.devoted(), self.dice.below(100)) {
+            _ if self.wants.is_some() => Part::Cool,
             (Some(Part::Hot), 0..25) | (Some(Part::Book), _) => crowd,
             (Some(Part::Evict), 0..40) => Part::Turn,
             (Some(part), _) => part,
@@ -282,13 +295,16 @@ impl Player {
             (None, 46..60) => Part::Relay,
             (None, 60..65) if self.task.parts.contains(&Part::Raw) => Part::Raw,
             (None, 65..72) if self.task.parts.contains(&Part::Mixed) => Part::Mixed,
+            (None, 72) if self.task.parts.contains(&Part::Archive) => Part::Archive,
             (None, _) => Part::Cool,
         };
-        self.pen.name = self.lock_for(part).or(self.lock_for(Part::Book)).unwrap_or(0);
+        self.pen.name =
+            self.wants.or_else(|| self.lock_for(part)).or_else(|| self.lock_for(Part::Book)).unwrap_or(0);
         let reads = match self.part() {
             Part::Book => !self.dice.once_in(6),
             Part::Turn => self.dice.once_in(2),
             Part::Evict => self.dice.once_in(3),
+            Part::Archive => true,
             _ => false,
         };
         self.pen.mode = match self.name().limit {
@@ -315,6 +331,7 @@ impl Player {
     /// revokes and downgrades.
     fn devoted(&self) -> Option<Part> {
         match (self.pen.task, self.task.tasks) {
+            _ if self.wants.is_some() => Some(self.part()),
             (0, 2..) => Some(Part::Hot),
             (1, 3..) => Some(Part::Book),
             (2, 4..) => Some(Part::Evict),
@@ -392,6 +409,7 @@ impl Player {
                 let most = if self.task.session { 6_000 } else { 3_000 };
                 Duration::from_millis(1_500 + self.dice.below(most))
             }
+            0..8 if self.task.late => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             0 => ttl.mul_f64(1.0 + self.dice.below(50) as f64 / 100.0),
             1 | 2 => ttl.mul_f64(self.dice.below(100) as f64 / 200.0),
             _ if crowded => Duration::from_micros(self.dice.between(500, 5_000)),

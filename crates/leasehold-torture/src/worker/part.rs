@@ -1,6 +1,6 @@
 //! The purpose of each lock.
 
-use leasehold::backend::Info;
+use leasehold::backend::{Info, Liveness};
 use serde::{Deserialize, Serialize};
 
 use crate::history::setting::Name;
@@ -24,25 +24,24 @@ pub(crate) enum Part {
     Raw,
     /// Locks of several kinds that share one name.
     Mixed,
+    /// Read for seconds, by readers of which some die or leave their leases behind, and seldom written.
+    Archive,
     /// Any other.
     Cool,
     /// Nobody waits for it: for workers that outlive their leases.
     Quiet,
 }
 
-/// How many names are hot.
-const HOT: u32 = 3;
-
 /// How many permits a pool has.
 const PERMITS: u32 = 3;
 
-/// The locks of a run on a store with these abilities.
-pub(crate) fn all(info: &Info, prefix: &str) -> Vec<(Part, Name)> {
+/// The locks of a run on a store with these abilities. The hot ones come first. `kills`: workers are killed.
+pub(crate) fn all(info: &Info, hot: u16, kills: bool, prefix: &str) -> Vec<(Part, Name)> {
     let mut all = Vec::new();
     let mut add = |part: Part, name: String, limit: u32| {
         all.push((part, Name { name: format!("{prefix}{name}"), limit, part: 0 }));
     };
-    (1..=HOT).for_each(|number| add(Part::Hot, format!("hot-{number}"), 0));
+    (1..=hot).for_each(|number| add(Part::Hot, format!("hot-{number}"), 0));
     add(Part::Book, "book".into(), 0);
     if info.max_permits >= PERMITS {
         add(Part::Pool, "pool".into(), PERMITS);
@@ -59,6 +58,9 @@ pub(crate) fn all(info: &Info, prefix: &str) -> Vec<(Part, Name)> {
     add(Part::Relay, "relay".into(), 0);
     if info.max_permits >= PERMITS {
         (0..PERMITS).for_each(|limit| add(Part::Mixed, "mixed".into(), limit));
+    }
+    if kills && info.shared && info.liveness != Liveness::Session {
+        add(Part::Archive, "archive".into(), 0);
     }
     if info.scheme == "http" {
         add(Part::Raw, "raw".into(), 0);

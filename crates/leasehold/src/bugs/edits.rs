@@ -22,6 +22,7 @@ const fn edit(bug: Bug, scripts: &'static [&'static str], says: &'static str, in
 const ACQUIRE: &[&str] = &["redis acquire"];
 const RENEW: &[&str] = &["redis renew"];
 const RELEASE: &[&str] = &["redis release"];
+const REVOKE: &[&str] = &["redis revoke"];
 /// All scripts that settle a name and wake its waiters.
 const VERBS: &[&str] = &["redis acquire", "redis renew", "redis release", "redis revoke", "redis sweep"];
 const POSTGRES: &[&str] = &["postgres"];
@@ -58,8 +59,32 @@ const EDITS: &[Edit] = &[
     edit(Bug::RedisIgnoresQueue, ACQUIRE, "if waiting == 0 or place == 0 then", "if true then"),
     edit(Bug::RedisIgnoresQueue, ACQUIRE, "if mode == 'x' and ARGV[3] and waiting > 0 and", "if false and"),
     edit(
+        Bug::RedisRevokesAtOnce,
+        REVOKE,
+        "local at_once, only = ARGV[2] == '1',",
+        "local at_once, only = true,",
+    ),
+    edit(Bug::RedisRepeatsAsShared, ACQUIRE, "answer = { 1, l.fence, l.mode,", "answer = { 1, l.fence, 's',"),
+    edit(
+        Bug::RedisReleasesTwice,
+        RELEASE,
+        "answer = { 3, why or has_expired and 'expired' or 'not_found', now }\n    if unanswered",
+        "answer = now\n    if unanswered",
+    ),
+    edit(
+        Bug::RedisReadersShareTtl,
+        RENEW,
+        "call('ZADD', leases, 'XX', l.expires, id)",
+        "for _, other in ipairs(call('ZRANGE', leases, 0, -1)) do
+        local o = read_lease(call('HGET', rows, other))
+        o.expires = math.max(o.expires, l.expires)
+        call('ZADD', leases, 'XX', o.expires, other)
+        call('HSET', rows, other, write_lease(o))
+      end",
+    ),
+    edit(
         Bug::RedisRevokesPolitely,
-        &["redis revoke"],
+        REVOKE,
         "local at_once, only = ARGV[2] == '1',",
         "local at_once, only = false,",
     ),

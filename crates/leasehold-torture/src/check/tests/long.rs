@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::notation::{MS, judged, setting};
 use crate::check::Invariant::{self, J1, J5};
+use crate::check::Judged;
 use crate::check::{check, judge};
 use crate::history::record::{Kind, Log, Mode, Record};
 
@@ -118,6 +119,72 @@ fn bounds_of_time_that_are_explained_are_counted_as_waived() {
     assert_eq!(judged(late).figures.waived, 0);
     let verdict = judged(&format!("{late}S 500 stall 600\n"));
     assert_eq!((verdict.violations.len(), verdict.figures.waived), (0, 1));
+}
+
+#[test]
+fn only_hand_overs_of_certain_wanted_holds_are_judged() {
+    // A release of another client's lease, and the next holder's grant.
+    let counted = |held: u64, called: u64, before: &str| {
+        let figures = judged(&format!(
+            "{before}1 0 call\n1 5 granted 5 100\n1 {held} held 100\n1 60 release\n1 61 released\n\
+             2 {called} call\n2 62 granted 6 150\n"
+        ))
+        .figures;
+        (figures.handovers, figures.handovers_judged)
+    };
+    assert_eq!(counted(50, 10, ""), (1, 1));
+    // It did not look, so that a second holder would not have been seen.
+    assert_eq!(counted(5, 10, ""), (1, 0));
+    // The other came only after the last look.
+    assert_eq!(counted(50, 55, ""), (1, 0));
+    // Something may have ended the lease.
+    assert_eq!(counted(50, 10, "3 2 revoke now\n3 4 revoked\n"), (1, 0));
+}
+
+#[test]
+fn writers_behind_dead_readers_are_judged_if_ttls_are_long() {
+    let counted = |ttl: u64, stays: u64| {
+        let judged = judged(&format!(
+            "1 0 call shared ttl={ttl}\n1 5 granted 5 {dead}\nS 10 fault kill 10 1\n\
+             2 20 call shared ttl={ttl}\n2 25 granted 6 {dead}\n2 {stays} held {end}\n\
+             2 {end} release\n2 {end} released\n3 100 call ttl=3000\n3 {next} granted 7 {until}\n",
+            dead = ttl - 100,
+            end = stays + 50,
+            next = stays.max(ttl) + 60,
+            until = stays.max(ttl) + 2_000,
+        ));
+        assert_eq!(judged.violations, []);
+        judged.figures.judged["I8"]
+    };
+    let some = |judged, uncertain| Judged { judged, waived: 0, uncertain };
+    assert_eq!(counted(3_000, 3_000), some(1, 0));
+    // Any delay that is allowed is as long.
+    assert_eq!(counted(400, 3_000), some(0, 1));
+    // The others had left before the dead reader's time was over.
+    assert_eq!(counted(3_000, 2_000), some(0, 0));
+}
+
+#[test]
+fn requests_after_a_revoke_at_once_are_judged() {
+    let counted = |revoke: &str| {
+        let verdict = judged(&format!(
+            "1 0 call\n1 5 granted 5 100\n3 20 {revoke}\n3 21 revoked\n1 30 release\n1 31 nothing\n"
+        ));
+        verdict.figures.judged_by(Invariant::I14)
+    };
+    assert_eq!((counted("revoke now"), counted("revoke")), (1, 0));
+}
+
+#[test]
+fn a_kill_of_a_holder_is_felt_though_it_looks_no_more() {
+    let felt = |end: u64| {
+        let text =
+            format!("1 0 call\n1 5 granted 5 100\n1 6 held 100\n1 {end} held 100\nS 50 fault kill 50 1\n");
+        judged(&text).figures.felt.get("Kill").copied()
+    };
+    assert_eq!(felt(20), Some(1));
+    let released = "1 0 call\n1 5 granted 5 100\n1 6 release\n1 7 released\nS 50 fault kill 50 1\n";
+    assert_eq!(judged(released).figures.felt.get("Kill"), None);
 }
 
 #[test]

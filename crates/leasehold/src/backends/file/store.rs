@@ -396,7 +396,7 @@ impl Store {
 fn take(meta: &Meta<'_>, mode: Mode) -> Result<Option<Locked>> {
     let Meta { dir, files, .. } = meta;
     match mode {
-        Mode::Exclusive => Locked::take(dir, &files.lock(), false, true),
+        Mode::Exclusive => Locked::take(dir, &files.lock(), bugs::on(Bug::FileLocksShared), true),
         Mode::Shared => {
             // Try exclusively first: if that works, this is the first reader, and the text in the file is old.
             if let Some(file) = Locked::take(dir, &files.lock(), false, true)? {

@@ -5,6 +5,7 @@ use crate::backends::queries;
 
 use super::super::quoted;
 use super::key::AdvisoryKey;
+use crate::bugs::{self, Bug};
 
 /// The fence tables: the durable one and the fast one.
 pub(super) const TABLES: [&str; 2] = ["advisory_fences", "advisory_fences_live"];
@@ -55,7 +56,7 @@ impl Sql {
 
     /// The index of a prepared statement.
     pub(super) fn slot(key: AdvisoryKey, ask: Ask) -> usize {
-        let shared = |mode| usize::from(mode == Mode::Shared);
+        let shared = |mode| usize::from(is_shared(mode));
         let first = match key {
             AdvisoryKey::Bigint(_) => 0,
             AdvisoryKey::Pair(..) => Sql::PREPARED / 2,
@@ -76,7 +77,7 @@ impl Sql {
 
     /// Waits in the server's queue. The wait lifts the session's statement limit and sets it again afterwards.
     pub(super) fn wait(&self, key: AdvisoryKey, mode: Mode) -> String {
-        let shared = if mode == Mode::Shared { "_shared" } else { "" };
+        let shared = if is_shared(mode) { "_shared" } else { "" };
         let parameters = match key {
             AdvisoryKey::Bigint(key) => format!("'{key}'::bigint"),
             AdvisoryKey::Pair(high, low) => format!("'{high}'::int, '{low}'::int"),
@@ -89,6 +90,11 @@ impl Sql {
             .replace("%HELD%", &held(key))
             .replace("%TIMEOUT%", STATEMENT_TIMEOUT)
     }
+}
+
+/// Whether the server's lock for a mode is a shared one.
+fn is_shared(mode: Mode) -> bool {
+    mode == Mode::Shared || bugs::on(Bug::AdvisoryLocksShared)
 }
 
 /// The statements for one space of keys, in the order of their slots. `key`: its parameters as one number.

@@ -151,7 +151,8 @@ pub struct Preview {
     pub unchecked: Vec<String>,
 }
 
-/// As [`examine`], but creates nothing: no file, directory or table of a store that has not been used yet.
+/// As [`examine`], but creates no database file and no table of a store that has not been used yet. (The directory of
+/// `file:` is made, as by [`examine`].)
 ///
 /// # Cancel safety
 /// If dropped, nothing is left behind.

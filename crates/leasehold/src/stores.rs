@@ -71,8 +71,11 @@ struct Driver {
     info: fn(&'static str) -> Info,
     open: fn(String) -> BoxFuture<'static, Result<Opened>>,
     /// Examines a store without creating what opening it would create; `None` if that creates nothing.
-    preview: Option<fn(String) -> BoxFuture<'static, Result<Preview>>>,
+    preview: Option<fn(String) -> Previewing>,
 }
+
+/// A preview under way.
+type Previewing = BoxFuture<'static, Result<Preview>>;
 
 /// An open store, and an identity that shows when two URLs name the same store.
 pub(crate) struct Opened {
@@ -365,7 +368,7 @@ pub(crate) async fn examine(url: String) -> Result<Vec<Finding>> {
 }
 
 /// Examines the store of a URL without creating anything.
-pub(crate) fn preview(url: String) -> BoxFuture<'static, Result<Preview>> {
+pub(crate) fn preview(url: String) -> Previewing {
     match driver_of(&url) {
         Ok(driver) => driver.preview.map_or_else(|| on_view(url.clone()), |preview| preview(url.clone())),
         Err(error) => Box::pin(async { Err(error) }),
@@ -373,7 +376,7 @@ pub(crate) fn preview(url: String) -> BoxFuture<'static, Result<Preview>> {
 }
 
 /// The preview of a store that is there.
-fn on_view(url: String) -> BoxFuture<'static, Result<Preview>> {
+fn on_view(url: String) -> Previewing {
     Box::pin(async { Ok(Preview { findings: examine(url).await?, unchecked: Vec::new() }) })
 }
 

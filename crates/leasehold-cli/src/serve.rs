@@ -196,13 +196,23 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
     };
     let listeners = addresses.listen()?;
     let figures = figures.as_ref().map(Addresses::listen).transpose()?;
-    // A check creates nothing. The lock file beside the database has shown that it could be created.
-    let to_be_made = args.check && database.is_some_and(|path| !path.exists());
-    let opened = Locks::connect(if to_be_made { "memory:" } else { store }).await.map_err(failed)?;
+    // A check creates nothing. Of these stores, only opening them would show what they can do; all suit a server.
+    let opening_creates = |scheme: &str| ["sqlite", "quorum", "postgres", "postgresql"].contains(&scheme);
+    let only_look = args.check && opening_creates(&Url::new(store, None)?.scheme().to_ascii_lowercase());
+    let opened = Locks::connect(if only_look { "memory:" } else { store }).await.map_err(failed)?;
     let app = App::new(opened, settings)?;
-    let risks = match args.accept_risks == Some(true) || to_be_made {
-        true => Vec::new(),
-        false => risks(store, &shown, args.check).await?,
+    let risks = if only_look {
+        let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+        let preview = tokio::time::timeout(LOOK, doctor::preview(store)).await;
+        let preview = preview.map_err(late).and_then(|preview| preview).map_err(failed)?;
+        for what in preview.unchecked {
+            report::say(&format!("leasehold: not checked: {what}"));
+        }
+        if args.accept_risks == Some(true) { Vec::new() } else { lines_of_risk(preview.findings) }
+    } else if args.accept_risks == Some(true) {
+        Vec::new()
+    } else {
+        risks(store, &shown, args.check).await?
     };
     for risk in &risks {
         report::say(&format!("leasehold: RISK: {risk}"));
@@ -212,7 +222,7 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
         Some(figures) => self::urls(scheme, figures)?.swap_remove(0),
         None => urls[0].clone(),
     };
-    let data = if to_be_made { String::new() } else { data(store, database)? };
+    let data = if args.check { String::new() } else { data(store, database)? };
     Ok(Ready { app, tls, listeners, figures, urls, page, data, risks, _sole: sole })
 }
 
@@ -265,11 +275,7 @@ async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, 
     let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
     let looked = tokio::time::timeout(LOOK, doctor::examine(store)).await;
     match looked.map_err(late).and_then(|findings| findings) {
-        Ok(findings) => {
-            let behind = findings.into_iter().filter_map(Finding::behind_a_server);
-            let risks = behind.filter(|finding| finding.level == Level::Risk);
-            Ok(risks.map(|finding| finding.to_string()).collect())
-        }
+        Ok(findings) => Ok(lines_of_risk(findings)),
         Err(error) => {
             let line = format!("{shown}: its setup could not be examined: {}", report::whole(&error));
             if is_check {
@@ -281,6 +287,13 @@ async fn risks(store: &str, shown: &str, is_check: bool) -> Result<Vec<String>, 
             Ok(Vec::new())
         }
     }
+}
+
+/// The risks among these findings about the server's store.
+fn lines_of_risk(findings: Vec<Finding>) -> Vec<String> {
+    let behind = findings.into_iter().filter_map(Finding::behind_a_server);
+    let risks = behind.filter(|finding| finding.level == Level::Risk);
+    risks.map(|finding| finding.to_string()).collect()
 }
 
 /// As many connections as there are file descriptors, less some for everything else.

@@ -1,12 +1,13 @@
 //! Opens the store that a command works on.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold::backend::Liveness;
 use leasehold::backends::file::Directory;
 use leasehold::backends::http::Http;
+use leasehold::doctor::{self, Finding, Level};
 use leasehold::{Backend, Guard, Locks, LocksBuilder};
 
 use crate::access::Access;
@@ -30,6 +31,8 @@ pub(crate) struct Store {
     pub(crate) access: Access,
     /// A directory of lock files, whose locks a child process can share.
     directory: Option<Directory>,
+    /// A leasehold server.
+    server: Option<Arc<Http>>,
 }
 
 /// Opens the store that the arguments or the environment name.
@@ -47,12 +50,22 @@ pub(crate) async fn open_within(args: &StoreArgs, wait: Option<Duration>) -> Res
 
 /// Connects a client to any store.
 pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, leasehold::Error> {
-    match access.server.clone() {
-        Some(server) => {
-            Locks::open(async { Ok(Arc::new(Http::open(server).await?) as Arc<dyn Backend>) }).await
-        }
-        None => Locks::connect_builder(&url.text).await,
-    }
+    connect(url, access).await.map(|(builder, _)| builder)
+}
+
+/// As [`client`]; with the server, if the store is one.
+async fn connect(url: &Url, access: &Access) -> Result<(LocksBuilder, Option<Arc<Http>>), leasehold::Error> {
+    let Some(options) = access.server.clone() else {
+        return Ok((Locks::connect_builder(&url.text).await?, None));
+    };
+    let server = Arc::new(OnceLock::new());
+    let kept = Arc::clone(&server);
+    let open = async move {
+        let opened = Arc::new(Http::open(options).await?);
+        Ok(Arc::clone(kept.get_or_init(|| opened)) as Arc<dyn Backend>)
+    };
+    let builder = Locks::open(open).await?;
+    Ok((builder, server.get().cloned()))
 }
 
 /// Names the store in errors about access and connection; other errors are about the call itself.
@@ -108,15 +121,30 @@ impl Store {
             ));
         }
         let mut directory = None;
-        let builder = match url.path() {
+        let (builder, server) = match url.path() {
             Some(path) if url.scheme() == "file" => {
                 let opened = Directory::open(path)?;
                 directory = Some(opened.clone());
-                Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?
+                (Locks::open(async { Ok(Arc::new(opened) as Arc<dyn Backend>) }).await?, None)
             }
-            _ => client(&url, &access).await?,
+            _ => connect(&url, &access).await?,
         };
-        Ok(Store { locks: builder.build(), url, access, directory })
+        Ok(Store { locks: builder.build(), url, access, directory, server })
+    }
+
+    /// What each part of the store's setup risks. Calls nothing that a server would log as refused.
+    pub(crate) fn risks(&self) -> impl Future<Output = Result<Vec<Finding>, leasehold::Error>> + use<> {
+        let (locks, server) = (self.locks.clone(), self.server.clone());
+        let directory = self.directory.as_ref().map(|_| self.url.text.clone());
+        async move {
+            let mut found = match (server, directory) {
+                (Some(server), _) => server.quiet_findings().await?,
+                (None, Some(url)) => doctor::examine(&url).await?,
+                (None, None) => locks.findings().await?,
+            };
+            found.retain(|finding| finding.level == Level::Risk);
+            Ok(found)
+        }
     }
 
     /// Opens the same store again, as another process would.

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-/// Events of one lease are reported by the command that holds it, in its own words.
+/// Events of one lease, which the command that holds it reports in its own words.
 const OF_LEASES: &str = "leasehold::lease";
 
 /// Warnings that may wait for a slow reader; more are dropped.
@@ -18,15 +18,22 @@ const WAITING: usize = 64;
 /// How long a command's end waits for unread warnings.
 const PARTING: Duration = Duration::from_millis(200);
 
+/// Risks in a store's setup, which the library logs for some stores. `run` examines every store by itself.
+const OF_SETUP: &str = "leasehold::doctor";
+
 /// Passes every warning on, as one line. `tell` must not block: a renewal may be what warns.
 pub(crate) fn hear(tell: impl Fn(String) + Send + Sync + 'static) {
-    let heard = tracing_subscriber::registry().with(Heard(tell));
+    hear_except(&[OF_LEASES], tell);
+}
+
+fn hear_except(except: &'static [&'static str], tell: impl Fn(String) + Send + Sync + 'static) {
+    let heard = tracing_subscriber::registry().with(Heard { except, tell });
     // A second call in one process would change nothing; there is none.
     let _ = tracing::subscriber::set_global_default(heard);
 }
 
 /// Prints warnings on a separate thread, so that a blocked reader of stderr delays nothing else.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Aside(SyncSender<Message>);
 
 #[derive(Debug)]
@@ -50,9 +57,14 @@ impl Aside {
         };
         if std::thread::Builder::new().name("warnings".into()).spawn(move || listen(receiver)).is_ok() {
             let sender = sender.clone();
-            hear(move |line| drop(sender.try_send(Message::Warning(line))));
+            hear_except(&[OF_LEASES, OF_SETUP], move |line| drop(sender.try_send(Message::Warning(line))));
         }
         Aside(sender)
+    }
+
+    /// Prints this line too.
+    pub(crate) fn tell(&self, line: String) {
+        drop(self.0.try_send(Message::Warning(line)));
     }
 
     /// Waits briefly until all warnings are printed.
@@ -64,11 +76,15 @@ impl Aside {
     }
 }
 
-struct Heard<T>(T);
+struct Heard<T> {
+    /// Targets of events that are dropped.
+    except: &'static [&'static str],
+    tell: T,
+}
 
 impl<S: Subscriber, T: Fn(String) + Send + Sync + 'static> Layer<S> for Heard<T> {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        let ours = metadata.target().starts_with("leasehold") && metadata.target() != OF_LEASES;
+        let ours = metadata.target().starts_with("leasehold") && !self.except.contains(&metadata.target());
         ours && *metadata.level() <= Level::WARN
     }
 
@@ -79,7 +95,7 @@ impl<S: Subscriber, T: Fn(String) + Send + Sync + 'static> Layer<S> for Heard<T>
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
-        (self.0)(line.message + &line.rest);
+        (self.tell)(line.message + &line.rest);
     }
 }
 
@@ -117,7 +133,8 @@ mod tests {
     fn a_warning_is_one_line_and_the_rest_is_dropped() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&lines);
-        let heard = tracing_subscriber::registry().with(Heard(move |line| told.lock().push(line)));
+        let heard = tracing_subscriber::registry();
+        let heard = heard.with(Heard { except: &[OF_LEASES], tell: move |line| told.lock().push(line) });
         tracing::subscriber::with_default(heard, || {
             let error = std::io::Error::other("it is away");
             tracing::warn!(target: "leasehold::backends", %error, node = "b", "no wake-ups for now");

@@ -416,20 +416,100 @@ fn a_server_is_judged_by_its_store_and_its_access_rules() {
     assert!(!outcome.out.contains("its store"), "{outcome:?}");
 }
 
+/// Each store with a risk, and words of that risk.
+#[test]
+fn run_prints_the_risks_of_each_store_once_unless_silenced() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let forgetful = Server::start();
+    let postgres = Postgres::builder().without_fsync().start();
+    let sentinels = Sentinels::start();
+    let cluster = Cluster::start();
+    let quorum = testkit::redis::servers(3);
+    let (in_files, in_rows) = (support::file(), sqlite());
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for store in [&in_files, &in_rows] {
+        assert_eq!(store.run(&["x", "--", "true"]).code(), 0);
+    }
+    mode(in_files.url.strip_prefix("file:").unwrap(), 0o770);
+    mode(in_rows.url.strip_prefix("sqlite:").unwrap(), 0o644);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::start(dir.path(), &["--store", "memory:"]);
+    let tokens = dir.path().join("tokens");
+    let tokens = tokens.to_str().unwrap();
+    let token = ended(leasehold(&["token", "create", "--tokens", tokens])).out;
+    let guarded = Served::start(dir.path(), &["--store", &forgetful.url(), "--tokens", tokens]);
+    let urls: Vec<String> = quorum.iter().map(Server::url).collect();
+    let stores: [(String, &[&str]); 9] = [
+        (in_files.url.clone(), &["the directory has mode 0770: who can write to it"]),
+        (in_rows.url.clone(), &["the database has mode 0644: who can read it"]),
+        (forgetful.url(), &["keeps nothing on disk"]),
+        (sentinels.url(), &["keeps nothing on disk", "learn of grants later"]),
+        (cluster.url(), &["keeps nothing on disk"; 3]),
+        (
+            format!("quorum:{}", urls.join(",")),
+            &["3 of 3 nodes are on 127.0.0.1", "node 1", "node 2", "node 3"],
+        ),
+        (postgres.url(), &["fsync off", "full_page_writes off", "synchronous_commit off"]),
+        (
+            postgres.url().replacen("postgres", "postgres+advisory", 1),
+            &["fsync off", "full_page_writes off", "synchronous_commit off"],
+        ),
+        (served.url.clone(), &["keeps leases in its memory"]),
+    ];
+    support::each(&stores, |(url, risks)| run_warns(url, risks, |run| run));
+    let with_token = |mut run: std::process::Command| {
+        run.env("LEASEHOLD_TOKEN", token.trim());
+        run
+    };
+    run_warns(&guarded.url, &["its store: this Redis keeps nothing on disk"], with_token);
+    // With a token, `run` sends nothing that the server refuses.
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-sS", "-H", &format!("authorization: Bearer {}", token.trim())]);
+    curl.arg(format!("{}/metrics", guarded.url));
+    let metrics = ended(curl).out;
+    assert!(metrics.contains("\nlock_requests_refused_total 0\n"), "{metrics}");
+}
+
+/// Expects one line with each of these words from `run`, while its command runs, and none with `--no-warnings`.
+fn run_warns(url: &str, risks: &[&str], with: impl Fn(std::process::Command) -> std::process::Command) {
+    let dir = tempfile::tempdir().unwrap();
+    let url = patient(url);
+    let start = |options: &[&str]| {
+        let wait = ["x", "--", "sh", "-c", "until [ -e go ]; do sleep 0.05; done"];
+        let mut run = leasehold(&[&["run", "--url", &url], options, &wait].concat());
+        run.current_dir(dir.path());
+        support::Running::start(with(run))
+    };
+    let go = dir.path().join("go");
+    // The command runs until every risk is printed.
+    let told = |options: &[&str], lines: usize| {
+        let running = start(options);
+        until("each risk is printed", || running.said().matches("warning").count() >= lines);
+        std::fs::write(&go, "").unwrap();
+        let outcome = running.ended();
+        assert_eq!(outcome.code(), 0, "{url}: {outcome:?}");
+        std::fs::remove_file(&go).unwrap();
+        outcome.err
+    };
+    let plain = told(&[], risks.len());
+    for (line, words) in plain.lines().zip(risks) {
+        assert!(line.starts_with("leasehold: warning: ") && line.contains(words), "{url}: {words}: {plain}");
+    }
+    assert_eq!(plain.lines().count(), risks.len(), "{url}: {plain}");
+    let json = told(&["--json"], risks.len());
+    let warnings = json.matches("{\"event\":\"warning\",\"what\":\"").count();
+    assert_eq!(warnings, risks.len(), "{url}: {json}");
+    assert_eq!(told(&["--no-warnings"], 0), "", "{url}");
+}
+
 /// A Redis without persistence.
 #[test]
-fn run_and_serve_warn_of_a_risky_store_unless_silenced() {
+fn serve_warns_of_a_risky_store_unless_the_risk_is_accepted() {
     let redis = testkit::redis::Server::start();
     let store = support::Store::at(redis.url());
     let what = "keeps nothing on disk";
-    let told = store.run(&["x", "--", "true"]);
-    assert!(
-        told.code() == 0 && told.err.contains("leasehold: warning: ") && told.err.contains(what),
-        "{told:?}"
-    );
-    let told = store.run(&["--json", "x", "--", "true"]);
-    assert!(told.err.contains("{\"event\":\"warning\",\"what\":\""), "{told:?}");
-    assert_eq!(store.run(&["--no-warnings", "x", "--", "true"]).err, "");
     let url = redis.url();
     let serve = |more: &[&str]| {
         let serve = ["serve", "--store", &url, "--listen", "127.0.0.1:0", "--check"];

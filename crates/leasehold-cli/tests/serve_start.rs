@@ -103,6 +103,46 @@ fn a_lock_file_that_is_no_file_of_ours_is_refused() {
 }
 
 #[test]
+fn a_check_and_a_failed_bind_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = || {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<Vec<_>>()
+    };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let nodes: Vec<String> =
+        (1..=3).map(|node| format!("sqlite://{}", dir.path().join(format!("{node}.db")).display())).collect();
+    let quorum = format!("quorum:{}", nodes.join(","));
+    for (store, unchecked) in [("sqlite:served.db", 1), (&*quorum, 3)] {
+        let mut bind = leasehold(&["serve", "--store", store, "--listen", &address]);
+        bind.current_dir(dir.path());
+        let bound = ended(bind);
+        bound.says(69, &address);
+        assert!(left().is_empty(), "a failed bind: {:?}", left());
+        let check = ended(serve(&["--store", store, "--check", "--accept-risks"], dir.path()));
+        assert_eq!(check.code(), 0, "{check:?}");
+        assert!(left().is_empty(), "a check: {:?}", left());
+        assert_eq!(
+            check.err.matches("does not exist yet, and was not checked").count(),
+            unchecked,
+            "{check:?}"
+        );
+    }
+    let postgres = testkit::postgres::Postgres::start();
+    let store = postgres.url();
+    let tables = || postgres.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'leasehold'");
+    let check = ["--store", &store, "--check", "--accept-risks"];
+    let before = ended(serve(&check, dir.path()));
+    assert_eq!((before.code(), tables().trim()), (0, "0"), "{before:?}");
+    assert!(before.err.contains("the tables in schema \"leasehold\" do not exist yet"), "{before:?}");
+    // With the tables there, everything is checked.
+    drop(Served::start(dir.path(), &["--store", &store]));
+    let after = ended(serve(&check, dir.path()));
+    assert_eq!((after.code(), after.err.as_str(), tables().trim()), (0, "", "1"), "{after:?}");
+}
+
+#[test]
 fn a_store_that_cannot_be_opened_is_named_without_its_secrets() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("data")).unwrap();

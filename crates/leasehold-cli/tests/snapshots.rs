@@ -225,3 +225,8 @@ fn output_of_commands_on_a_store_is_as_kept() {
     seen += &format!("$ leasehold serve\n{greeting}");
     check("output.txt", &masked(&seen.replace(&id, "LEASE_ID")));
 }
+
+#[test]
+fn texts_in_the_sources() {
+    testkit::messages::check(env!("CARGO_MANIFEST_DIR"), &[]);
+}

@@ -85,7 +85,7 @@ fn without_values(error: &serde_json::Error) -> String {
         (true, Some(expected)) => format!("a field that is not known, {expected}"),
         (true, None) => "a field that is not known; there are none".into(),
         (false, Some(expected)) => expected,
-        (false, None) => "something is not as it must be; see /openapi.json".into(),
+        (false, None) => "a value has the wrong form; see /openapi.json".into(),
     }
 }
 
@@ -125,7 +125,7 @@ async fn bytes(body: Body, timeout: Duration) -> Result<Bytes, Refusal> {
             "INVALID_ARGUMENT",
             format!("the body has more than {MAX_BODY} bytes"),
         )),
-        Some(Err(_)) => Err(Refusal::bad("the body broke off")),
+        Some(Err(_)) => Err(Refusal::bad("the connection ended before the whole body was there")),
         None => Err(Refusal::bad("the body did not come in time")),
     }
 }

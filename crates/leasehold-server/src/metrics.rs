@@ -110,7 +110,7 @@ impl Metrics {
         r.register("lock_op_latency_ms", "From request to answer, waiting included", latency);
         r.register(
             "lock_db_busy",
-            "Calls that found the store busy, those that were tried again included",
+            "Calls that found the store busy, also those that were tried again",
             store_busy,
         );
         r.register("lock_store_latency_ms", "How long the store took for a call", store_latency);
@@ -124,7 +124,11 @@ impl Metrics {
         r.register("lock_expired", "Leases that expired, as far as the store tells", self.expired.clone());
         r.register("lock_queued", "Places in queues at the last sweep", self.queued.clone());
         r.register("lock_waiting_requests", "Requests that wait at this server", self.waiting.clone());
-        r.register("lock_wait_seconds", "How long those waited who got their lease", self.waits.clone());
+        r.register(
+            "lock_wait_seconds",
+            "How long requests waited that were granted their lease",
+            self.waits.clone(),
+        );
         r.register(
             "lock_requests_refused",
             "Requests refused for host, origin, token or rate",
@@ -137,7 +141,7 @@ impl Metrics {
         );
         r.register(
             "lock_handover_seconds",
-            "From a release to the grant of one who waited",
+            "From a release to the grant of the next waiter",
             self.handovers.clone(),
         );
         r.register(

@@ -69,6 +69,8 @@ pub(crate) struct Operation {
     owner: Option<String>,
     lease: Option<LeaseId>,
     fence: Option<Fence>,
+    /// The fences of the leases that were revoked; `UNFENCED` for those of unknown holders.
+    revoked: Vec<Fence>,
     waited: Option<Duration>,
     pub(crate) result: &'static str,
     why: Option<String>,
@@ -97,6 +99,12 @@ impl Operation {
         self.fence = fence.map(Fence::new);
     }
 
+    /// Records that leases with this fence were revoked. The log has the fence if it is the only one.
+    pub(crate) fn revoked(&mut self, fence: Fence) {
+        self.revoked.push(fence);
+        self.fence = Some(fence).filter(|fence| self.revoked.len() == 1 && *fence != Fence::UNFENCED);
+    }
+
     pub(crate) fn granted(&mut self, fence: Fence, waited: Duration) {
         (self.fence, self.waited) = (Some(fence), Some(waited));
     }
@@ -121,15 +129,19 @@ impl Operation {
             ("release", "fail", StatusCode::OK) => What::ReleaseRefused,
             _ => return,
         };
-        let mut event = Event::new(what, self.lease).because(self.why.as_deref());
-        // For any other event, trust only what was known before it.
-        if what == What::Granted {
-            event = event.granted(self.owner.as_deref(), self.fence, self.waited);
-        } else if what == What::Revoked {
-            // A revocation that ended one lease ended the one with this fence.
-            event = event.granted(None, self.fence, None);
+        let event = Event::new(what, self.lease).because(self.why.as_deref());
+        match what {
+            What::Granted => {
+                history.note(name, event.granted(self.owner.as_deref(), self.fence, self.waited));
+            }
+            // One event per holder.
+            What::Revoked => self.revoked.iter().for_each(|fence| {
+                let fence = Some(*fence).filter(|fence| *fence != Fence::UNFENCED);
+                history.note(name, event.clone().granted(None, fence, None));
+            }),
+            // For any other event, trust only what was known before it.
+            _ => history.note(name, event),
         }
-        history.note(name, event);
     }
 
     /// Owner and fence of an earlier lease, if this server granted it.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::client::locks::Locks;
 use crate::error::Result;
 use crate::stores;
 
@@ -115,8 +116,9 @@ impl fmt::Display for Finding {
 /// Examines how the store of a URL is set up: what it promises in this state, and what it risks.
 ///
 /// Each finding that is not `Ok` says what can go wrong and what to do about it. This connects to the store and
-/// changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; a client of a Redis
-/// server also logs its risks when it connects.
+/// changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; `leasehold run` and
+/// `leasehold serve` print the risks among them. Of library clients, only one of a Redis server logs risks by itself,
+/// when it connects; on other stores call this, or [`Locks::findings`].
 ///
 /// # Cancel safety
 /// If dropped, nothing is left behind.
@@ -137,6 +139,47 @@ impl fmt::Display for Finding {
 /// ```
 pub async fn examine(url: &str) -> Result<Vec<Finding>> {
     stores::examine(url.to_owned()).await
+}
+
+/// What [`preview`] found out about a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preview {
+    /// What could be examined.
+    pub findings: Vec<Finding>,
+    /// What could not, because it does not exist yet, one line each.
+    pub unchecked: Vec<String>,
+}
+
+/// As [`examine`], but creates no database file and no table of a store that has not been used yet. (The directory of
+/// `file:` is made, as by [`examine`].)
+///
+/// # Cancel safety
+/// If dropped, nothing is left behind.
+///
+/// # Errors
+/// As [`examine`].
+pub async fn preview(url: &str) -> Result<Preview> {
+    stores::preview(url.to_owned()).await
+}
+
+impl Locks {
+    /// Examines how this client's store is set up, as [`examine`] does, over the connections that the client has. (The
+    /// nodes of a quorum are connected to once more.)
+    ///
+    /// Empty for a client that was not made from a URL: what its store risks is not known here.
+    ///
+    /// # Cancel safety
+    /// If dropped, nothing is left behind.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    pub async fn findings(&self) -> Result<Vec<Finding>> {
+        match &self.client.examiner {
+            Some(examiner) => examiner.findings().await,
+            None => Ok(Vec::new()),
+        }
+    }
 }
 
 /// Whether a host is this machine, as far as its name shows.

@@ -1,6 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(all(unix, feature = "sqlite", not(target_os = "linux")))]
+compile_error!(
+    "the feature `sqlite` of leasehold works on Linux only; leave it away, and instead of `full` name the features \
+     you need, for example `file,http,postgres,redis`"
+);
+
 #[cfg(not(unix))]
 compile_error!(
     "leasehold builds on Unix only (Linux; macOS without the store `sqlite:`). On Windows, use a leasehold server over HTTP"

@@ -2,6 +2,11 @@
 //!
 //! [`Locks::connect`], the error for an unknown scheme, `leasehold stores`, `doctor`, quorum and torture all read it.
 
+use std::fmt;
+#[cfg(any(all(feature = "file", unix), all(feature = "sqlite", target_os = "linux")))]
+use std::path::Path;
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -19,7 +24,7 @@ use crate::backends::redis::{self, Redis};
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 use crate::backends::sqlite::{self, Sqlite};
 use crate::client::locks::{Locks, LocksBuilder};
-use crate::doctor::Finding;
+use crate::doctor::{Finding, Preview};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layers::quorum;
 
@@ -59,24 +64,53 @@ struct StoreRow {
     driver: Option<Driver>,
 }
 
-/// How to describe, open and examine a store. The functions get the whole URL.
+/// How to describe, open and preview a store. The functions get the whole URL.
 #[derive(Clone, Copy)]
 struct Driver {
     /// Gets the first scheme of the row.
     info: fn(&'static str) -> Info,
     open: fn(String) -> BoxFuture<'static, Result<Opened>>,
-    examine: fn(String) -> BoxFuture<'static, Result<Vec<Finding>>>,
+    /// Examines a store without creating what opening it would create; `None` if that creates nothing.
+    preview: Option<fn(String) -> Previewing>,
 }
+
+/// A preview under way.
+type Previewing = BoxFuture<'static, Result<Preview>>;
 
 /// An open store, and an identity that shows when two URLs name the same store.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) identity: Option<String>,
+    pub(crate) examiner: Examiner,
 }
 
 impl Opened {
-    fn new(backend: impl Backend) -> Self {
-        Opened { backend: Arc::new(backend), identity: None }
+    /// `examine` looks at how the store is set up.
+    fn new<B, F>(backend: B, examine: impl Fn(Arc<B>) -> F + Send + Sync + 'static) -> Self
+    where
+        B: Backend,
+        F: Future<Output = Result<Vec<Finding>>> + Send + 'static,
+    {
+        let backend = Arc::new(backend);
+        let examined = Arc::clone(&backend);
+        let examiner = Examiner(Arc::new(move || Box::pin(examine(Arc::clone(&examined)))));
+        Opened { backend, identity: None, examiner }
+    }
+}
+
+/// Examines how an open store is set up, over the connections that it has.
+#[derive(Clone)]
+pub(crate) struct Examiner(Arc<dyn Fn() -> BoxFuture<'static, Result<Vec<Finding>>> + Send + Sync>);
+
+impl Examiner {
+    pub(crate) fn findings(&self) -> BoxFuture<'static, Result<Vec<Finding>>> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Examiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Examiner").finish_non_exhaustive()
     }
 }
 
@@ -102,13 +136,7 @@ const STORES: &[StoreRow] = &[
         driver: Some(Driver {
             info: |_| Memory::new().info(),
             open: |url| Box::pin(async move { memory(rest(&url)) }),
-            examine: |url| {
-                Box::pin(async move {
-                    memory(rest(&url))?;
-                    let reach = "locks hold between the clients of one store in one process, and no further";
-                    Ok(vec![Finding::note(reach)])
-                })
-            },
+            preview: None,
         }),
     },
     StoreRow {
@@ -119,13 +147,19 @@ const STORES: &[StoreRow] = &[
             all(feature = "sqlite", target_os = "linux"),
             Driver {
                 info: |_| sqlite::INFO,
-                open: |url| Box::pin(async move { Ok(Opened::new(Sqlite::connect(rest(&url)).await?)) }),
-                examine: |url| {
+                open: |url| {
                     Box::pin(async move {
-                        drop(Sqlite::connect(rest(&url)).await?);
-                        Ok(sqlite::findings::findings(Sqlite::path_of_url(rest(&url))?.as_ref()))
+                        let path: PathBuf = Sqlite::path_of_url(rest(&url))?.into();
+                        let examine = move |_| on_disk(&path, sqlite::findings::findings);
+                        Ok(Opened::new(Sqlite::connect(rest(&url)).await?, examine))
                     })
                 },
+                preview: Some(|url| {
+                    Box::pin(async move {
+                        let path: PathBuf = Sqlite::path_of_url(rest(&url))?.into();
+                        if path.exists() { on_view(url).await } else { unmade(&path, "the database") }
+                    })
+                }),
             }
         ),
     },
@@ -137,12 +171,13 @@ const STORES: &[StoreRow] = &[
             all(feature = "file", unix),
             Driver {
                 info: |_| Directory::abilities(),
-                open: |url| Box::pin(async move { Ok(Opened::new(Directory::connect(rest(&url)).await?)) }),
-                examine: |url| {
+                open: |url| {
                     Box::pin(async move {
-                        Ok(file::findings::findings(Directory::connect(rest(&url)).await?.path()))
+                        let examine = |dir: Arc<Directory>| on_disk(dir.path(), file::findings::findings);
+                        Ok(Opened::new(Directory::connect(rest(&url)).await?, examine))
                     })
                 },
+                preview: None,
             }
         ),
     },
@@ -166,13 +201,17 @@ const STORES: &[StoreRow] = &[
         feature: None,
         driver: Some(Driver {
             info: |_| quorum::abilities(),
-            open: |url| Box::pin(async move { Ok(Opened::new(quorum::open(rest(&url)).await?)) }),
-            examine: |url| {
+            open: |url| {
                 Box::pin(async move {
-                    drop(quorum::open(rest(&url)).await?);
-                    Ok(quorum::findings(rest(&url)).await)
+                    let quorum = quorum::open(rest(&url)).await?;
+                    let examine = move |_| {
+                        let url = url.clone();
+                        async move { Ok(quorum::findings(rest(&url)).await) }
+                    };
+                    Ok(Opened::new(quorum, examine))
                 })
             },
+            preview: Some(|url| Box::pin(async move { quorum::preview(rest(&url)).await })),
         }),
     },
     StoreRow {
@@ -183,8 +222,13 @@ const STORES: &[StoreRow] = &[
             feature = "postgres",
             Driver {
                 info: |_| Postgres::abilities(),
-                open: |url| Box::pin(async move { Ok(Opened::new(Postgres::connect(&url).await?)) }),
-                examine: |url| Box::pin(async move { Postgres::connect(&url).await?.findings().await }),
+                open: |url| {
+                    Box::pin(async move {
+                        let examine = |postgres: Arc<Postgres>| async move { postgres.findings().await };
+                        Ok(Opened::new(Postgres::connect(&url).await?, examine))
+                    })
+                },
+                preview: Some(|url| Box::pin(async move { Postgres::builder(&url)?.preview().await })),
             }
         ),
     },
@@ -196,8 +240,13 @@ const STORES: &[StoreRow] = &[
             feature = "postgres",
             Driver {
                 info: |_| Advisory::abilities(),
-                open: |url| Box::pin(async move { Ok(Opened::new(Advisory::connect(&url).await?)) }),
-                examine: |url| Box::pin(async move { Advisory::connect(&url).await?.findings().await }),
+                open: |url| {
+                    Box::pin(async move {
+                        let examine = |advisory: Arc<Advisory>| async move { advisory.findings().await };
+                        Ok(Opened::new(Advisory::connect(&url).await?, examine))
+                    })
+                },
+                preview: None,
             }
         ),
     },
@@ -209,8 +258,13 @@ const STORES: &[StoreRow] = &[
             feature = "http",
             Driver {
                 info: |_| http::INFO,
-                open: |url| Box::pin(async move { Ok(Opened::new(Http::connect(&url).await?)) }),
-                examine: |url| Box::pin(async move { Http::connect(&url).await?.findings().await }),
+                open: |url| {
+                    Box::pin(async move {
+                        let examine = |http: Arc<Http>| async move { http.findings().await };
+                        Ok(Opened::new(Http::connect(&url).await?, examine))
+                    })
+                },
+                preview: None,
             }
         ),
     },
@@ -224,20 +278,37 @@ const REDIS: Option<Driver> = driver!(
             Box::pin(async move {
                 let redis = Redis::connect(&url).await?;
                 let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
-                Ok(Opened { identity, ..Opened::new(redis) })
+                let examine = |redis: Arc<Redis>| async move { redis.findings().await };
+                Ok(Opened { identity, ..Opened::new(redis, examine) })
             })
         },
-        examine: |url| Box::pin(async move { Redis::connect(&url).await?.findings().await }),
+        preview: None,
     }
 );
 
 fn memory(rest: &str) -> Result<Opened> {
     if rest.is_empty() {
-        return Ok(Opened::new(Memory::new()));
+        let reach = "locks hold between the clients of one store in one process, and no further";
+        return Ok(Opened::new(Memory::new(), move |_| async move { Ok(vec![Finding::note(reach)]) }));
     }
     Err(Error::invalid(
         "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
     ))
+}
+
+/// Examines a file or directory on a thread where that may block.
+#[cfg(any(all(feature = "file", unix), all(feature = "sqlite", target_os = "linux")))]
+fn on_disk(
+    path: &Path,
+    examine: fn(&Path) -> Vec<Finding>,
+) -> impl Future<Output = Result<Vec<Finding>>> + use<> {
+    let path = path.to_owned();
+    async move {
+        let examined = tokio::task::spawn_blocking(move || examine(&path)).await;
+        examined.map_err(|error| {
+            Error::new(ErrorKind::Internal, "examining the store panicked").with_source(error)
+        })
+    }
 }
 
 /// What follows the scheme and its colon.
@@ -290,12 +361,36 @@ pub(crate) fn open(url: String) -> BoxFuture<'static, Result<Opened>> {
     }
 }
 
-/// Examines the store of a URL.
-pub(crate) fn examine(url: String) -> BoxFuture<'static, Result<Vec<Finding>>> {
+/// Opens the store of a URL, examines it and closes it.
+pub(crate) async fn examine(url: String) -> Result<Vec<Finding>> {
+    let opened = open(url).await?;
+    opened.examiner.findings().await
+}
+
+/// Examines the store of a URL without creating anything.
+pub(crate) fn preview(url: String) -> Previewing {
     match driver_of(&url) {
-        Ok(driver) => (driver.examine)(url),
+        Ok(driver) => driver.preview.map_or_else(|| on_view(url.clone()), |preview| preview(url.clone())),
         Err(error) => Box::pin(async { Err(error) }),
     }
+}
+
+/// The preview of a store that is there.
+fn on_view(url: String) -> Previewing {
+    Box::pin(async { Ok(Preview { findings: examine(url).await?, unchecked: Vec::new() }) })
+}
+
+/// The preview of a file that does not exist yet.
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+fn unmade(path: &Path, what: &str) -> Result<Preview> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    if above.is_some_and(|above| !above.is_dir()) {
+        return Err(Error::invalid(format!(
+            "the directory of {what} {path:?} does not exist; create it first"
+        )));
+    }
+    let unchecked = vec![format!("{what} {path:?} does not exist yet, and was not checked")];
+    Ok(Preview { findings: Vec::new(), unchecked })
 }
 
 /// The error for a store that this build does not include.
@@ -362,8 +457,10 @@ impl Locks {
     /// # Errors
     /// As [`connect`](Locks::connect).
     pub async fn connect_builder(url: &str) -> Result<LocksBuilder> {
-        let opened = open(url.to_owned());
-        Locks::open(async { Ok(opened.await?.backend) }).await
+        let (opened, thread) = Locks::on_a_thread(open(url.to_owned())).await?;
+        let mut builder = Locks::builder(opened.backend);
+        (builder.examiner, builder.thread) = (Some(opened.examiner), Some(thread));
+        Ok(builder)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
@@ -181,68 +181,8 @@ async fn errors_of_options_and_calls() {
     compare("errors.txt", &errors.0);
 }
 
-/// Rust files below `folder`, in order.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-/// String literals of a source text, without those in comments and in its unit tests.
-fn literals(source: &str) -> Vec<String> {
-    let source = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let code: Vec<&str> = source.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
-    let code = code.join("\n");
-    let (mut found, mut chars) = (Vec::new(), code.chars().peekable());
-    while let Some(char) = chars.next() {
-        match char {
-            // A character literal, so that '"' does not begin a string.
-            '\'' if chars.peek() == Some(&'"') => drop(chars.nth(1)),
-            '"' => {
-                let mut text = String::new();
-                loop {
-                    match chars.next() {
-                        None | Some('"') => break,
-                        Some('\\') => match chars.next() {
-                            Some('\n') => while chars.next_if(|c| c.is_whitespace()).is_some() {},
-                            Some(other) => text.push(other),
-                            None => break,
-                        },
-                        Some(other) => text.push(other),
-                    }
-                }
-                found.push(text);
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
 #[test]
 fn texts_in_the_sources() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let mut listing = String::new();
-    for file in files {
-        let path = file.strip_prefix(&root).unwrap().to_str().unwrap();
-        // The conformance suite and the planted bugs speak to developers of stores, in panics and reports.
-        if path.starts_with("conformance") || path.starts_with("bugs") {
-            continue;
-        }
-        let mut texts = literals(&std::fs::read_to_string(&file).unwrap());
-        texts.retain(|text| text.contains(' ') && text.split(' ').filter(|w| w.len() > 1).count() > 1);
-        texts.retain(|text| !text.contains('\n') && !text.contains("\": "));
-        if !texts.is_empty() {
-            writeln!(listing, "## {path}\n{}\n", texts.join("\n")).unwrap();
-        }
-    }
-    compare("messages.txt", &listing);
+    // The conformance suite and the planted bugs speak to developers of stores, in panics and reports.
+    testkit::messages::check(env!("CARGO_MANIFEST_DIR"), &["conformance", "bugs"]);
 }

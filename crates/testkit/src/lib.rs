@@ -1,5 +1,5 @@
 //! Shared by the workspace's tests and benchmarks: bounded waits, faulty backends, stuck calls, child processes,
-//! terminals, a browser, throw-away servers, a TCP proxy, measuring in turns.
+//! terminals, a browser, throw-away servers, a TCP proxy, measuring in turns, lists of messages.
 
 pub mod blocked;
 pub mod browser;
@@ -7,6 +7,7 @@ pub mod faulty;
 pub mod fuzz;
 pub mod hand;
 pub mod history;
+pub mod messages;
 pub mod notes;
 pub mod paused;
 pub mod process;

@@ -21,6 +21,7 @@ use leasehold::backend::Liveness;
 use leasehold::clock::{BootTimer, Clock as _, Moment, SystemClock};
 use leasehold::{Guard, GuardState};
 use nix::sys::signal::Signal;
+use tokio::task::JoinHandle;
 
 use crate::exit::Exit;
 use crate::interrupt::{self, PARTING, by_signal};
@@ -40,6 +41,10 @@ use self::voice::{Event, Voice};
 /// Shorter waits are not reported.
 const SOON: Duration = Duration::from_millis(250);
 
+/// How long the end of `run`, with the lock released, waits for the examination of the store's setup. One that began
+/// before the lock was asked for has usually ended long before.
+const EXAMINED: Duration = Duration::from_millis(500);
+
 /// The current moment, on the clock used throughout this module.
 fn now() -> Moment {
     SystemClock.now()
@@ -51,7 +56,12 @@ pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
     let blocked = Blocked::new()?;
     let voice = Voice { json: args.json };
     let warnings = (!args.no_warnings).then(|| Aside::hear(move |what| voice.tell(&Event::Warning { what })));
-    let outcome = crate::runtime()?.block_on(async { under_lock(args, blocked.read()?, voice).await });
+    let outcome = crate::runtime()?.block_on(async {
+        let mut risks = Risks { told_by: warnings.clone(), task: None };
+        let outcome = under_lock(args, blocked.read()?, voice, &mut risks).await;
+        risks.finish().await;
+        outcome
+    });
     if let Some(warnings) = warnings {
         warnings.finish();
     }
@@ -64,7 +74,42 @@ pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
     })
 }
 
-async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCode, Failure> {
+/// Examines the store's setup beside the wait and the command, and prints its risks.
+struct Risks {
+    /// `None` if nothing is to be printed.
+    told_by: Option<Aside>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Risks {
+    fn examine(&mut self, opened: &Store) {
+        let Some(told_by) = self.told_by.clone() else { return };
+        let (findings, store) = (opened.risks(), opened.url.shown());
+        self.task = Some(tokio::spawn(async move {
+            match findings.await {
+                Ok(risks) => risks.iter().for_each(|risk| told_by.tell(risk.to_string())),
+                // The lock has the same trouble, and reports it.
+                Err(error) if error.is_retryable() => {}
+                Err(error) => told_by.tell(format!("{store}: its setup could not be examined: {error}")),
+            }
+        }));
+    }
+
+    async fn finish(self) {
+        if let Some(mut task) = self.task
+            && tokio::time::timeout(EXAMINED, &mut task).await.is_err()
+        {
+            task.abort();
+        }
+    }
+}
+
+async fn under_lock(
+    args: Run,
+    signals: Signals,
+    voice: Voice,
+    risks: &mut Risks,
+) -> Result<ExitCode, Failure> {
     let start = args.command()?;
     if !args.no_warnings
         && let Some(program) = start.changes_user()
@@ -78,6 +123,7 @@ async fn under_lock(args: Run, signals: Signals, voice: Voice) -> Result<ExitCod
     };
     let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
     args.check(ttl)?;
+    risks.examine(&opened);
     if !opened.locks.info().fenced && !args.allow_unfenced {
         return Err(Failure::Usage(format!(
             "{}: gives no fences as it is set up, so that a command that was paused too long cannot be told from \

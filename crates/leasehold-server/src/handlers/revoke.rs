@@ -28,30 +28,49 @@ async fn revoke_one(app: &App, mut request: Request<Body>, operation: &mut Opera
     caller.may(Verb::Admin, name.as_str())?;
     let body: wire::Revoke = extract::body(app, request).await?;
     let revoke = |only| app.ask("revoke", app.backend.revoke(&name, body.now, only));
-    let leases = if let Some(fence) = body.fencing_token {
-        operation.said(None, Some(fence));
-        match revoke(Some(Fence::new(fence))).await?.leases {
-            0 => return Err(Refusal::holder_changed()),
-            leases => leases,
+    let mut revoked = 0;
+    if let Some(fence) = body.fencing_token.map(Fence::new) {
+        operation.said(None, Some(fence.get()));
+        revoked = revoke(Some(fence)).await?.leases;
+        if revoked == 0 {
+            return Err(Refusal::holder_changed());
         }
+        operation.revoked(fence);
     } else {
-        match only_holder(app, &name).await {
-            // Revoke by fence, so that the history knows for certain whose lease it was.
-            Some(fence) if revoke(Some(fence)).await?.leases == 1 => {
-                operation.said(None, Some(fence.get()));
-                1
+        let (fences, are_all) = holders(app, &name).await;
+        // Each by its fence, so that the history knows for certain whose leases they were.
+        for fence in fences {
+            let leases = revoke(Some(fence)).await?.leases;
+            if leases > 0 {
+                operation.revoked(fence);
             }
-            _ => revoke(None).await?.leases,
+            revoked += leases;
         }
-    };
-    Ok(json(StatusCode::OK, &wire::Revoked { revoked: leases, lock_name: name.as_str().into() }))
+        // More holders than are shown, without fences, or none of those that were seen is left.
+        if !are_all || revoked == 0 {
+            let leases = revoke(None).await?.leases;
+            if leases > 0 {
+                operation.revoked(Fence::UNFENCED);
+            }
+            revoked += leases;
+        }
+    }
+    Ok(json(StatusCode::OK, &wire::Revoked { revoked, lock_name: name.as_str().into() }))
 }
 
-/// The fence of a name's holder, if it has exactly one.
-async fn only_holder(app: &App, name: &Name) -> Option<Fence> {
-    let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await.ok()?;
-    let [holder] = &page.items.first()?.holders[..] else { return None };
-    Some(holder.grant.fence).filter(|fence| *fence != Fence::UNFENCED)
+/// The fences of a name's holders, as far as they are shown, and whether these are all of them.
+async fn holders(app: &App, name: &Name) -> (Vec<Fence>, bool) {
+    let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await;
+    let Some(info) = page.ok().and_then(|page| page.items.into_iter().next()) else {
+        return (Vec::new(), false);
+    };
+    let mut fences: Vec<Fence> = info.holders.iter().map(|holder| holder.grant.fence).collect();
+    fences.retain(|fence| *fence != Fence::UNFENCED);
+    // Readers that a quorum let in at the same moment share a fence.
+    fences.dedup();
+    let are_all = info.holders.len() as u64 >= info.holder_count
+        && info.holders.iter().all(|holder| holder.grant.fence != Fence::UNFENCED);
+    (fences, are_all)
 }
 
 /// `POST /v1/sweep`: asks the store to sweep now. Never needed for correctness.

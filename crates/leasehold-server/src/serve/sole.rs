@@ -66,7 +66,7 @@ impl SoleServer {
         if taken {
             let mut who = String::new();
             let _ = file.read_to_string(&mut who);
-            let who = who.lines().next().unwrap_or("which does not say who it is").to_owned();
+            let who = who.lines().next().unwrap_or("its lock file does not name it").to_owned();
             let message = format!(
                 "another leasehold server already serves this file: {who}; stop it, use its address, \
                  or give this one a store of its own with --store"

@@ -53,7 +53,7 @@ impl Share {
         let entered = token.usage().enter(&key, waits, &token.limits(), Instant::now());
         entered.map_err(|full| {
             let why = match full {
-                Full::Leases => "this token holds as many leases as it may, those it waits for included",
+                Full::Leases => "this token has as many leases as it may, including those it waits for",
                 Full::Waiters => "too many requests of this token wait, or have left a place in a queue",
             };
             Refusal::too_many(why, 1000)

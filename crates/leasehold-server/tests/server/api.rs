@@ -136,6 +136,32 @@ async fn a_locks_history_is_newest_first_and_without_lease_ids() {
 }
 
 #[tokio::test]
+async fn revoking_several_holders_is_one_event_for_each() {
+    let server = Server::start().await;
+    let acquire = |owner: &str| json!({"owner_id": owner, "ttl_ms": 30_000, "mode": "permit", "limit": 5});
+    let mut fences = Vec::new();
+    for owner in ["a", "b", "c"] {
+        let granted = server.verb("pool", "acquire", acquire(owner)).await.body;
+        fences.push((json!(owner), granted["fencing_token"].clone()));
+    }
+    // One of them has gone by itself, and is not among the revoked.
+    let gone = server.verb("pool", "acquire", acquire("gone")).await.body["lease_id"].clone();
+    server.verb("pool", "release", json!({"lease_id": gone})).await;
+    assert_eq!(server.verb("pool", "revoke", json!({"now": true})).await.body["revoked"], 3);
+    assert_eq!(server.get("/v1/locks/pool").await.body["held"], false);
+    let events = server.get("/v1/locks/pool/history").await.body["events"].clone();
+    let revoked = events.as_array().unwrap().iter().filter(|event| event["what"] == "revoked");
+    let mut named: Vec<_> =
+        revoked.map(|event| (event["owner_id"].clone(), event["fencing_token"].clone())).collect();
+    named.reverse();
+    assert_eq!(named, fences, "{events}");
+    // Nobody is left, and nothing happens.
+    assert_eq!(server.verb("pool", "revoke", json!({"now": true})).await.body["revoked"], 0);
+    let after = server.get("/v1/locks/pool/history").await.body["events"].clone();
+    assert_eq!(after, events);
+}
+
+#[tokio::test]
 async fn a_lock_is_shown_flat_and_whole_and_without_its_lease_id() {
     let server = Server::start().await;
     let unknown = server.get("/v1/locks/nobody").await;

@@ -97,3 +97,8 @@ async fn error_bodies_are_as_kept() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
     testkit::snapshot::check(folder.join("errors.txt"), &seen);
 }
+
+#[test]
+fn texts_in_the_sources() {
+    testkit::messages::check(env!("CARGO_MANIFEST_DIR"), &[]);
+}

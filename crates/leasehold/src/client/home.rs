@@ -12,10 +12,13 @@ use crate::clock::{Clock, Timer};
 use crate::engine::renew::Renewer;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
+use crate::stores::Examiner;
 
 /// What all clones, locks and guards of a client share.
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
+    /// For a store that was opened by its URL.
+    pub(crate) examiner: Option<Examiner>,
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) renewer: Arc<Renewer>,
@@ -37,7 +40,7 @@ pub(super) enum Home {
 
 /// The library's own thread with its runtime, before there is a client to work for. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Thread {
+pub(crate) struct Thread {
     pub(super) runtime: Handle,
     id: ThreadId,
     work: oneshot::Sender<Arc<Renewer>>,

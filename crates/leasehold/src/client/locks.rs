@@ -28,6 +28,7 @@ use crate::lease::Lease;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
 use crate::options::{MIN_TTL, Options, ReleaseSource, check_ttl, option_setters};
+use crate::stores::Examiner;
 
 /// The namespace of names, unless the builder sets another.
 pub const DEFAULT_NAMESPACE: &str = "leasehold";
@@ -67,7 +68,9 @@ pub struct LocksBuilder {
     clock: Option<Arc<dyn Clock>>,
     runtime: Option<Handle>,
     /// Started before the client, because the store's connections live on it.
-    thread: Option<Thread>,
+    pub(crate) thread: Option<Thread>,
+    /// For a store that was opened by its URL.
+    pub(crate) examiner: Option<Examiner>,
 }
 
 impl LocksBuilder {
@@ -144,8 +147,16 @@ impl LocksBuilder {
             }
             (None, None) => Home::Thread(OnceLock::new(), parking_lot::Mutex::default()),
         };
-        let client =
-            Client { backend: self.backend, info, clock, renewer, closed, home, process: std::process::id() };
+        let client = Client {
+            backend: self.backend,
+            examiner: self.examiner,
+            info,
+            clock,
+            renewer,
+            closed,
+            home,
+            process: std::process::id(),
+        };
         Locks { client: Arc::new(client), namespace, options: Arc::new(self.options) }
     }
 }
@@ -165,6 +176,7 @@ impl Locks {
             clock: None,
             runtime: None,
             thread: None,
+            examiner: None,
         }
     }
 
@@ -192,12 +204,20 @@ impl Locks {
     pub async fn open(
         store: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
     ) -> Result<LocksBuilder> {
+        let (backend, thread) = Locks::on_a_thread(store).await?;
+        Ok(LocksBuilder { thread: Some(thread), ..Locks::builder(backend) })
+    }
+
+    /// Opens a store on a client's thread, which it starts.
+    pub(crate) async fn on_a_thread<T: Send + 'static>(
+        store: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<(T, Thread)> {
         let thread = Thread::start()?;
         let opened = thread.runtime.spawn(store).await;
-        let backend = opened.map_err(|error| {
+        let opened = opened.map_err(|error| {
             Error::new(ErrorKind::Internal, "opening the store panicked").with_source(error)
         })??;
-        Ok(LocksBuilder { thread: Some(thread), ..Locks::builder(backend) })
+        Ok((opened, thread))
     }
 
     /// The same client with other default options. Locks made before keep theirs.

@@ -136,7 +136,9 @@ fn make_file(path: &Path, allow_network_fs: bool) -> Result<PathBuf> {
     refuse_second_name(&path, beside, &about)?;
     if std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o077 != 0 {
         reporter::log(|| {
+            // A finding too; with the findings' target, so that a program that prints those can leave this out.
             tracing::warn!(
+                target: "leasehold::doctor",
                 "the database can be read by others than its owner; it holds lease ids, which are secrets"
             );
         });

@@ -22,6 +22,30 @@ use crate::stores::{self, Opened};
 /// Opens a quorum from the part after `quorum:`, URLs with commas between them. Nodes that cannot be reached join when
 /// they can; a majority must be reachable.
 pub(crate) async fn open(urls: &str) -> Result<Quorum> {
+    let (nodes, quorum) = unopened(urls)?;
+    let opened = join_all(nodes.iter().map(|node| async move { node.store().await.err() })).await;
+    let mut failed: Vec<Error> = opened.into_iter().flatten().collect();
+    // A wrong URL stays wrong; a node that is away may come back.
+    if let Some(place) = failed.iter().position(|error| !error.is_retryable()) {
+        return Err(failed.swap_remove(place));
+    }
+    if failed.len() > nodes.len() - quorum.nodes.majority {
+        return Err(quorum.nodes.too_few(failed, 0));
+    }
+    for error in failed {
+        reporter::log(
+            move || tracing::warn!(%error, "a node of the quorum cannot be reached; it joins when it can"),
+        );
+    }
+    Ok(quorum)
+}
+
+/// Refuses URLs of which no quorum can be made, and opens none of them.
+pub(super) fn check(urls: &str) -> Result<()> {
+    unopened(urls).map(drop)
+}
+
+fn unopened(urls: &str) -> Result<(Vec<Arc<Lazy>>, Quorum)> {
     let urls = split(urls);
     if urls.len() < LEAST_NODES {
         return Err(Error::invalid(format!(
@@ -52,21 +76,7 @@ pub(crate) async fn open(urls: &str) -> Result<Quorum> {
         }));
     }
     let quorum = Quorum::new(nodes.iter().map(|node| Node::new(Arc::<Lazy>::clone(node))))?;
-    let opened = join_all(nodes.iter().map(|node| async move { node.store().await.err() })).await;
-    let mut failed: Vec<Error> = opened.into_iter().flatten().collect();
-    // A wrong URL stays wrong; a node that is away may come back.
-    if let Some(place) = failed.iter().position(|error| !error.is_retryable()) {
-        return Err(failed.swap_remove(place));
-    }
-    if failed.len() > nodes.len() - quorum.nodes.majority {
-        return Err(quorum.nodes.too_few(failed, 0));
-    }
-    for error in failed {
-        reporter::log(
-            move || tracing::warn!(%error, "a node of the quorum cannot be reached; it joins when it can"),
-        );
-    }
-    Ok(quorum)
+    Ok((nodes, quorum))
 }
 
 /// Splits at commas that are followed by a scheme and `://`: host lists inside a URL have none.
@@ -128,7 +138,7 @@ impl Lazy {
         let identities = Arc::clone(&self.identities);
         let home = self.home.clone();
         let work = async move {
-            let Opened { backend, identity } = opened.await?;
+            let Opened { backend, identity, .. } = opened.await?;
             let mut known = identities.lock();
             let mut others = known.iter().enumerate().filter(|(other, _)| *other != place);
             if identity.is_some() && others.any(|(_, other)| *other == identity) {

@@ -4,16 +4,48 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 
-use super::connect::split;
-use crate::doctor::Finding;
+use super::connect::{self, split};
+use crate::doctor::{Finding, Preview};
+use crate::error::{Error, Result};
 use crate::stores;
 
 /// Examines the nodes in the part after `quorum:`, each and together.
 pub(crate) async fn findings(urls: &str) -> Vec<Finding> {
     let urls = split(urls);
     let examined = join_all(urls.iter().map(|url| stores::examine((*url).to_owned()))).await;
+    report(&urls, examined)
+}
+
+/// As [`findings`], but creates nothing at the nodes.
+pub(crate) async fn preview(urls: &str) -> Result<Preview> {
+    connect::check(urls)?;
+    let urls = split(urls);
+    let mut previews = join_all(urls.iter().map(|url| stores::preview((*url).to_owned()))).await;
+    // As when the quorum is opened.
+    let minority = (urls.len() - 1) / 2;
+    let failed = previews.iter().filter(|node| node.is_err()).count();
+    let fatal =
+        |node: &Result<Preview>| node.as_ref().is_err_and(|error| failed > minority || !error.is_retryable());
+    if let Some(place) = previews.iter().position(fatal) {
+        return previews.swap_remove(place).map_err(|error| {
+            Error::new(error.kind(), format!("node {} of the quorum: {}", place + 1, error.message()))
+        });
+    }
+    let mut unchecked = Vec::new();
+    let mut examined = Vec::new();
+    for (number, node) in previews.into_iter().enumerate() {
+        examined.push(node.map(|node| {
+            let about = |what| format!("node {} ({}): {what}", number + 1, host(urls[number]));
+            unchecked.extend(node.unchecked.into_iter().map(about));
+            node.findings
+        }));
+    }
+    Ok(Preview { findings: report(&urls, examined), unchecked })
+}
+
+fn report(urls: &[&str], examined: Vec<Result<Vec<Finding>>>) -> Vec<Finding> {
     let away = examined.iter().filter(|node| node.is_err()).count();
-    let mut found = together(&urls, away);
+    let mut found = together(urls, away);
     for (number, (url, node)) in urls.iter().zip(examined).enumerate() {
         let node_name = format!("node {} ({})", number + 1, host(url));
         match node {

@@ -38,7 +38,7 @@ use tally::Tally;
 use turns::Turns;
 
 pub(crate) use connect::open;
-pub(crate) use findings::findings;
+pub(crate) use findings::{findings, preview};
 
 /// The default time limit for a node: far longer than a healthy one needs; three in a row (two phases and giving back)
 /// still fit into the client's request timeout of 5 s.

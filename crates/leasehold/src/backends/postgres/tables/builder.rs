@@ -17,6 +17,7 @@ use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
 use crate::backends::runtimes::PerRuntime;
 use crate::backends::wakes::Wakes;
+use crate::doctor::Preview;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,6 +42,8 @@ pub struct PostgresBuilder {
     schema: String,
     pool_size: usize,
     pooler: Pooler,
+    /// Whether tables and functions may be created or replaced.
+    sets_up: bool,
 }
 
 impl fmt::Debug for PostgresBuilder {
@@ -63,7 +66,14 @@ struct Found {
 
 impl PostgresBuilder {
     pub(super) fn new(address: Option<Address>, lender: Option<Lender>) -> Self {
-        PostgresBuilder { address, lender, schema: SCHEMA.into(), pool_size: POOL_SIZE, pooler: Pooler::Auto }
+        PostgresBuilder {
+            address,
+            lender,
+            schema: SCHEMA.into(),
+            pool_size: POOL_SIZE,
+            pooler: Pooler::Auto,
+            sets_up: true,
+        }
     }
 
     /// Parses the server and the options of a URL.
@@ -117,6 +127,20 @@ impl PostgresBuilder {
         self
     }
 
+    /// Examines the server, and creates nothing on it.
+    pub(crate) async fn preview(mut self) -> Result<Preview> {
+        self.sets_up = false;
+        let schema = self.schema.clone();
+        let (store, made) = self.connect().await?;
+        let mut unchecked = Vec::new();
+        if !made {
+            unchecked.push(format!(
+                "the tables in schema {schema:?} do not exist yet; whether this user may create them was not checked"
+            ));
+        }
+        Ok(Preview { findings: store.findings().await?, unchecked })
+    }
+
     /// Connects, and makes the tables if they do not exist and this user may.
     ///
     /// Connections live on the runtime that calls this; [`Locks::connect`](crate::Locks::connect) and
@@ -130,11 +154,16 @@ impl PostgresBuilder {
     /// another isolation level than read committed, or tables of another version; `AuthFailed` where a right is
     /// missing; `Unavailable` where the server cannot be reached, or is read only.
     pub async fn open(self) -> Result<Postgres> {
+        self.connect().await.map(|(store, _)| store)
+    }
+
+    /// The store, and whether its tables were there before.
+    async fn connect(self) -> Result<(Postgres, bool)> {
         schema::check_name(&self.schema)?;
         if self.pool_size == 0 {
             return Err(Error::invalid("pool_size must be at least 1"));
         }
-        let (mut bell, mut first) = (None, None);
+        let (mut bell, mut first, mut made) = (None, None, true);
         let runtimes = Arc::new(PerRuntime::beside(&Handle::current()));
         if let Some(address) = &self.address {
             let link = Link::open(address, &runtimes).await?;
@@ -156,7 +185,12 @@ impl PostgresBuilder {
                     );
                 });
             }
-            schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
+            made = found.made;
+            if self.sets_up {
+                schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
+            } else if found.made {
+                schema::check(link.client(), &self.schema).await?;
+            }
             first = Some(link);
         } else if let Some(lend) = &self.lender {
             let client = lend().await?;
@@ -179,16 +213,15 @@ impl PostgresBuilder {
             }
             (None, None) => return Err(Error::invalid("the store needs a URL, or connections of your own")),
         };
-        Ok(Postgres {
-            inner: Arc::new(Inner {
-                pool: Arc::new(pool),
-                bell,
-                schema: self.schema,
-                clock: 0.into(),
-                expired: 0.into(),
-                pass: Mutex::default(),
-            }),
-        })
+        let inner = Inner {
+            pool: Arc::new(pool),
+            bell,
+            schema: self.schema,
+            clock: 0.into(),
+            expired: 0.into(),
+            pass: Mutex::default(),
+        };
+        Ok((Postgres { inner: Arc::new(inner) }, made))
     }
 
     /// Asks the server everything that the store needs to know, in one round trip.

@@ -1,4 +1,6 @@
 //! `leasehold doctor` on real stores, well and badly set up.
+//!
+//! One file because all of them read the findings in the same way.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 

@@ -1,6 +1,8 @@
 //! The one table of stores: the URL schemes of each, the feature that adds it, and how to open and examine it.
 //!
 //! [`Locks::connect`], the error for an unknown scheme, `leasehold stores`, `doctor`, quorum and torture all read it.
+//!
+//! One file because a new store must be a row in one place.
 
 use std::fmt;
 #[cfg(any(all(feature = "file", unix), all(feature = "sqlite", target_os = "linux")))]

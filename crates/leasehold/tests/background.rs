@@ -212,7 +212,7 @@ fn a_recorder_that_blocks_stops_no_renewal_and_no_lost_signal() {
 }
 
 #[test]
-fn a_client_closes_although_the_log_blocks_after_a_failed_release() {
+fn a_client_closes_though_the_log_blocks_after_a_failed_release() {
     let _turn = turn(Mood::LogBlocks);
     let locks = Locks::new(Fake::new(move |verb| async move {
         let failed = Err(Error::new(ErrorKind::AuthFailed, "the test wants it so"));

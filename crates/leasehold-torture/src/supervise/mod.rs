@@ -1,4 +1,6 @@
 //! Runs a plan: starts everything, injects the faults, ends everything in order, and has it judged.
+//!
+//! One file because these are the steps of one run, in their order; each step of its own is a module.
 
 mod crew;
 mod failover;

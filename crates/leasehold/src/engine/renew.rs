@@ -3,6 +3,8 @@
 //! It runs on the library's own thread, so that a caller that blocks its runtime keeps its locks. Logs and callbacks,
 //! which may block too, run on another thread. The loop takes due leases from one ordered queue, in batches. Batches
 //! run side by side, so one that hangs never delays another lease.
+//!
+//! One file because the loop, its queue and the releases in it share one lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;

@@ -1,5 +1,7 @@
 //! `postgres://` — leases in tables of a PostgreSQL database: one function call and one round trip per verb.
 //! `docs/postgres.md` describes the tables, the rights that are needed, and what happens when.
+//!
+//! One file because it is the store itself: the eight verbs, and what they share of calling the server.
 
 // What belongs here: the store with tables; its rules are in `schema/`. Before changing anything here:
 // `cargo test -p leasehold --all-features --test postgres_tables`, then `make model`, and `make torture` with

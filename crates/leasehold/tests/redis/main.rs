@@ -17,6 +17,7 @@ mod replicas;
 mod rewriting;
 mod runtimes;
 mod sentinels;
+mod silent;
 mod slots;
 mod support;
 mod sweeping;

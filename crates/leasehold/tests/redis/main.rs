@@ -10,6 +10,7 @@ mod faults;
 mod kept;
 mod keys;
 mod layout;
+mod listing;
 mod model;
 mod proxied;
 mod refusals;

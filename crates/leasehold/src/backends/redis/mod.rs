@@ -13,6 +13,7 @@ mod fault;
 mod keys;
 mod known;
 mod link;
+mod list;
 mod look;
 mod route;
 mod scripts;
@@ -38,6 +39,7 @@ use self::calls::Wakeable;
 use self::cluster::Slots;
 use self::known::Known;
 use self::link::Reply;
+use self::list::Lists;
 use self::route::Route;
 use self::scripts::Call;
 use self::sweep::Walk;
@@ -100,6 +102,8 @@ struct Inner {
     walk: tokio::sync::Mutex<Walk>,
     /// The names that the sweeps have met.
     known: Known,
+    /// The walks for lists.
+    lists: Arc<Lists>,
 }
 
 /// The connections of one runtime.
@@ -220,6 +224,7 @@ impl Redis {
             expired: AtomicU64::new(0),
             walk: tokio::sync::Mutex::default(),
             known: Known::default(),
+            lists: Arc::new(Lists::new(runtime)),
         };
         Ok(Redis { inner: Arc::new(inner) })
     }
@@ -420,7 +425,8 @@ impl Backend for Redis {
                 }
             }
             Query::Prefix { stored, limit, cursor } => {
-                return look::page(route, &self.inner.known, stored, *limit, cursor.as_deref()).await;
+                let Inner { known, lists, .. } = &*self.inner;
+                return look::page(route, known, lists, stored, *limit, cursor.as_deref()).await;
             }
         }
         Ok(page)

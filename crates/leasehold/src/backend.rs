@@ -404,6 +404,13 @@ pub enum Query {
     },
 }
 
+/// About how many bytes a holder or waiter takes beside its owner and metadata.
+const SHOWN_BYTES: usize = 256;
+
+/// A page of a list with this many bytes is full, although it has fewer names than it may have: as many as a thousand
+/// holders take that have all the metadata they may have.
+const FULL_PAGE: usize = 1000 * (crate::options::MAX_METADATA_BYTES + SHOWN_BYTES);
+
 /// One page of an answer to a [`Query`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -421,6 +428,19 @@ impl Page {
     /// A page whose names are current, and where the next page begins.
     pub(crate) fn new(items: Vec<NameInfo>, next: Option<String>) -> Self {
         Page { items, next, age: None }
+    }
+
+    /// Adds the next name of a list. Returns false if the page is full: then it ends with the name before. For stores
+    /// whose cursor is the stored form of the last name.
+    pub(crate) fn take(&mut self, info: NameInfo, limit: usize) -> bool {
+        let is_full =
+            self.items.len() >= limit || self.items.iter().map(NameInfo::size).sum::<usize>() >= FULL_PAGE;
+        if is_full {
+            self.next = self.items.last().map(|info| info.name.stored().to_owned());
+        } else {
+            self.items.push(info);
+        }
+        !is_full
     }
 }
 
@@ -446,6 +466,14 @@ pub struct NameInfo {
 }
 
 impl NameInfo {
+    /// About how many bytes it takes.
+    fn size(&self) -> usize {
+        let holder = |one: &HolderInfo| one.owner.len() + one.metadata.as_ref().map_or(0, |text| text.len());
+        let holders: usize = self.holders.iter().map(holder).sum();
+        let waiters: usize = self.waiters.iter().map(|one| one.owner.len()).sum();
+        holders + waiters + (self.holders.len() + self.waiters.len()) * SHOWN_BYTES
+    }
+
     /// The answer for a name that is not in use.
     pub fn unused(name: Name) -> Self {
         NameInfo {

@@ -6,7 +6,10 @@ async function list() {
   const wanted = at("search").value.trim();
   // When all names fit on the page, search any part of a name or owner here; otherwise the server searches by prefix.
   const prefix = wanted && !complete ? "&prefix=" + encodeURIComponent(wanted) : "";
-  const page = await json("/v1/locks?limit=" + ROWS + prefix);
+  const first = "/v1/locks?limit=" + ROWS + prefix;
+  let page = await json(first);
+  // A store may still be looking for the first name.
+  while (!page.locks.length && page.next_cursor) page = await json(first + "&cursor=" + page.next_cursor);
   if (!prefix && page.next_cursor && wanted) { complete = false; return list(); }
   if (!wanted) complete = !page.next_cursor;
   return { wanted, page, prefix };

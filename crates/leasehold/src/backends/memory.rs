@@ -240,11 +240,12 @@ impl Backend for Memory {
                     }
                 });
                 found.sort_unstable();
-                let more = found.len() > *limit;
-                found.truncate(*limit);
-                page.next = found.last().filter(|_| more).map(|stored| stored.to_string());
-                let seen = |name: &Name| self.view(name, None, State::is_in_use);
-                page.items = names(found)?.iter().filter_map(seen).collect();
+                for stored in found {
+                    let seen = self.view(&Name::from_stored(&stored)?, None, State::is_in_use);
+                    if seen.is_some_and(|seen| !page.take(seen, *limit)) {
+                        break;
+                    }
+                }
             }
         }
         Ok(page)

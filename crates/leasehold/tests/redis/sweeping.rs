@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::support::{HOUR, claim, granted, granted_at_last, name};
 
 /// A server with this many foreign keys, a proxy before it, and a store that connects through the proxy.
-async fn crowded(keys: u32) -> (Server, Proxy, Redis) {
+pub(crate) async fn crowded(keys: u32) -> (Server, Proxy, Redis) {
     let server = Server::start();
     server.cli(&["DEBUG", "POPULATE", &keys.to_string(), "other", "8"]);
     let proxy = Proxy::before((Ipv4Addr::LOCALHOST, server.port()).into()).unwrap();

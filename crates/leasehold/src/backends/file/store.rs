@@ -339,11 +339,9 @@ impl Store {
                     if item.holders.is_empty() && item.queue_length == 0 {
                         continue;
                     }
-                    if page.items.len() == *limit {
-                        page.next = page.items.last().map(|item| item.name.stored().to_owned());
+                    if !page.take(item, *limit) {
                         break;
                     }
-                    page.items.push(item);
                 }
                 Ok(page)
             }

@@ -1,12 +1,13 @@
 //! What a client knows of a cluster: which node serves which slots, and one route's connections to the nodes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{ConnectionAddr, Pipeline, Value};
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::address::Address;
@@ -82,6 +83,10 @@ pub(super) struct Nodes {
     patience: Duration,
     pub(super) slots: Arc<Slots>,
     links: Mutex<Links>,
+    /// The task that asks which node serves what.
+    asking: Mutex<Option<AbortHandle>>,
+    /// Itself, for the links.
+    me: Weak<Nodes>,
 }
 
 #[derive(Default)]
@@ -92,8 +97,21 @@ struct Links {
 }
 
 impl Nodes {
-    pub(super) fn new(address: Arc<Address>, home: Handle, patience: Duration, slots: Arc<Slots>) -> Self {
-        Nodes { address, home, patience, slots, links: Mutex::default() }
+    pub(super) fn new(
+        address: Arc<Address>,
+        home: Handle,
+        patience: Duration,
+        slots: Arc<Slots>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Nodes {
+            address,
+            home,
+            patience,
+            slots,
+            links: Mutex::default(),
+            asking: Mutex::default(),
+            me: Weak::clone(me),
+        })
     }
 
     /// The link to a node, as clusters write it: `host:port`.
@@ -105,9 +123,8 @@ impl Nodes {
         let (host, port) = at.rsplit_once(':').ok_or_else(fault::strange)?;
         let port = port.split('@').next().unwrap_or(port).parse().map_err(|_| fault::strange())?;
         let server = self.address.at(host.trim_matches(['[', ']']).to_owned(), port);
-        let link =
-            Link::new(Arc::clone(&self.address), Some(server), self.home.clone()).patient(self.patience);
-        let link = Arc::new(link);
+        let link = Link::new(Arc::clone(&self.address), Some(server), self.home.clone());
+        let link = Arc::new(link.patient(self.patience).of(Weak::clone(&self.me)));
         self.links.lock().to.insert(at.to_owned(), Arc::clone(&link));
         Ok(link)
     }
@@ -193,15 +210,21 @@ impl Nodes {
     }
 
     /// As [`refresh`](Nodes::refresh), in a task, unless a route of this store began to ask a moment ago.
-    pub(super) fn refresh_soon(self: &Arc<Self>) -> Option<tokio::task::AbortHandle> {
-        self.slots.is_time_to_ask().then(|| {
+    pub(super) fn look_for_next(self: &Arc<Self>) {
+        let mut asking = self.asking.lock();
+        if asking.as_ref().is_none_or(AbortHandle::is_finished) && self.slots.is_time_to_ask() {
             let nodes = Arc::clone(self);
             let task = self.home.spawn(async move {
                 // The next call that fails asks again.
                 let _ = nodes.refresh().await;
             });
-            task.abort_handle()
-        })
+            *asking = Some(task.abort_handle());
+        }
+    }
+
+    /// Ends the task of [`look_for_next`](Nodes::look_for_next), because its route is gone.
+    pub(super) fn stop_asking(&self) {
+        self.asking.lock().take().iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -229,7 +252,7 @@ fn read_slots(answer: Value, asked: &str) -> Option<Vec<(u16, u16, String)>> {
 mod tests {
     use super::*;
 
-    fn nodes(slots: &Arc<Slots>) -> Nodes {
+    fn nodes(slots: &Arc<Slots>) -> Arc<Nodes> {
         let address = Arc::new(Address::parse("redis-cluster://a:1,b:2").unwrap());
         Nodes::new(address, Handle::current(), Duration::ZERO, Arc::clone(slots))
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,13 @@ struct Seen {
 /// What a complete walk has met.
 struct Last {
     began: Instant,
-    names: BTreeSet<String>,
+    names: Arc<BTreeSet<String>>,
+}
+
+/// Where the names with this prefix begin that come after `after`.
+pub(super) fn range<'a>(prefix: &'a str, after: &'a str) -> (Bound<&'a str>, Bound<&'a str>) {
+    let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+    (from, Bound::Unbounded)
 }
 
 impl Seen {
@@ -63,9 +70,17 @@ impl Known {
     pub(super) fn ends(&self, began: Instant, names: BTreeSet<String>) {
         let mut seen = self.seen.lock();
         let walk = seen.walk;
-        seen.last = Some(Last { began, names });
+        seen.last = Some(Last { began, names: Arc::new(names) });
         // The walk has met every name that was asked for before it began, unless it is no longer in use.
         seen.asked.retain(|_, asked| *asked >= walk);
+    }
+
+    /// Records what the walk for a list has met. It serves until the first sweep is over.
+    pub(super) fn walked(&self, began: Instant, names: &Arc<BTreeSet<String>>) {
+        let mut seen = self.seen.lock();
+        if seen.is_kept_up() && seen.last.is_none() {
+            seen.last = Some(Last { began, names: Arc::clone(names) });
+        }
     }
 
     /// Records that a name was granted or queued for here.
@@ -99,8 +114,7 @@ impl Known {
         let Some(last) = &seen.last else {
             return Err(Error::new(ErrorKind::Unavailable, "the listing has expired; start it again"));
         };
-        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
-        let range = (from, Bound::Unbounded);
+        let range = range(prefix, after);
         let mut names: Vec<&String> = last.names.range::<str, _>(range).take(most).collect();
         names.extend(seen.asked.range::<str, _>(range).take(most).map(|(name, _)| name));
         names.sort_unstable();
@@ -151,6 +165,22 @@ mod tests {
         assert_eq!(listed(&known, "n/", "", 10), ["c", "f"]);
         walk(&known, &[]);
         assert!(listed(&known, "n/", "", 10).is_empty());
+    }
+
+    #[test]
+    fn the_walk_for_a_list_serves_until_a_sweep_is_over() {
+        let known = Known::default();
+        let met = Arc::new(BTreeSet::from([name("a").stored().to_owned()]));
+        known.walked(Instant::now(), &met);
+        assert_eq!(known.age(), None, "this client does not sweep");
+        known.sweeps();
+        known.walked(Instant::now(), &met);
+        assert!(known.age().is_some());
+        known.asked(&name("b"));
+        assert_eq!(listed(&known, "n/", "", 10), ["a", "b"]);
+        walk(&known, &["c"]);
+        known.walked(Instant::now(), &met);
+        assert_eq!(listed(&known, "n/", "", 10), ["c"]);
     }
 
     #[test]

@@ -1,20 +1,27 @@
 //! One connection to one server, replaced when it breaks.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use super::address::{Address, Layout};
+use super::cluster::Nodes;
 use super::fault;
 use crate::backends::runtimes::run_on;
 use crate::bugs::{self, Bug};
 use crate::error::{Error, ErrorKind, Result};
+
+/// A connection that is checked has this part of the response timeout to answer. Renewals of short leases are dropped
+/// long before that timeout, and a dead connection has to be replaced while there is time for another renewal.
+const CHECK_PART: u32 = 4;
 
 /// Why a call failed.
 pub(super) enum Failure {
@@ -76,7 +83,9 @@ impl Reply {
         };
         let mut cmd = redis::cmd("WAIT");
         cmd.arg(replicas).arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+        let call = UnderWay { link: &self.from, generation };
         let answer = connection.send_packed_command(&cmd).await.and_then(Value::extract_error);
+        call.answered();
         match self.from.judged(generation, answer)? {
             Value::Int(have) if have >= i64::from(replicas) => Ok(()),
             Value::Int(_) => Err(Error::new(
@@ -93,6 +102,24 @@ struct Confirmation {
     generation: u64,
     sent: Instant,
     outcome: Result<()>,
+}
+
+/// A call whose answer is awaited. If it is dropped first, the connection may be dead, and is checked.
+struct UnderWay<'a> {
+    link: &'a Arc<Link>,
+    generation: u64,
+}
+
+impl UnderWay<'_> {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.link.check(self.generation);
+    }
 }
 
 /// A connection that is made when first needed, and again after it broke.
@@ -112,6 +139,16 @@ pub(super) struct Link {
     confirming: tokio::sync::Mutex<Option<Confirmation>>,
     /// Extra time for answers.
     patience: Duration,
+    /// The cluster of this node, which is asked for the node's successor.
+    cluster: Weak<Nodes>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some((_, task)) = &self.state.get_mut().check {
+            task.abort();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -123,6 +160,8 @@ struct State {
     failed: Option<(Instant, Error)>,
     /// The caller's own connection is used until it breaks.
     lent: bool,
+    /// The latest check, and the generation of the connection that it is about.
+    check: Option<(u64, AbortHandle)>,
 }
 
 impl Link {
@@ -136,7 +175,14 @@ impl Link {
             gate: tokio::sync::Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
             patience: Duration::ZERO,
+            cluster: Weak::new(),
         }
+    }
+
+    /// For a node of a cluster.
+    pub(super) fn of(mut self, cluster: Weak<Nodes>) -> Self {
+        self.cluster = cluster;
+        self
     }
 
     /// For calls that wait inside the server.
@@ -159,16 +205,54 @@ impl Link {
     }
 
     /// Makes the next call open a new connection, unless another call has already.
-    fn broken(&self, generation: u64, fault: &RedisError) {
+    fn broken(&self, generation: u64, is_replica: bool) {
         let mut state = self.state.lock();
         if state.generation == generation {
             state.current = None;
             state.generation += 1;
-            if fault::is_replica(fault) {
+            if is_replica {
                 // The sentinel that named this server may do so again, so ask another one first.
                 self.turn.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether it had a connection, or failed to make one, and has none now.
+    pub(super) fn is_down(&self) -> bool {
+        let state = self.state.lock();
+        state.current.is_none() && (state.generation > 0 || state.failed.is_some())
+    }
+
+    /// Checks in a task whether the connection of this generation still answers, because a call was dropped before its
+    /// answer came. Its caller may always be less patient than the response timeout, so that no call would ever notice
+    /// a dead connection. One check at a time serves all calls that were dropped.
+    fn check(self: &Arc<Self>, generation: u64) {
+        let mut state = self.state.lock();
+        let Some(mut connection) = state.current.clone().filter(|_| state.generation == generation) else {
+            return;
+        };
+        if state.check.as_ref().is_some_and(|(of, task)| *of == generation && !task.is_finished()) {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        let patience = self.address.response_timeout / CHECK_PART + self.patience;
+        let task = self.runtime.spawn(async move {
+            let ping = redis::cmd("PING");
+            let answer = timeout(patience, connection.send_packed_command(&ping)).await;
+            let fault = match answer {
+                Ok(answer) => answer.and_then(Value::extract_error).err(),
+                Err(late) => Some(std::io::Error::from(late).into()),
+            };
+            if let (Some(link), Some(fault)) = (link.upgrade(), fault) {
+                link.judge(generation, &fault);
+                if link.is_down()
+                    && let Some(cluster) = link.cluster.upgrade()
+                {
+                    cluster.look_for_next();
+                }
+            }
+        });
+        state.check = Some((generation, task.abort_handle()));
     }
 
     /// The server's address, for people; `None` if the sentinels name the server.
@@ -259,17 +343,24 @@ impl Link {
             // Rare and large, so it is boxed.
             None => Box::pin(self.reconnect()).await.map_err(Failure::Connecting)?,
         };
+        let call = UnderWay { link: self, generation };
         let answer = send(connection).await;
+        call.answered();
         Ok((self.judged(generation, answer)?, generation))
     }
 
     fn judged<T>(&self, generation: u64, answer: std::result::Result<T, RedisError>) -> Result<T, Failure> {
         answer.map_err(|fault| {
-            if fault::breaks_connection(&fault) {
-                self.broken(generation, &fault);
-            }
+            self.judge(generation, &fault);
             Failure::Said(fault)
         })
+    }
+
+    /// Drops the connection if this fault broke it.
+    fn judge(&self, generation: u64, fault: &RedisError) {
+        if fault::breaks_connection(fault) {
+            self.broken(generation, fault::is_replica(fault));
+        }
     }
 
     /// Sends one command.

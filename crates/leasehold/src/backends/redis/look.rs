@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::answers;
 use super::calls;
-use super::known::Known;
+use super::fault;
+use super::known::{Known, range};
 use super::link::Link;
+use super::list::Lists;
 use super::route::Route;
-use super::{fault, keys};
 use crate::backend::Page;
 use crate::error::Result;
 use crate::name::Name;
@@ -20,22 +21,9 @@ pub(super) const AT_ONCE: usize = 500;
 /// way this stays within the 5 s that a request has by default.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
-/// The heads of all names whose stored form begins with this.
-async fn names(route: &Route, prefix: &str) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for link in route.everywhere().await? {
-        let mut cursor = String::from("0");
-        loop {
-            let (next, mut keys) = scan(&link, &keys::pattern(prefix), &cursor).await?;
-            found.append(&mut keys);
-            cursor = next;
-            if cursor == "0" {
-                break;
-            }
-        }
-    }
-    Ok(found)
-}
+/// Where a list begins, for a caller whose first page came before its names: before every name, and not empty, since
+/// an empty cursor could pass for none.
+const BEGINNING: &str = "\0";
 
 /// One step of a walk through the keys of a server. Returns the next cursor ("0": the walk is over) and the keys
 /// found.
@@ -48,27 +36,36 @@ pub(super) async fn scan(link: &Arc<Link>, pattern: &str, cursor: &str) -> Resul
     Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
 }
 
-/// A page of the names in use, in the order of their stored forms: the known names while this client sweeps, otherwise
-/// by a walk.
+/// A page of the names in use, in the order of their stored forms. The names are the known ones while this client
+/// sweeps, and otherwise those of a walk; while that is under way, a page has none.
 pub(super) async fn page(
     route: &Route,
     known: &Known,
+    lists: &Arc<Lists>,
     prefix: &str,
     limit: usize,
     cursor: Option<&str>,
 ) -> Result<Page> {
     let began = Instant::now();
     let mut page = Page { age: known.age(), ..Page::default() };
-    let walked = match page.age {
-        Some(_) => Vec::new(),
-        None => walked(route, prefix).await?,
-    };
+    let mut walked = None;
+    if page.age.is_none() {
+        let Some(names) = lists.names(route, cursor.is_none(), began + LOOK_FOR).await? else {
+            page.next = Some(cursor.unwrap_or(BEGINNING).to_owned());
+            return Ok(page);
+        };
+        known.walked(names.began, &names.all);
+        page.age = names.age;
+        walked = Some(names.all);
+    }
     let mut after = cursor.unwrap_or_default().to_owned();
     loop {
-        let some = match page.age {
-            Some(_) => known.after(prefix, &after, AT_ONCE)?,
-            None => {
-                walked.iter().filter(|name| name.stored() > after.as_str()).take(AT_ONCE).cloned().collect()
+        let some = match &walked {
+            None => known.after(prefix, &after, AT_ONCE)?,
+            Some(names) => {
+                let some = names.range::<str, _>(range(prefix, &after)).take(AT_ONCE);
+                let some = some.take_while(|name| name.starts_with(prefix));
+                some.map(|name| Name::from_stored(name)).collect::<Result<_>>()?
             }
         };
         let Some(last) = some.last() else { return Ok(page) };
@@ -76,30 +73,14 @@ pub(super) async fn page(
         let calls: Vec<_> = some.iter().map(|name| calls::inspect(name, None)).collect();
         for (name, answer) in some.iter().zip(route.call_all(&calls).await) {
             let info = answers::inspected(answer?.value, name)?.info;
-            if info.holders.is_empty() && info.queue_length == 0 {
-                continue;
-            }
-            if page.items.len() >= limit {
-                page.next = page.items.last().map(|info| info.name.stored().to_owned());
+            let is_used = !info.holders.is_empty() || info.queue_length > 0;
+            if is_used && !page.take(info, limit) {
                 return Ok(page);
             }
-            page.items.push(info);
         }
         if began.elapsed() >= LOOK_FOR {
             page.next = Some(after);
             return Ok(page);
         }
     }
-}
-
-/// Walks through the keys for all names that begin with this, in order.
-async fn walked(route: &Route, prefix: &str) -> Result<Vec<Name>> {
-    let keys = names(route, prefix).await?;
-    let of_key = |key: &String| Name::from_stored(&keys::stored(key)?).ok();
-    let mut found: Vec<Name> =
-        keys.iter().filter_map(of_key).filter(|name| name.stored().starts_with(prefix)).collect();
-    // A walk may meet a key twice.
-    found.sort_unstable_by(|a, b| a.stored().cmp(b.stored()));
-    found.dedup();
-    Ok(found)
 }

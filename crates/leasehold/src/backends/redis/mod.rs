@@ -17,6 +17,7 @@ mod fault;
 mod keys;
 mod known;
 mod link;
+mod list;
 mod look;
 mod route;
 mod scripts;
@@ -42,6 +43,7 @@ use self::calls::Wakeable;
 use self::cluster::Slots;
 use self::known::Known;
 use self::link::Reply;
+use self::list::Lists;
 use self::route::Route;
 use self::scripts::Call;
 use self::sweep::Walk;
@@ -104,6 +106,8 @@ struct Inner {
     walk: tokio::sync::Mutex<Walk>,
     /// The names that the sweeps have met.
     known: Known,
+    /// The walks for lists.
+    lists: Arc<Lists>,
 }
 
 /// The connections of one runtime.
@@ -224,6 +228,7 @@ impl Redis {
             expired: AtomicU64::new(0),
             walk: tokio::sync::Mutex::default(),
             known: Known::default(),
+            lists: Arc::new(Lists::new(runtime)),
         };
         Ok(Redis { inner: Arc::new(inner) })
     }
@@ -424,7 +429,8 @@ impl Backend for Redis {
                 }
             }
             Query::Prefix { stored, limit, cursor } => {
-                return look::page(route, &self.inner.known, stored, *limit, cursor.as_deref()).await;
+                let Inner { known, lists, .. } = &*self.inner;
+                return look::page(route, known, lists, stored, *limit, cursor.as_deref()).await;
             }
         }
         Ok(page)

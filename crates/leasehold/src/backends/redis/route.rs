@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::address::{Address, Layout};
@@ -31,8 +29,6 @@ const DISAGREEMENT: Duration = Duration::from_millis(160);
 pub(super) struct Route {
     address: Arc<Address>,
     to: To,
-    /// The task that asks the cluster which node serves what.
-    asking: Mutex<Option<AbortHandle>>,
 }
 
 enum To {
@@ -42,8 +38,9 @@ enum To {
 
 impl Drop for Route {
     fn drop(&mut self) {
-        let asking = self.asking.get_mut();
-        asking.take().iter().for_each(AbortHandle::abort);
+        if let To::Cluster(nodes) = &self.to {
+            nodes.stop_asking();
+        }
     }
 }
 
@@ -69,10 +66,10 @@ impl Route {
             Layout::Sentinel(_) => one(None),
             Layout::Cluster => {
                 let nodes = Nodes::new(Arc::clone(&address), home.clone(), patience, Arc::clone(slots));
-                To::Cluster(Arc::new(nodes))
+                To::Cluster(nodes)
             }
         };
-        Route { address, to, asking: Mutex::default() }
+        Route { address, to }
     }
 
     /// Makes a route over the caller's own connection to a single server, as long as that lasts.
@@ -83,7 +80,7 @@ impl Route {
     ) -> Self {
         let server = address.hosts.first().cloned();
         let link = Link::new(Arc::clone(&address), server, home).lent(connection);
-        Route { address, to: To::One(Arc::new(link)), asking: Mutex::default() }
+        Route { address, to: To::One(Arc::new(link)) }
     }
 
     /// Links to all servers that may have names; in a cluster, those that have slots.
@@ -112,7 +109,12 @@ impl Route {
         };
         let slot = keys::slot(key);
         if let Some(node) = nodes.slots.serving(slot) {
-            return nodes.link(&node);
+            let link = nodes.link(&node)?;
+            // It may have a successor, and the caller may drop the call before the node turns out to be gone.
+            if link.is_down() {
+                nodes.look_for_next();
+            }
+            return Ok(link);
         }
         Box::pin(nodes.refresh()).await?;
         match nodes.slots.serving(slot) {
@@ -124,10 +126,8 @@ impl Route {
     /// Looks for the next primary, so that a later call finds it; the current call has failed. A cluster node may be
     /// gone, and the others say who has its slots only when asked.
     fn look_for_next(&self) {
-        let To::Cluster(nodes) = &self.to else { return };
-        let mut asking = self.asking.lock();
-        if asking.as_ref().is_none_or(AbortHandle::is_finished) {
-            *asking = nodes.refresh_soon();
+        if let To::Cluster(nodes) = &self.to {
+            nodes.look_for_next();
         }
     }
 

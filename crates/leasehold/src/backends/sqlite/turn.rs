@@ -161,12 +161,12 @@ impl Turn<'_> {
     fn inspect(&mut self, query: &Query) -> Result<Result<Page>, Fault> {
         let now = self.now.expiry.cast_signed();
         let asked = if let Query::LeaseId(id) = query { Some(id) } else { None };
-        let (names, next) = match query {
-            Query::Name(name) => (vec![Arc::clone(name.stored_arc())], None),
+        let (names, limit) = match query {
+            Query::Name(name) => (vec![Arc::clone(name.stored_arc())], 1),
             Query::LeaseId(id) => {
                 self.write()?;
                 let found = self.names(const { sql("find_id") }, (id.expose(), now))?;
-                (found, None)
+                (found, usize::MAX)
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
                 self.write()?;
@@ -174,21 +174,21 @@ impl Turn<'_> {
                 let values = (prefix, cursor, now, most);
                 let mut found = self.names(const { sql("find_in_use") }, values)?;
                 found.retain(|name| name.starts_with(prefix.as_str()));
-                let more = found.len() > *limit;
-                found.truncate(*limit);
-                let next = found.last().filter(|_| more).map(|name| name.to_string());
-                (found, next)
+                (found, *limit)
             }
         };
-        let mut items = Vec::with_capacity(names.len());
+        let mut page = Page::default();
         for stored in names {
             let name = match Name::from_stored(&stored) {
                 Ok(name) => name,
                 Err(error) => return Ok(Err(error)),
             };
-            items.push(self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now, asked));
+            let info = self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now, asked);
+            if !page.take(info, limit) {
+                break;
+            }
         }
-        Ok(Ok(Page::new(items, next)))
+        Ok(Ok(page))
     }
 
     /// Drops what has ended, and counters that are no longer needed. The book counts expired leases, together with

@@ -28,13 +28,10 @@ impl Store {
             Query::Prefix { stored, limit, cursor } => {
                 let mut page = Page::default();
                 for name in self.names(&stored, cursor.as_deref()) {
-                    if page.items.len() == limit {
-                        page.next = page.items.last().map(|item| item.name.stored().to_owned());
-                        break;
-                    }
                     let item = self.view(name).await?;
-                    if !item.holders.is_empty() || item.queue_length > 0 {
-                        page.items.push(item);
+                    let is_used = !item.holders.is_empty() || item.queue_length > 0;
+                    if is_used && !page.take(item, limit) {
+                        break;
                     }
                 }
                 Ok(page)

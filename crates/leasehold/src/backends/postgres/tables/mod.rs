@@ -298,10 +298,10 @@ impl Postgres {
         let end = text::end_of(&from);
         let mut after = cursor.map(text::write).unwrap_or_default().into_owned();
         let (mut most, most_of_all) = LISTED_AT_ONCE;
-        let mut items = Vec::new();
+        let mut page = Page::default();
         loop {
             // One more than fits shows that there is a next page.
-            let wanted = i64::try_from(limit + 1 - items.len()).unwrap_or(i64::MAX);
+            let wanted = i64::try_from(limit + 1 - page.items.len()).unwrap_or(i64::MAX);
             let params: [Param<'_>; 5] = [
                 (&from, Type::TEXT),
                 (&end, Type::TEXT),
@@ -314,16 +314,15 @@ impl Postgres {
             if reached.is_some() {
                 rows.pop();
             }
-            items.extend(answers::seen(&rows)?);
-            if items.len() > limit {
-                items.truncate(limit);
-                let next = items.last().map(|item| item.name.stored().to_owned());
-                return Ok(Page::new(items, next));
+            for info in answers::seen(&rows)? {
+                if !page.take(info, limit) {
+                    return Ok(page);
+                }
             }
-            let Some(reached) = reached else { return Ok(Page::new(items, None)) };
+            let Some(reached) = reached else { return Ok(page) };
             if began.elapsed() >= WALK_FOR {
-                let next = text::read(&reached)?.into_owned();
-                return Ok(Page::new(items, Some(next)));
+                page.next = Some(text::read(&reached)?.into_owned());
+                return Ok(page);
             }
             after = reached;
             most = (most * 2).min(most_of_all);

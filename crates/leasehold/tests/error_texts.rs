@@ -52,6 +52,7 @@ async fn errors_of_store_urls() {
                 "sqlite://host/a",
                 "sqlite:/no/such/directory/a",
                 "sqlite:/dev/null",
+                "sqlite:/etc/passwd",
             ],
         ),
         (

@@ -59,7 +59,7 @@ fn judge(fault: &Fault) -> (ErrorKind, &'static str) {
         Some(ErrorCode::OutOfMemory) => (Unavailable, "there is no memory left for the database"),
         Some(ErrorCode::PermissionDenied) => (AuthFailed, "this user has no permission to open the database"),
         Some(ErrorCode::NotADatabase) => {
-            (InvalidArgument, "the file is not a SQLite database; leasehold did not change it")
+            (InvalidArgument, "the file is not a SQLite database; check the path")
         }
         Some(ErrorCode::DatabaseCorrupt) => {
             (Internal, "the database is damaged; keep it for inspection and start with a new file")

@@ -7,7 +7,6 @@ mod support;
 use std::fs::Permissions;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -379,14 +378,37 @@ fn a_leftover_that_ignores_term_is_killed_if_that_is_asked_for() {
     assert!(ended.err.contains("\"event\":\"killing\""), "{ended:?}");
 }
 
-/// `leasehold run` by a user other than root, whose command becomes root and ignores TERM.
 #[test]
 fn a_command_of_another_user_that_outlives_kill_is_reported() {
     if !rustix::process::geteuid().is_root() {
         testkit::not_tested("a command of another user under `leasehold run`: that takes root");
         return;
     }
-    const NOBODY: u32 = 65_534;
+    a_command_becomes_root_and_outlives_kill(&[]);
+}
+
+#[test]
+fn a_command_that_proc_hides_and_outlives_kill_is_reported() {
+    let hide = "mount -t proc -o hidepid=2 proc /proc";
+    let may_mount = std::process::Command::new("unshare").args(["-m", "sh", "-c", hide]).output();
+    if !may_mount.is_ok_and(|output| output.status.success()) {
+        testkit::not_tested(
+            "`leasehold run` where `/proc` hides other users: that takes root, and to mount `/proc`",
+        );
+        return;
+    }
+    a_command_becomes_root_and_outlives_kill(&[
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        &format!("{hide} && exec \"$@\""),
+        "sh",
+    ]);
+}
+
+/// `leasehold run` by a user other than root, whose command becomes root and ignores TERM.
+fn a_command_becomes_root_and_outlives_kill(within: &[&str]) {
     let store = sqlite();
     // A directory where another user can work, and a program that may become root.
     std::fs::set_permissions(store.dir.path(), Permissions::from_mode(0o777)).unwrap();
@@ -395,20 +417,24 @@ fn a_command_of_another_user_that_outlives_kill_is_reported() {
     std::fs::copy("/usr/bin/perl", &become_root).unwrap();
     std::fs::set_permissions(&leasehold, Permissions::from_mode(0o755)).unwrap();
     std::fs::set_permissions(&become_root, Permissions::from_mode(0o4755)).unwrap();
-    let script = "$< = 0; $SIG{TERM} = 'IGNORE'; open(F, '>', 'pid'); print F \"$$\\n\"; close F; \
-                  sleep 1 while 1";
-    let mut command = std::process::Command::new(leasehold);
-    command
-        .args(["run", "--json", "--ttl", "3s", "x", "--", "./become-root", "-e", script])
-        .env("LEASEHOLD_URL", &store.url)
-        .current_dir(store.dir.path())
-        .uid(NOBODY)
-        .gid(NOBODY);
+    // What it starts as the user is killed like any other process of the command.
+    let script = "$< = 0; $SIG{TERM} = $SIG{CHLD} = 'IGNORE'; \
+                  sub say_pid { open(F, '>', shift); print F \"$$\\n\"; close F } \
+                  unless (fork) { ($<, $>) = (65534, 65534); %ENV = (PATH => '/bin'); \
+                  say_pid 'child'; exec 'sleep', '600' } \
+                  say_pid 'pid'; sleep 1 while 1";
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "./leasehold"];
+    let run = ["run", "--json", "--ttl", "3s", "x", "--", "./become-root", "-e", script];
+    let args = [within, &as_nobody, &run].concat();
+    let mut command = std::process::Command::new(args[0]);
+    command.args(&args[1..]).env("LEASEHOLD_URL", &store.url).current_dir(store.dir.path());
     let run = Running::start(command);
     let pid = support::pid_in(&store.path("pid"));
     assert!(run.said().contains("\"event\":\"may_outlive\""), "{}", run.said());
+    let child = support::pid_in(&store.path("child"));
     let _away = store.cut_off();
     until("it says that it cannot kill", || run.said().contains("\"event\":\"cannot_kill\""));
+    until("the child is killed", || !support::lives(child));
     assert!(support::lives(pid));
     // After a whole ttl the lease has surely ended; a command that died before has done no harm.
     std::thread::sleep(Duration::from_secs(3));

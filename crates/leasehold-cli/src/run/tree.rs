@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use leasehold::clock::Moment;
 use nix::sys::signal::Signal as Named;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process,
+    pidfd_open, pidfd_send_signal, waitid,
 };
 
 use crate::report::Failure;
@@ -121,7 +122,25 @@ impl Process {
     }
 }
 
-/// All processes below this one that have not ended.
+/// The children of this process. The kernel lists a parent's children even where the rest of `/proc` hides them.
+fn own_children() -> Vec<Pid> {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let lists =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let numbers = lists.collect::<Vec<_>>().join(" ");
+    numbers.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+/// The children that have not ended and that `/proc` hides (`hidepid`): mostly those of other users. A hidden process
+/// further down becomes a child of this process when its parent is killed.
+fn hidden(visible: &[Process]) -> Vec<Pid> {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let lives = |pid: &Pid| matches!(waitid(WaitId::Pid(*pid), ended), Ok(None));
+    let is_hidden = |pid: &Pid| !visible.iter().any(|process| process.pid == *pid);
+    own_children().into_iter().filter(|pid| is_hidden(pid) && lives(pid)).collect()
+}
+
+/// All visible processes below this one that have not ended.
 fn below() -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -133,6 +152,8 @@ fn below() -> Vec<Process> {
     }
     let mut found = Vec::new();
     let mut parents = vec![getpid().as_raw_nonzero().get()];
+    // A hidden child may have visible children.
+    parents.extend(own_children().into_iter().map(|pid| pid.as_raw_nonzero().get()));
     while let Some(parent) = parents.pop() {
         for process in children.remove(&parent).unwrap_or_default() {
             parents.push(process.pid.as_raw_nonzero().get());
@@ -145,13 +166,18 @@ fn below() -> Vec<Process> {
 
 /// How many processes are below this one.
 pub(crate) fn count() -> usize {
-    below().len()
+    let visible = below();
+    visible.len() + hidden(&visible).len()
 }
 
 /// Sends a signal to all processes below this one. Processes started meanwhile may miss it, so a kill must be repeated
 /// until nothing is left. Returns how many could not get it because they belong to another user.
 pub(crate) fn signal(signal: Signal) -> usize {
-    send(&below(), signal)
+    let visible = below();
+    // The number of a child cannot pass to another process before `reap`.
+    let refused = |pid: &Pid| kill_process(*pid, signal) == Err(rustix::io::Errno::PERM);
+    let hidden = hidden(&visible).iter().filter(|pid| refused(pid)).count();
+    hidden + send(&visible, signal)
 }
 
 /// All processes below this one that are not stopped.

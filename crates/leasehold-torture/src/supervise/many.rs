@@ -85,7 +85,8 @@ impl Looker {
                 Ok(_) => looks.failed.push(format!("a sweep took {took:?}")),
                 Err(error) => looks.failed.push(format!("a sweep failed: {error}")),
             }
-            // Until the first walk through all names is over, a list has to do its own walk, however long that takes.
+            // Until the sweeps have walked through all names once, a list does a walk of its own, at most 2 s of it in
+            // one call; a page before its end has no names.
             if looks.lists == 0 && looks.sweeps % TRY_LIST != 1 {
                 self.write(&looks)?;
                 tokio::time::sleep(PAUSE).await;

@@ -111,14 +111,16 @@ fn a_check_and_a_failed_bind_leave_nothing_behind() {
     };
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
+    let fails_to_bind = |store: &str| {
+        let mut bind = leasehold(&["serve", "--store", store, "--listen", &address]);
+        bind.current_dir(dir.path());
+        ended(bind).says(69, &address);
+    };
     let nodes: Vec<String> =
         (1..=3).map(|node| format!("sqlite://{}", dir.path().join(format!("{node}.db")).display())).collect();
     let quorum = format!("quorum:{}", nodes.join(","));
     for (store, unchecked) in [("sqlite:served.db", 1), (&*quorum, 3)] {
-        let mut bind = leasehold(&["serve", "--store", store, "--listen", &address]);
-        bind.current_dir(dir.path());
-        let bound = ended(bind);
-        bound.says(69, &address);
+        fails_to_bind(store);
         assert!(left().is_empty(), "a failed bind: {:?}", left());
         let check = ended(serve(&["--store", store, "--check", "--accept-risks"], dir.path()));
         assert_eq!(check.code(), 0, "{check:?}");
@@ -132,6 +134,8 @@ fn a_check_and_a_failed_bind_leave_nothing_behind() {
     let postgres = testkit::postgres::Postgres::start();
     let store = postgres.url();
     let tables = || postgres.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'leasehold'");
+    fails_to_bind(&store);
+    assert_eq!(tables().trim(), "0", "a failed bind");
     let check = ["--store", &store, "--check", "--accept-risks"];
     let before = ended(serve(&check, dir.path()));
     assert_eq!((before.code(), tables().trim()), (0, "0"), "{before:?}");

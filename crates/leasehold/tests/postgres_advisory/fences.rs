@@ -169,4 +169,9 @@ async fn a_fence_is_raised_at_most_a_day_ahead() {
         renewal.raise_fence = Some(Fence::new(grant.fence.get() + more));
         assert_eq!(store.renew(&[renewal]).await.remove(0).is_ok(), allowed, "{more}");
     }
+    // One above what was given out, and above the highest fence there is.
+    server.sql(&format!("UPDATE leasehold.advisory_fences_live SET fence = {}", Fence::MAX));
+    let mut renewal = Renewal::new(second.name.clone(), second.id, second.ttl);
+    renewal.raise_fence = Some(Fence::new(Fence::MAX.get() + 1));
+    assert_eq!(store.renew(&[renewal]).await.remove(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

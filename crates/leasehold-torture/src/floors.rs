@@ -218,7 +218,14 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
         (I11, true),
         (I12, profile == Profile::Restart && durable),
         (I13, profile == Profile::Calm),
-        (I14, !matches!(profile, Profile::Crowd | Profile::All) && !session && !store.is_quorum()),
+        // A revoke at once is rare, and a request about its lease must follow.
+        (
+            I14,
+            plan.lasts_ms >= 15_000
+                && !matches!(profile, Profile::Crowd | Profile::All)
+                && !session
+                && !store.is_quorum(),
+        ),
         (J2, profile == Profile::Kill),
         (J3, true),
         (J4, profile == Profile::Calm && fifo && fenced),

@@ -398,7 +398,7 @@ impl<'a> History<'a> {
         }
         let weights = match self.tide {
             Tide::Fills if self.profile.depth > 0 => [960, 20, 0, 0, 10, 10],
-            Tide::Fills => [850, 90, 25, 3, 16, 16],
+            Tide::Fills => [845, 90, 25, 8, 16, 16],
             Tide::Empties => [440, 100, 400, 20, 20, 20],
             Tide::Neither => [480, 300, 160, 20, 20, 20],
         };
@@ -415,10 +415,13 @@ impl<'a> History<'a> {
     /// Of every lease, of one, or of one that is not there.
     fn revocation(&mut self, spec: &Spec) -> Verb {
         let now = self.rng.chance(500);
-        let only = match self.rng.weighted([50, 40, 10]) {
+        let only = match self.rng.weighted([40, 35, 25]) {
             0 => None,
             1 => self.rng.pick(&spec.leases).map(|l| Fence::new(l.fence)),
-            _ => Some(Fence::new(spec.last_fence.saturating_sub(self.rng.below(3)) + 1)),
+            // Above and below the last one, which is often that of the holder.
+            _ => Some(Fence::new(
+                (spec.last_fence + 1 + self.rng.below(3)).saturating_sub(2 * self.rng.below(3)),
+            )),
         };
         Verb::Revoke { now, only }
     }

@@ -23,6 +23,9 @@ const OPENING: Duration = Duration::from_secs(10);
 /// The least opening time for a command with a wait limit: a network may be slow and a machine busy.
 const QUICK_OPENING: Duration = Duration::from_secs(5);
 
+/// The pause before a store that was down or too busy is examined again.
+const EXAMINE_AGAIN: Duration = Duration::from_secs(2);
+
 /// An open store.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -132,18 +135,27 @@ impl Store {
         Ok(Store { locks: builder.build(), url, access, directory, server })
     }
 
-    /// What each part of the store's setup risks. Calls nothing that a server would log as refused.
+    /// What each part of the store's setup risks. Asks again while the store is down or too busy: the lock has the same
+    /// trouble, and reports it. Calls nothing that a server would log as refused.
     pub(crate) fn risks(&self) -> impl Future<Output = Result<Vec<Finding>, leasehold::Error>> + use<> {
         let (locks, server) = (self.locks.clone(), self.server.clone());
         let directory = self.directory.as_ref().map(|_| self.url.text.clone());
         async move {
-            let mut found = match (server, directory) {
-                (Some(server), _) => server.quiet_findings().await?,
-                (None, Some(url)) => doctor::examine(&url).await?,
-                (None, None) => locks.findings().await?,
-            };
-            found.retain(|finding| finding.level == Level::Risk);
-            Ok(found)
+            loop {
+                let found = match (&server, &directory) {
+                    (Some(server), _) => server.quiet_findings().await,
+                    (None, Some(url)) => doctor::examine(url).await,
+                    (None, None) => locks.findings().await,
+                };
+                match found {
+                    Err(error) if error.is_retryable() => tokio::time::sleep(EXAMINE_AGAIN).await,
+                    found => {
+                        let mut found = found?;
+                        found.retain(|finding| finding.level == Level::Risk);
+                        return Ok(found);
+                    }
+                }
+            }
         }
     }
 

@@ -88,8 +88,6 @@ impl Risks {
         self.task = Some(tokio::spawn(async move {
             match findings.await {
                 Ok(risks) => risks.iter().for_each(|risk| told_by.tell(risk.to_string())),
-                // The lock has the same trouble, and reports it.
-                Err(error) if error.is_retryable() => {}
                 Err(error) => told_by.tell(format!("{store}: its setup could not be examined: {error}")),
             }
         }));

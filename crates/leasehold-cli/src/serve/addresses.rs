@@ -43,7 +43,12 @@ impl Addresses {
     pub(super) fn listen(&self) -> Result<Listeners, Failure> {
         let listeners = leasehold_server::listen(&self.all).map_err(|(address, error)| {
             // Not the store's fault, but like an unavailable store: it may work later or elsewhere.
-            Failure::Ended(Exit::Store, format!("cannot listen on {address}: {error}"))
+            Failure::Ended(
+                Exit::Store,
+                format!(
+                    "cannot listen on {address}: {error}; if it is taken, stop what uses it or choose another"
+                ),
+            )
         })?;
         let bound = listeners.addresses()?;
         let is_bound = |address: &&SocketAddr| bound.iter().any(|bound| bound.ip() == address.ip());

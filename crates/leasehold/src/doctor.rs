@@ -115,10 +115,11 @@ impl fmt::Display for Finding {
 
 /// Examines how the store of a URL is set up: what it promises in this state, and what it risks.
 ///
-/// Each finding that is not `Ok` says what can go wrong and what to do about it. This connects to the store and
-/// changes nothing in it. `leasehold doctor` prints these findings, and those of its own trials; `leasehold run` and
-/// `leasehold serve` print the risks among them. Of library clients, only one of a Redis server logs risks by itself,
-/// when it connects; on other stores call this, or [`Locks::findings`].
+/// Each finding that is not `Ok` says what can go wrong and what to do about it. This opens the store as a client does,
+/// so a missing SQLite file or missing PostgreSQL tables are made; it changes nothing else. `leasehold doctor` prints
+/// these findings, and those of its own trials; `leasehold run` and `leasehold serve` print the risks among them. Of
+/// library clients, only one of a Redis server logs risks by itself, when it connects; on other stores call this, or
+/// [`Locks::findings`].
 ///
 /// # Cancel safety
 /// If dropped, nothing is left behind.

@@ -12,7 +12,7 @@ const TAKEN: Fault = Fault::Kill;
 
 pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
     let mut highest: HashMap<u16, u64> = HashMap::new();
-    // When the resource accepted (or rejected) which fence of which lock.
+    // When the resource accepted, or rejected, a write with this fence of this lock.
     let mut came: HashMap<(u16, u64, bool), Vec<u64>> = HashMap::new();
     let mut inside: HashMap<u16, Occupants> = HashMap::new();
     for record in &case.resource {

@@ -311,7 +311,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_ends_every_wait_within_a_second() {
-        // Silent from the beginning, or from any moment after that.
+        // The connection is silent from the beginning, or from this many milliseconds on.
         for after in [None, Some(0), Some(1), Some(499), Some(501), Some(1700)] {
             let silent = Arc::new(AtomicBool::new(after.is_none()));
             let wakes = Wakes::new("x", Arc::new(Silent(Arc::clone(&silent))), Handle::current());

@@ -280,7 +280,7 @@ async fn a_place_in_the_queue_obeys_nonces_too(t: Trial) -> Shown {
     let mut release = Release::new(name.clone(), waiter.id);
     release.nonce = Some(1);
     not_done(t.b.release(&release).await, &[Gone::Superseded])?;
-    // A newer attempt takes the place over, even if it only looks.
+    // A newer attempt with the same id takes over the place, even if it does not queue itself.
     let mut look = nonce(&waiter, 3, true);
     look.queue = None;
     let answer = busy(t.b.try_acquire(&look).await)?;

@@ -46,7 +46,7 @@ pub(super) struct Session {
     /// A statement waits in the server's queue: no other can run meanwhile.
     waiting: AtomicBool,
     statements: [OnceLock<Statement>; Sql::PREPARED],
-    /// It is to end, or about to; the holders of its locks learn of it.
+    /// Cancelled when the session is ending, so that the holders of its locks learn of it.
     doomed: Cancel,
     /// The server no longer answered on it.
     silent: Cancel,

@@ -80,7 +80,7 @@ pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::DeadlineNotLookedAt, Invariant::J3),
     exhibit(Bug::LostNotFinal, Invariant::I6),
     exhibit(Bug::FailureTakenForRenewal, Invariant::I1),
-    exhibit(Bug::InterestAfterAttempt, Invariant::J1),
+    exhibit(Bug::InterestAfterAttempt, Invariant::J2),
     exhibit(Bug::DeadlineByWallClock, Invariant::I7),
     exhibit(Bug::LeftNotCapped, Invariant::I7),
     exhibit(Bug::RevokedRenewed, Invariant::I6),

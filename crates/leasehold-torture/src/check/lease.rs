@@ -28,6 +28,7 @@ pub(super) fn judge(case: &Case<'_>, court: &mut Court, figures: &mut Figures) {
             renew_called: 0,
             shorten_called: None,
             release_called: 0,
+            run_called: 0,
             releases: 0,
             lost: None,
             released: None,
@@ -61,6 +62,8 @@ struct Automaton<'a> {
     /// When the last shortening was called, and to which ttl.
     shorten_called: Option<(u64, u64)>,
     release_called: u64,
+    /// When work under it was begun.
+    run_called: u64,
     /// How many releases were called.
     releases: u32,
     lost: Option<u64>,
@@ -130,6 +133,7 @@ impl Automaton<'_> {
                 self.deadline = self.deadline.min(at.saturating_add(record.value));
             }
             Kind::Shortened => self.shortened(record),
+            Kind::RunCall => self.run_called = at,
             Kind::RunEnded => self.ran(record),
             Kind::Lost => self.lost(record),
             Kind::ReleaseCall => {
@@ -356,11 +360,11 @@ impl Automaton<'_> {
         self.moved(record);
     }
 
-    /// Work under the lease has ended: soon after the loss, if it was lost.
+    /// Work under the lease has ended: soon after the loss, if it was lost; at once, if it was lost before.
     fn ran(&mut self, record: &Record) {
-        let late = record.at.saturating_sub(self.deadline);
-        let explained =
-            self.case.around(record.worker).explained.meets(self.deadline.min(record.at), record.at);
+        let over = self.deadline.max(self.run_called).min(record.at);
+        let late = record.at - over;
+        let explained = self.case.around(record.worker).explained.meets(over, record.at);
         if self.deadline != SESSION && late > SLACK && !explained {
             self.accuse(J3, |brief| format!("work under {brief} ran for {late} ns after its deadline"));
         }

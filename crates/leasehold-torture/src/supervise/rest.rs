@@ -11,8 +11,11 @@ use crate::history::record::{Kind, Leftover, Log, Mode, Record};
 use crate::history::setting::Name;
 use crate::worker::now;
 
-/// How often it is looked at.
+/// How often it is looked at, and how often at least before something counts as left: a second is short for a store
+/// whose calls take half of that. It gets at most this many times the patience.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 10;
+const SLOW: u32 = 4;
 
 /// What to check, by a process that can see the store.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,9 +37,9 @@ impl Rest {
     }
 
     async fn until_nothing_is_left(&self, log: &Log) -> io::Result<()> {
-        let started = Instant::now();
-        loop {
-            let over = started.elapsed() > Duration::from_millis(self.patience_ms);
+        let (started, patience) = (Instant::now(), Duration::from_millis(self.patience_ms));
+        for looks in 0.. {
+            let over = started.elapsed() > if looks < LOOKS { patience * SLOW } else { patience };
             match left(&self.url, &self.names).await {
                 Ok(left) if left.is_empty() || over => {
                     for (name, value, mode) in &left {
@@ -56,6 +59,7 @@ impl Rest {
                 _ => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
+        Ok(())
     }
 }
 

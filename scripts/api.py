@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The public API of the library as a list under version control: docs/api/leasehold.txt.
+"""The public API of the library crates as lists under version control: docs/api/CRATE.txt.
 
-`api.py write` writes it, `api.py check` fails if it differs. Every public path is one line, with its signature as the
+`api.py write` writes them, `api.py check` fails if one differs. Every public path is one line, with its signature as the
 source has it. rustdoc finds the items (its JSON, which stable Rust gives only with RUSTC_BOOTSTRAP); of that only names,
 kinds and places in the source are used.
 """
@@ -14,21 +14,19 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LISTING = ROOT / "docs/api/leasehold.txt"
-CRATE = "leasehold"
-# What users turn on; as on docs.rs.
-FEATURES = "full,openapi,test-util"
+# With the features that users turn on; as on docs.rs.
+CRATES = {"leasehold": "full,openapi,test-util", "leasehold-server": ""}
 # Their items are not worth a line each: derives, and what the compiler adds.
 SIGNED = {"function", "struct", "enum", "trait", "constant", "static", "type_alias", "assoc_const", "assoc_type", "macro"}
 
 
-def documentation():
-    command = ["cargo", "rustdoc", "--locked", "--quiet", "-p", CRATE, "--lib", "--features", FEATURES]
+def documentation(crate):
+    command = ["cargo", "rustdoc", "--locked", "--quiet", "-p", crate, "--lib", "--features", CRATES[crate]]
     command += ["--", "-Zunstable-options", "--output-format", "json", "--cap-lints", "allow"]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"RUSTC_BOOTSTRAP": "1"})
     metadata = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
     target = json.loads(subprocess.check_output(metadata, cwd=ROOT))["target_directory"]
-    return json.loads((pathlib.Path(target) / f"doc/{CRATE}.json").read_text())
+    return json.loads((pathlib.Path(target) / f"doc/{crate.replace('-', '_')}.json").read_text())
 
 
 def source(item, cache={}):
@@ -60,10 +58,12 @@ def signature(item):
 
 
 class Listing:
-    def __init__(self, doc):
+    def __init__(self, crate):
+        doc = documentation(crate)
         self.index = {str(key): item for key, item in doc["index"].items()}
         self.lines = set()
-        self.walk(str(doc["root"]), CRATE, frozenset())
+        self.root = self.index[str(doc["root"])]["name"]
+        self.walk(str(doc["root"]), self.root, frozenset())
 
     def item(self, id):
         return self.index.get(str(id))
@@ -75,7 +75,7 @@ class Listing:
         (kind, inner), = item["inner"].items()
         above |= {id}
         if kind == "module":
-            self.lines.add(f"mod {path}") if path != CRATE else None
+            self.lines.add(f"mod {path}") if path != self.root else None
             for child in inner["items"]:
                 self.child(child, path, above)
         elif kind == "use":
@@ -135,16 +135,18 @@ class Listing:
 
 
 def main(how):
-    # Not in the order of the index, which changes from build to build.
-    listing = "\n".join(sorted(Listing(documentation()).lines)) + "\n"
-    if how == "write":
-        LISTING.parent.mkdir(exist_ok=True)
-        LISTING.write_text(listing)
-        return
-    kept = LISTING.read_text()
-    if listing != kept:
-        difference = difflib.unified_diff(kept.splitlines(), listing.splitlines(), "docs/api", "the sources", lineterm="", n=0)
-        sys.exit("\n".join([*difference, "the public API has changed: run `make api`, and commit the difference"]))
+    changed = []
+    for crate in CRATES:
+        path = ROOT / f"docs/api/{crate}.txt"
+        # Not in the order of the index, which changes from build to build.
+        listing = "\n".join(sorted(Listing(crate).lines)) + "\n"
+        if how == "write":
+            path.write_text(listing)
+        elif (kept := path.read_text()) != listing:
+            texts = (kept.splitlines(), listing.splitlines())
+            changed += difflib.unified_diff(*texts, path.relative_to(ROOT).as_posix(), "the sources", lineterm="", n=0)
+    if changed:
+        sys.exit("\n".join([*changed, "the public API has changed: run `make api`, and commit the difference"]))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ whether it could.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {
     /// The store that keeps the leases [default: sqlite:leasehold.db]
-    #[arg(long, env = "LEASEHOLD_STORE", value_name = "URL", hide_env_values = true)]
+    #[arg(long, alias = "url", env = "LEASEHOLD_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
     /// Address to listen on; for a host name, all its addresses [default: 127.0.0.1:7420]
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS")]

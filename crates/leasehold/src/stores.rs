@@ -335,17 +335,22 @@ fn find(scheme: &str) -> Result<(&'static StoreRow, Driver)> {
 }
 
 fn driver_of(url: &str) -> Result<Driver> {
-    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
     // Only what looks like a scheme may appear in an error: the rest of the URL may contain a password.
-    let scheme = scheme.filter(|scheme| {
+    let parts = url.split_once(':').filter(|(scheme, _)| {
         !scheme.is_empty()
             && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
     });
-    let Some(scheme) = scheme else {
+    let Some((scheme, rest)) = parts else {
         return Err(Error::invalid(
             "a store URL begins with a scheme and a colon, for example sqlite:locks.db",
         ));
     };
+    let is_port = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
+    if is_port && StoreRow::of(scheme).is_none() {
+        return Err(Error::invalid(
+            "the store URL is a host and a port; write http:// before it for a lock server, or redis://, postgres://",
+        ));
+    }
     Ok(find(scheme)?.1)
 }
 

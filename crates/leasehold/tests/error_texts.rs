@@ -41,7 +41,7 @@ impl Errors {
 async fn errors_of_store_urls() {
     let mut errors = Errors::default();
     let urls: [(&str, &[&str]); 7] = [
-        ("any", &["", "locks", "etcd://h", "memory", "memory:x"]),
+        ("any", &["", "locks", "etcd://h", "localhost:7420", "memory", "memory:x"]),
         ("file", &["file:", "file://host/dir", "file:/no/such/directory/at/all", "file:/proc/self/mounts"]),
         (
             "sqlite",

@@ -136,7 +136,7 @@ fn a_check_and_a_failed_bind_leave_nothing_behind() {
     let tables = || postgres.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'leasehold'");
     fails_to_bind(&store);
     assert_eq!(tables().trim(), "0", "a failed bind");
-    let check = ["--store", &store, "--check", "--accept-risks"];
+    let check = ["--url", &store, "--check", "--accept-risks"];
     let before = ended(serve(&check, dir.path()));
     assert_eq!((before.code(), tables().trim()), (0, "0"), "{before:?}");
     assert!(before.err.contains("the tables in schema \"leasehold\" do not exist yet"), "{before:?}");

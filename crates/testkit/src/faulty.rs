@@ -210,7 +210,8 @@ struct Shared {
 }
 
 impl Faulty {
-    /// Wraps a backend; everything passes until a plan or script says otherwise. The clock is for the log.
+    /// Wraps a backend; everything passes until a plan or script says otherwise. The log tells the time of each call by
+    /// `clock`.
     pub fn new(inner: impl Backend, clock: Arc<dyn Clock>) -> Self {
         let info = inner.info();
         Faulty {

@@ -221,6 +221,16 @@ const FAULTS: &[Planted] = &[
     ),
     ("revoke meets anybody", "if not only or l.fence == only then", "if true then"),
     (
+        "asking by id is cut too",
+        "if not seen[asked] and tonumber(call('ZSCORE', leases",
+        "if tonumber(call('ZSCORE', ''",
+    ),
+    (
+        "only the shown are counted",
+        "count = call('ZCOUNT', leases, after_now, '+inf')",
+        "count = math.min(SHOWN, call('ZCOUNT', leases, after_now, '+inf'))",
+    ),
+    (
         "a clock set back prolongs",
         "math.min(math.max(asked, l.expires), now + l.ttl)",
         "math.max(asked, l.expires)",

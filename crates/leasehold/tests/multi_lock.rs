@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
-use leasehold::{Error, ErrorKind, GuardState, Locks, LostReason, Mode, MultiGuard, MultiLock};
+use leasehold::{Error, ErrorKind, Gone, GuardState, Locks, LostReason, Mode, MultiGuard, MultiLock};
 use testkit::faulty::{Act, Verb};
 use testkit::hand::Hand;
 use testkit::paused::{Paused, poll_at_most, settle, tasks};
@@ -184,6 +184,89 @@ async fn max_hold_counts_from_the_moment_all_are_held() {
     // Nothing renews it any more.
     tokio::time::sleep(ms(3_100)).await;
     assert!(all_free(&world, &["a", "b"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_falls_silent_is_not_contention() {
+    let silent = |world: &Paused| {
+        for verb in [Verb::TryAcquire, Verb::Wait, Verb::Renew, Verb::Other] {
+            world.store.always(verb, Act::Never);
+        }
+    };
+    // The lease on a ends before the attempt for b is given up.
+    let world = Paused::new();
+    world.store.plan(Verb::TryAcquire, [Act::Pass]);
+    silent(&world);
+    let error = world.locks.all(["a", "b"]).ttl(ms(3_000)).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
+
+    // It ends during the last look, which is made at the limit.
+    let world = Paused::new();
+    let _held = world.hold("b", Mode::Exclusive, HOUR).await;
+    let waiting = tokio::spawn({
+        let lock = world.locks.all(["a", "b"]).ttl(ms(3_000));
+        async move { lock.try_lock_for(ms(2_000)).await }
+    });
+    world.until(100).await;
+    silent(&world);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkTimeout, "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_not_a_fault() {
+    let world = Paused::new();
+    world.store.always(Verb::TryAcquire, Act::Slow(ms(40)));
+    assert!(world.locks.all(["a", "b", "c"]).try_lock_for(ms(100)).await.unwrap().is_none());
+    assert_eq!(world.elapsed(), ms(100));
+    world.until(200).await;
+    assert!(all_free(&world, &["a", "b", "c"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_last_no_longer_than_max_hold() {
+    let world = Paused::new();
+    let lock = world.locks.all(["a", "b"]).ttl(HOUR).max_hold(ms(8_000));
+    let _guard = lock.lock().await.unwrap();
+    let attempts = world.store.calls(Verb::TryAcquire);
+    assert!(attempts.iter().all(|call| call.claim().ttl == ms(8_000)), "{attempts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_does_not_hide_a_loss_at_the_release() {
+    let world = Paused::new();
+    let guard = world.locks.all(["a", "b"]).lock().await.unwrap();
+    world.store.script(Verb::Release, |call| match call.release().name.as_str() {
+        "a" => Act::Fail(ErrorKind::Unavailable),
+        _ => Act::Gone(Gone::NotFound),
+    });
+    assert_eq!(guard.release().await.unwrap(), GuardState::Lost);
+}
+
+#[test]
+fn close_waits_for_what_an_aborted_list_gives_back() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Memory::new();
+        let looking = Locks::new(store.clone());
+        let _held = looking.mutex("z").lock().await.unwrap();
+        for _ in 0..500 {
+            let locks = Locks::new(store.clone());
+            let waiting = tokio::spawn({
+                let lock = locks.all(["a", "b", "c", "d", "e", "z"]);
+                async move { lock.lock().await }
+            });
+            let queued = async || looking.inspect("z").await.unwrap().queue_length > 0;
+            while !queued().await {
+                tokio::task::yield_now().await;
+            }
+            locks.close().await;
+            for name in ["a", "b", "c", "d", "e"] {
+                assert!(looking.inspect(name).await.unwrap().holders.is_empty(), "{name} is left");
+            }
+            waiting.await.unwrap().unwrap_err();
+        }
+    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -133,6 +133,9 @@ impl MultiGuard {
 
     /// As [`leasehold::MultiGuard::release`](crate::MultiGuard::release), blocking.
     pub fn release(self) -> Result<GuardState> {
+        if self.0.guards().iter().any(crate::Guard::is_copy) {
+            return Ok(GuardState::Lost);
+        }
         let client = self.0.client().clone();
         client.block_on(self.0.release())
     }

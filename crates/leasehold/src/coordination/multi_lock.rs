@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::backend::Mode;
+use crate::backend::{Mode, Query};
 use crate::client::guard::{self, Guard, LostSignal};
 use crate::client::home::Client;
 use crate::client::lock::Lock;
 use crate::client::locks::Locks;
+use crate::clock::Moment;
 use crate::engine::held::{GuardState, LostReason};
+use crate::engine::limits::{BELIEVED, LAST_LOOK};
+use crate::engine::wait::is_broken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::name::Name;
@@ -181,7 +184,14 @@ impl MultiLock {
 
     /// Checks everything, before anything is sent. The order of the parts is the same in every program.
     fn parts(&self) -> Result<Vec<Part>> {
-        let locks = self.locks.with_options(|options| (options.max_wait, options.max_hold) = (None, None));
+        let locks = self.locks.with_options(|options| {
+            if let Some(hold) = options.max_hold {
+                // As for one name: if this process hangs then, the store frees the names.
+                options.ttl = options.ttl.min(hold);
+                options.renew_every = options.renew_every.map(|every| every.min(options.ttl / 3));
+            }
+            (options.max_wait, options.max_hold) = (None, None);
+        });
         let mut parts: Vec<Part> = Vec::with_capacity(self.wanted.len());
         for (given, mode) in &self.wanted {
             let name = self.locks.name(given)?;
@@ -206,42 +216,78 @@ impl MultiLock {
 
     async fn acquire(&self, limit: Option<Duration>) -> Result<Outcome> {
         let parts = self.parts()?;
-        let clock = &self.locks.client.clock;
-        let started = clock.now();
-        let waited = || clock.now().since(started);
+        let client = self.client();
+        // `close` waits for this, so it is dropped after the guards, whose releases `close` then finds.
+        let _acquiring = client.renewer.acquiring();
+        let started = client.clock.now();
+        let waited = || client.clock.now().since(started);
+        let busy = |name: &Name| Outcome::Busy { name: name.clone(), waited: waited() };
+        let once = limit == Some(Duration::ZERO);
         let mut guards: Vec<Guard> = Vec::with_capacity(parts.len());
+        let mut lost = AnyLost::of(&guards);
+        // When the store last answered.
+        let mut heard = None;
         loop {
-            let lost = AnyLost::of(&guards);
-            let Some(part) = parts.get(guards.len()) else {
-                if lost.now().is_none() {
-                    break;
-                }
+            if lost.now().is_some() {
+                // The first that is lost has this name; what is not lost is given back.
+                let name =
+                    guards.iter().find(|guard| guard.check().is_err()).map(|guard| guard.name().clone());
                 guards.clear();
-                continue;
-            };
-            let left = limit.map(|limit| limit.saturating_sub(waited()));
-            let out_of_time = left == Some(Duration::ZERO) && limit != Some(Duration::ZERO);
-            let got = if out_of_time {
-                None
-            } else {
-                tokio::select! {
-                    biased;
-                    _ = lost, if !guards.is_empty() => {
-                        guards.clear();
-                        if limit == Some(Duration::ZERO) { None } else { continue }
-                    }
-                    got = part.acquire(left) => got?,
+                (lost, heard) = (AnyLost::of(&guards), None);
+                if let Some(name) = name.filter(|_| once) {
+                    self.make_sure(&name, heard).await?;
+                    return Ok(busy(&name));
                 }
-            };
-            match got {
-                Some(guard) => guards.push(guard),
-                None => return Ok(Outcome::Busy { name: part.name.clone(), waited: waited() }),
             }
+            let Some(part) = parts.get(guards.len()) else { break };
+            let left = limit.map(|limit| limit.saturating_sub(waited()));
+            let late = !once && left == Some(Duration::ZERO);
+            let got = tokio::select! {
+                biased;
+                _ = &mut lost, if !guards.is_empty() => continue,
+                got = part.acquire(left), if !late => got,
+                else => Ok(None),
+            };
+            let got = match got {
+                Ok(got) => {
+                    heard = if late { heard } else { Some(client.clock.now()) };
+                    got
+                }
+                // The limit cut off the attempt for a later name. The store may be there.
+                Err(error) if error.kind() == ErrorKind::NetworkTimeout && heard.is_some() && !once => {
+                    match limit.is_some_and(|limit| waited() >= limit) {
+                        true => None,
+                        false => return Err(error),
+                    }
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(guard) = got else {
+                self.make_sure(&part.name, heard).await?;
+                return Ok(busy(&part.name));
+            };
+            lost.signals.push(guard.lost());
+            guards.push(guard);
         }
         if let Some(hold) = self.options().max_hold {
             guards.iter().for_each(|guard| guard.hold_for(hold));
         }
         Ok(Outcome::Held(MultiGuard { guards, locks: self.locks.clone(), waited: waited() }))
+    }
+
+    /// Before it says "busy": asks the store to show that it is there, unless it has done so lately.
+    async fn make_sure(&self, name: &Name, heard: Option<Moment>) -> Result<()> {
+        let client = self.client();
+        if heard.is_some_and(|heard| client.clock.now().since(heard) < BELIEVED) {
+            return Ok(());
+        }
+        let query = Query::Name(name.clone());
+        let look = client.backend.inspect(&query);
+        let answer = self.locks.within(LAST_LOOK.min(self.options().request_timeout), look).await;
+        match answer.and_then(|page| page) {
+            Err(error) if is_broken(error.kind()) => Err(error.with_name(name.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -356,16 +402,13 @@ impl MultiGuard {
     /// If dropped, the releases are sent in the background.
     ///
     /// # Errors
-    /// The first fault of the store, after it was asked to release all of them.
+    /// The first fault of the store, if no lease was lost. It was asked to release all of them.
     pub async fn release(self) -> Result<GuardState> {
         let answers = join_all(self.guards.into_iter().map(Guard::release)).await;
-        let mut state = GuardState::Released;
-        for answer in answers {
-            if answer? != GuardState::Released {
-                state = GuardState::Lost;
-            }
+        if answers.iter().any(|answer| matches!(answer, Ok(GuardState::Lost))) {
+            return Ok(GuardState::Lost);
         }
-        Ok(state)
+        answers.into_iter().try_fold(GuardState::Released, |_, answer| answer)
     }
 
     pub(crate) async fn release_after_work(self) {

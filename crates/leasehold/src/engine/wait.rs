@@ -309,8 +309,8 @@ impl<'a, D: Driver> Wait<'a, D> {
             self.pause(until.since(sent)).await?;
             return self.woken().await;
         }
-        // A session leaves the store's queue in the background; only the answer to a release shows that it has.
-        self.pending |= self.info.liveness == Liveness::Session;
+        // Only a release ends what the store goes on doing for a waiter: a session in its queue, a server's long poll.
+        self.pending |= self.info.liveness == Liveness::Session || self.info.keeps_places;
         let wake = tokio::select! {
             biased;
             stop = self.driver.stopped() => return Break(Ended::Stopped(stop)),
@@ -388,6 +388,6 @@ impl<'a, D: Driver> Wait<'a, D> {
 }
 
 /// Whether an error of this kind means that the store does not work. A refusal, or too many requests, is an answer.
-fn is_broken(kind: ErrorKind) -> bool {
+pub(crate) fn is_broken(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::NetworkTimeout)
 }

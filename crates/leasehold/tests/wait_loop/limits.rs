@@ -106,6 +106,20 @@ async fn a_store_that_has_just_spoken_is_not_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_without_a_queue_tells_the_store_that_it_leaves() {
+    // A server in front of such a store goes on polling for the waiter, and may be granted the lock.
+    let world = Paused::with_info(|info| (info.keeps_places, info.fifo) = (true, false));
+    let _holder = world.hold("x", Mode::Exclusive, HOUR).await;
+    assert!(world.locks.mutex("x").try_lock_for(ms(500)).await.unwrap().is_none());
+    settle().await;
+    assert_eq!(world.store.count(Verb::Release), 1);
+    // One that never waited has nothing to take back.
+    assert!(world.locks.mutex("x").try_lock().await.unwrap().is_none());
+    settle().await;
+    assert_eq!(world.store.count(Verb::Release), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bounded_wait_gets_the_lock_in_the_last_moment() {
     let world = Paused::new();
     let holder = world.hold("x", Mode::Exclusive, HOUR).await;

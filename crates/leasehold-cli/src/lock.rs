@@ -1,9 +1,9 @@
-//! Takes a lock as the arguments say.
+//! How a lock is shared, and who holds it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Guard, Locks, Mode, Result};
+use leasehold::{Locks, Mode, Result};
 
 use crate::exit::Exit;
 use crate::report::Failure;
@@ -34,23 +34,6 @@ impl ModeArgs {
             None if self.shared => Mode::Shared,
             None => Mode::Exclusive,
         }
-    }
-}
-
-/// A guard, or `None` if the lock was not free in time. Without a time limit, waits for ever.
-pub(crate) async fn acquire(
-    locks: &Locks,
-    name: &str,
-    mode: Mode,
-    wait: Option<Duration>,
-) -> Result<Option<Guard>> {
-    match (mode, wait) {
-        (Mode::Permit { limit }, None) => locks.semaphore(name, limit).acquire().await.map(Some),
-        (Mode::Permit { limit }, Some(wait)) => locks.semaphore(name, limit).try_acquire_for(wait).await,
-        (Mode::Shared, None) => locks.rwlock(name).read().await.map(Some),
-        (Mode::Shared, Some(wait)) => locks.rwlock(name).try_read_for(wait).await,
-        (_, None) => locks.mutex(name).lock().await.map(Some),
-        (_, Some(wait)) => locks.mutex(name).try_lock_for(wait).await,
     }
 }
 

@@ -164,9 +164,9 @@ impl Store {
         Store::open(self.url.clone(), self.access.clone(), OPENING).await
     }
 
-    /// A descriptor that keeps the lock for as long as a child has it open, if the store offers one.
-    pub(crate) fn descriptor(&self, guard: &Guard) -> Result<Option<OwnedFd>, Failure> {
-        let Some(directory) = &self.directory else { return Ok(None) };
-        Ok(Some(directory.hand_over(&guard.lease_id())?))
+    /// Descriptors that keep the locks for as long as a child has them open, if the store offers them.
+    pub(crate) fn descriptors(&self, guards: &[Guard]) -> Result<Vec<OwnedFd>, Failure> {
+        let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+        guards.iter().map(|guard| Ok(directory.hand_over(&guard.lease_id())?)).collect()
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use leasehold::engine::limits::DEFAULT_TTL;
+use leasehold::{Locks, Mode, MultiLock};
 
 use crate::duration;
 use crate::exit::Exit;
@@ -21,9 +22,11 @@ Examples:
   leasehold run -w 2.5 backup -- ./backup.sh   Wait at most 2.5 seconds
   leasehold run backup -c 'a && b'             Through the shell
   leasehold run --limit 3 gpu -- ./train       At most three at a time
+  leasehold run a --also b -- ./move a b       Hold both locks, or none
   leasehold run --url sqlite:/var/lib/app/locks.db --ttl 1m job -- ./job
 
-The command sees LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_LEASE_ID and LEASEHOLD_URL.
+The command sees LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_LEASE_ID and LEASEHOLD_URL,
+and in LEASEHOLD_FENCES the fence of each name, as a JSON object.
 
 If the lease cannot be renewed on a store with a ttl, the command and all its
 processes are killed before another client can take the lock: TERM at
@@ -91,6 +94,13 @@ pub(crate) struct Run {
     /// Run this command line with the shell.
     #[arg(short, long = "command", value_name = "LINE", conflicts_with = "command")]
     c: Option<OsString>,
+    /// Hold this name alone as well: the command runs once all names are held. All such commands take them in one order,
+    /// so that no two wait for each other. Can be repeated.
+    #[arg(long, value_name = "NAME")]
+    also: Vec<String>,
+    /// Hold this name as well, together with other readers. Can be repeated.
+    #[arg(long, value_name = "NAME")]
+    also_shared: Vec<String>,
     /// The name of the lock.
     pub(crate) name: String,
     /// The command and its arguments.
@@ -112,6 +122,24 @@ impl Run {
         self.kill_after.unwrap_or(Duration::from_secs(5))
     }
 
+    /// All names, and how each is shared.
+    pub(crate) fn lock(&self, locks: &Locks) -> MultiLock {
+        let lock = locks.all::<&str>([]);
+        let lock = match self.mode.mode() {
+            Mode::Permit { limit } => lock.also_permit(&self.name, limit),
+            Mode::Shared => lock.also_read(&self.name),
+            _ => lock.also(&self.name),
+        };
+        let lock = self.also.iter().fold(lock, MultiLock::also);
+        self.also_shared.iter().fold(lock, MultiLock::also_read)
+    }
+
+    /// All names, the main one first.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let others = self.also.iter().chain(&self.also_shared);
+        std::iter::once(&self.name).chain(others).map(String::as_str).collect()
+    }
+
     /// The command to start.
     pub(crate) fn command(&self) -> Result<Start, Failure> {
         let (program, args) = match (&self.c, self.command.split_first()) {
@@ -124,7 +152,7 @@ impl Run {
                 ));
             }
         };
-        Ok(Start { program, args, env: Vec::new(), descriptor: None })
+        Ok(Start { program, args, env: Vec::new(), descriptors: Vec::new() })
     }
 
     /// Checks the options that matter only on a store with a ttl.

@@ -29,8 +29,8 @@ pub(crate) struct Start {
     pub(crate) args: Vec<OsString>,
     /// Variables to set or to remove.
     pub(crate) env: Vec<(&'static str, Option<OsString>)>,
-    /// A descriptor that the command and its children keep open: not closed on exec.
-    pub(crate) descriptor: Option<OwnedFd>,
+    /// Descriptors that the command and its children keep open: not closed on exec.
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl Start {
@@ -67,9 +67,9 @@ impl Start {
                 None => command.env_remove(name),
             };
         }
-        // This process starts nothing else, so no other child inherits the descriptor.
+        // This process starts nothing else, so no other child inherits the descriptors.
         let child = command.spawn().map_err(failed)?;
-        drop(self.descriptor);
+        drop(self.descriptors);
         i32::try_from(child.id())
             .ok()
             .and_then(Pid::from_raw)

@@ -14,12 +14,15 @@ mod tree;
 mod validity;
 mod voice;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::Liveness;
 use leasehold::clock::{BootTimer, Clock as _, Moment, SystemClock};
-use leasehold::{Guard, GuardState};
+use leasehold::{ErrorKind, Fence, Guard, GuardState, Locks, MultiGuard};
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
 
@@ -138,33 +141,40 @@ async fn under_lock(
         }
         guard = acquire(&args, &opened, &shown, voice) => guard?,
     };
-    let Some(guard) = guard else {
-        let owner = lock::keeper(&opened.locks, &args.name).await;
-        let code = if args.skip_ok { 0 } else { args.conflict_code };
-        voice.tell(&Event::Busy {
-            name: &args.name,
-            store: &shown,
-            exit: code,
-            owner: owner.as_deref(),
-            quiet: args.skip_ok,
-        });
-        interrupt::part(&opened.locks).await;
-        return Ok(code.into());
+    let guard = match guard {
+        Ok(guard) => guard,
+        Err(busy) => {
+            let owner = lock::keeper(&opened.locks, &busy).await;
+            let code = if args.skip_ok { 0 } else { args.conflict_code };
+            voice.tell(&Event::Busy {
+                name: &busy,
+                store: &shown,
+                exit: code,
+                owner: owner.as_deref(),
+                quiet: args.skip_ok,
+            });
+            interrupt::part(&opened.locks).await;
+            return Ok(code.into());
+        }
     };
     let since = now();
     let waited_ms = guard.waited().as_millis();
-    voice.tell(&Event::Acquired { name: &args.name, store: &shown, fence: guard.fence(), waited_ms });
+    for guard in guard.guards() {
+        let (name, fence) = (guard.name().as_str(), guard.fence());
+        voice.tell(&Event::Acquired { name, store: &shown, fence, waited_ms });
+    }
     let plan = Plan::new(ttl, args.kill_after(), args.max_hold, since);
     let outcome = supervise(&args, start, &opened, &guard, plan, &signals, voice).await;
     finish(&args, guard, outcome, voice).await
 }
 
+/// All names, or the one that another client kept until the limit.
 async fn acquire(
     args: &Run,
     opened: &Store,
     shown: &str,
     voice: Voice,
-) -> Result<Option<Guard>, leasehold::Error> {
+) -> Result<Result<MultiGuard, String>, leasehold::Error> {
     let locks = opened.locks.with_options(|options| {
         options.ttl = args.ttl();
         options.allow_unfenced = args.allow_unfenced;
@@ -173,18 +183,32 @@ async fn acquire(
         }
     });
     let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
-    let mut attempt = std::pin::pin!(lock::acquire(&locks, &args.name, args.mode.mode(), wait));
+    let lock = wait.into_iter().fold(args.lock(&locks), |lock, wait| lock.max_wait(wait));
+    let mut attempt = std::pin::pin!(async {
+        match lock.lock().await {
+            Ok(guard) => Ok(Ok(guard)),
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                Ok(Err(error.name().map_or(&*args.name, |name| name.as_str()).to_owned()))
+            }
+            Err(error) => Err(error),
+        }
+    });
     if let Ok(done) = tokio::time::timeout(SOON, &mut attempt).await {
         return done;
     }
     let tell = async {
-        let holder = lock::holder(&locks, &args.name).await;
-        let trouble = holder.as_ref().err().map(ToString::to_string);
-        let owner = holder.ok().flatten();
+        let names = args.names();
+        let blocked = blocking(&locks, &names).await;
+        let trouble = blocked.as_ref().err().map(ToString::to_string);
+        let blocked = blocked.ok().flatten();
+        let (held, owner) = blocked.as_ref().map(|(name, owner)| (*name, &**owner)).unzip();
+        let held = held.filter(|_| names.len() > 1);
         voice.tell(&Event::Waiting {
-            name: &args.name,
+            name: names[0],
+            also: &names[1..],
             store: shown,
-            owner: owner.as_deref(),
+            held,
+            owner,
             trouble: trouble.as_deref(),
         });
     };
@@ -196,6 +220,22 @@ async fn acquire(
     attempt.await
 }
 
+/// The first of these names that somebody else holds, and its owner. Among several names some may be held by this
+/// process already, so its own label does not count.
+async fn blocking<'a>(
+    locks: &Locks,
+    names: &[&'a str],
+) -> Result<Option<(&'a str, Arc<str>)>, leasehold::Error> {
+    for name in names {
+        let own = (names.len() > 1).then(|| &locks.options().owner);
+        let owner = lock::holder(locks, name).await?.filter(|owner| Some(owner) != own);
+        if let Some(owner) = owner {
+            return Ok(Some((name, owner)));
+        }
+    }
+    Ok(None)
+}
+
 fn interrupted(arrived: Arrived, voice: Voice) -> ExitCode {
     voice.tell(&Event::Interrupted { signal: arrived.signal as i32 });
     interrupt::end(arrived)
@@ -205,18 +245,14 @@ async fn supervise(
     args: &Run,
     mut start: Start,
     opened: &Store,
-    guard: &Guard,
+    guard: &MultiGuard,
     plan: Plan,
     signals: &Signals,
     voice: Voice,
 ) -> Result<Ended, Failure> {
     let timer = BootTimer::new().map_err(|error| Failure::system("cannot create a timer", error))?;
-    start.descriptor = opened.descriptor(guard)?;
-    start.env = vec![
-        ("LEASEHOLD_NAME", Some(guard.name().as_str().into())),
-        ("LEASEHOLD_FENCE", Some(guard.fence().to_string().into())),
-        ("LEASEHOLD_LEASE_ID", Some(guard.lease_id().expose().into())),
-    ];
+    start.descriptors = opened.descriptors(guard.guards())?;
+    start.env = variables(args, guard);
     start.env.extend(opened.url.for_child());
     start.env.extend(opened.access.for_child());
     tree::adopt_orphans()?;
@@ -232,10 +268,23 @@ async fn supervise(
     Ok(ended)
 }
 
+/// What the command learns about its locks.
+fn variables(args: &Run, guard: &MultiGuard) -> Vec<(&'static str, Option<OsString>)> {
+    let of_name = |show: &dyn Fn(&Guard) -> String| guard.guard(&args.name).map(|guard| show(guard).into());
+    let fences: BTreeMap<&str, Fence> =
+        guard.guards().iter().map(|guard| (guard.name().as_str(), guard.fence())).collect();
+    vec![
+        ("LEASEHOLD_NAME", of_name(&|guard| guard.name().as_str().to_owned())),
+        ("LEASEHOLD_FENCE", of_name(&|guard| guard.fence().to_string())),
+        ("LEASEHOLD_FENCES", serde_json::to_string(&fences).ok().map(Into::into)),
+        ("LEASEHOLD_LEASE_ID", of_name(&|guard| guard.lease_id().expose().to_owned())),
+    ]
+}
+
 /// Releases the lock, now that no process is left, and chooses the exit code.
 async fn finish(
     args: &Run,
-    guard: Guard,
+    guard: MultiGuard,
     outcome: Result<Ended, Failure>,
     voice: Voice,
 ) -> Result<ExitCode, Failure> {

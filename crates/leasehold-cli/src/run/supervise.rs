@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::clock::{BootTimer, Moment};
-use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
+use leasehold::{Gone, GuardState, Locks, LostReason, MultiGuard};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
@@ -43,7 +43,7 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct Supervised<'a> {
     pub(crate) leader: Pid,
-    pub(crate) guard: &'a Guard,
+    pub(crate) guard: &'a MultiGuard,
     pub(crate) locks: &'a Locks,
     pub(crate) plan: Plan,
     pub(crate) voice: Voice,

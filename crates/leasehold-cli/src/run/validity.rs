@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
 use leasehold::clock::Moment;
-use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason, MultiGuard};
 
 use super::now;
 
@@ -17,7 +17,7 @@ use super::now;
 const ANSWER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Validity<'a> {
-    guard: &'a Guard,
+    guard: &'a MultiGuard,
     locks: &'a Locks,
     /// The deadline when the lease was last seen to be held. Deadlines only move forward, so an old one is early.
     deadline: Option<Moment>,
@@ -42,13 +42,16 @@ pub(crate) enum Change {
 }
 
 impl<'a> Validity<'a> {
-    pub(crate) fn new(guard: &'a Guard, locks: &'a Locks) -> Self {
+    pub(crate) fn new(guard: &'a MultiGuard, locks: &'a Locks) -> Self {
         Validity { guard, locks, deadline: None, verdict: Verdict::Unknown, at_risk: false }
     }
 
-    /// Whether renewals are refused while others, as far as is known, are still kept out.
+    /// Whether renewals are refused while others, as far as is known, are still kept out. A lease that is lost for
+    /// another reason keeps nobody out.
     pub(crate) fn is_revoked(&self) -> bool {
-        self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked))
+        let mut reasons = self.guard.guards().iter().filter_map(|guard| guard.lost().now()).peekable();
+        reasons.peek().is_some()
+            && reasons.all(|reason| reason == LostReason::Refused(Gone::Revoked))
             && !matches!(self.verdict, Verdict::Known(false))
     }
 
@@ -74,7 +77,7 @@ impl<'a> Validity<'a> {
         if let Verdict::Unknown = self.verdict
             && self.is_revoked()
         {
-            self.verdict = Verdict::Pending(stands(self.guard, self.locks).boxed());
+            self.verdict = Verdict::Pending(all_stand(self.guard, self.locks).boxed());
         }
         match &mut self.verdict {
             Verdict::Pending(answer) => {
@@ -104,6 +107,16 @@ impl<'a> Validity<'a> {
             (_, false) => (None, due.max(again)),
         }
     }
+}
+
+/// Whether the store still has every lease that was revoked.
+async fn all_stand(guard: &MultiGuard, locks: &Locks) -> bool {
+    for lost in guard.guards().iter().filter(|guard| guard.lost().now().is_some()) {
+        if !stands(lost, locks).await {
+            return false;
+        }
+    }
+    true
 }
 
 /// Whether the store still has this very lease, marked as revoked. If it cannot say so, the lock may belong to another

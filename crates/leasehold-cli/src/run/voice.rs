@@ -19,7 +19,13 @@ pub(crate) enum Event<'a> {
     },
     Waiting {
         name: &'a str,
+        /// The other names, if there are several.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        also: &'a [&'a str],
         store: &'a str,
+        /// Which of several names is held.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        held: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         owner: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,13 +107,17 @@ impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Warning { what } => write!(f, "warning: {what}"),
-            Event::Waiting { name, store, owner: Some(owner), .. } => {
-                write!(f, "waiting for {name:?} on {store}, held by {owner}")
+            Event::Waiting { name, also, store, held, owner, trouble } => {
+                write!(f, "waiting for {name:?}")?;
+                also.iter().try_for_each(|name| write!(f, " and {name:?}"))?;
+                write!(f, " on {store}")?;
+                match (held, owner, trouble) {
+                    (Some(held), Some(owner), _) => write!(f, "; {owner} holds {held:?}"),
+                    (None, Some(owner), _) => write!(f, ", held by {owner}"),
+                    (_, None, Some(trouble)) => write!(f, ": {trouble}"),
+                    (_, None, None) => Ok(()),
+                }
             }
-            Event::Waiting { name, store, trouble: Some(trouble), .. } => {
-                write!(f, "waiting for {name:?} on {store}: {trouble}")
-            }
-            Event::Waiting { name, store, .. } => write!(f, "waiting for {name:?} on {store}"),
             Event::Suspended { left: Some(left), .. } => write!(
                 f,
                 "suspended: nothing renews the lock; resume within {}, or the command is killed and others can \

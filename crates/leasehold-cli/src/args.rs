@@ -11,7 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run backup -- ./backup.sh     Run a command under a lock
   leasehold run -n backup -- ./backup.sh  Run it only if the lock is free
-  leasehold elect sync -- ./sync          Run it on one machine at a time, for ever
+  leasehold elect sync -- ./sync          Keep it running in one of several places
   leasehold list                          List the locks in use
   leasehold show backup                   Show the holder and the queue
   leasehold serve                         Start a lock server on 127.0.0.1:7420

@@ -209,16 +209,25 @@ fn the_command_sees_its_term() {
 #[test]
 fn events_of_a_term_are_printed_as_json() {
     let store = support::sqlite();
+    let events = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let names = |events: &[serde_json::Value]| -> Vec<String> {
+        events.iter().map(|event| event["event"].as_str().unwrap().to_owned()).collect()
+    };
     let ended = ended(store.leasehold(&["elect", "--once", "--json", "--no-warnings", "x", "true"]));
-    let events: Vec<serde_json::Value> =
-        ended.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["leading", "started", "exited", "released"], "{ended:?}");
-    assert!(events[0]["term"].as_u64().unwrap() > 0);
+    let once = events(&ended.err);
+    assert_eq!(names(&once), ["leading", "started", "exited", "released"], "{ended:?}");
+    assert!(once[0]["term"].as_u64().unwrap() > 0);
     let candidate = elect(&store, &["--json", "--no-warnings", "x", "-c", "exit 3"]);
-    until("it pauses", || candidate.said().contains("\"pausing\""));
-    let line = candidate.said().lines().find(|line| line.contains("\"pausing\"")).unwrap().to_owned();
-    assert_eq!(line, r#"{"event":"pausing","why":"the command ended with exit code 3","pause_ms":1000}"#);
+    until("it leads again", || candidate.said().matches("\"leading\"").count() >= 2);
+    let said = events(&candidate.said());
+    // While it pauses, others can lead.
+    assert_eq!(names(&said[..6]), ["leading", "started", "exited", "released", "pausing", "leading"]);
+    let pausing = serde_json::json!({
+        "event": "pausing", "why": "the command ended with exit code 3", "pause_ms": 1000
+    });
+    assert_eq!(said[4], pausing);
 }
 
 #[test]
@@ -241,9 +250,9 @@ fn a_leader_can_publish_text_and_run_can_too() {
 #[test]
 fn a_hangup_that_the_command_handles_ends_no_term() {
     let store = support::sqlite();
-    let script = "trap 'echo again >again' HUP; echo $$ >pid; while :; do sleep 0.02; done";
+    let script = "trap 'echo again >again' HUP; echo $$ >>pids; while ! [ -e enough ]; do sleep 0.02; done";
     let candidate = elect(&store, &["x", "--", "sh", "-c", script]);
-    let command = pid_in(&store.path("pid"));
+    let command = pid_in(&store.path("pids"));
     candidate.signal(Signal::HUP);
     assert_eq!(line_in(&store.path("again")), "again");
     let told = candidate.said();
@@ -251,6 +260,11 @@ fn a_hangup_that_the_command_handles_ends_no_term() {
         lives(command) && told.lines().filter(|line| line.starts_with("leasehold:")).count() == 1,
         "{told}"
     );
+    // Nor does it end the election when the command ends later.
+    std::fs::write(store.path("enough"), "").unwrap();
+    until("it stands again", || candidate.said().contains("standing for election again"));
+    std::fs::remove_file(store.path("enough")).unwrap();
+    until("it leads again", || std::fs::read_to_string(store.path("pids")).unwrap().lines().count() >= 2);
     candidate.signal(Signal::QUIT);
     assert_eq!(candidate.ended().code(), 128 + 3);
     // One that it does not handle ends both.

@@ -9,7 +9,7 @@ use crate::url::StoreArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold elect sync -- ./sync --forever       Start it on every machine; one runs
+  leasehold elect sync -- ./sync --forever       Start it several times; one runs
   leasehold elect --once sync -- ./sync          Until the command ends, or the term is lost
   leasehold elect --http 127.0.0.1:4040 sync -- ./sync
   leasehold elect --http 127.0.0.1:4040 sync     Without a command: only lead, and say so
@@ -32,7 +32,7 @@ Exit status: that of the command, or 128 + n if signal n ended it; 79 the term w
 lost (with --once); 82 it was lost, and the command could not be killed in time;
 77 not allowed; 64 wrong usage; 126 the command cannot be run; 127 it was not found.";
 
-/// Run a command on one machine at a time, on the leader of an election.
+/// Run a command while this process leads an election, term after term.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,

@@ -1,4 +1,4 @@
-//! `leasehold elect`: runs a command on the leader of an election, term after term.
+//! `leasehold elect`: runs a command while this process leads an election, term after term.
 
 // What belongs here: the terms, and what happens between them. A command under its lock is in `run`. Before changing
 // anything here: `cargo test -p leasehold-cli --test elect --test elect_http`.
@@ -68,7 +68,7 @@ struct Candidate<'a> {
     signals: &'a Signals,
     voice: Voice,
     seat: Arc<Seat>,
-    /// The trouble with the store that was told last, so that it is told once.
+    /// The trouble with the store that was reported last: each is reported once.
     told: RefCell<Option<String>>,
 }
 

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::elect::Elect;
 use crate::exit;
 use crate::run::Run;
 use crate::{acquire, completions, doctor, lease, list, revoke, wait};
@@ -10,6 +11,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run backup -- ./backup.sh     Run a command under a lock
   leasehold run -n backup -- ./backup.sh  Run it only if the lock is free
+  leasehold elect sync -- ./sync          Keep it running in one of several places
   leasehold list                          List the locks in use
   leasehold show backup                   Show the holder and the queue
   leasehold serve                         Start a lock server on 127.0.0.1:7420
@@ -27,6 +29,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Elect(Box<Elect>),
     Acquire(acquire::Acquire),
     Renew(lease::Renew),
     Release(lease::Release),

@@ -11,12 +11,17 @@ use crate::run::signals::{self, Arrived, Signals};
 /// How long to try to leave a queue, or to give back a lost lease, when the process must end at once.
 pub(crate) const PARTING: Duration = Duration::from_secs(1);
 
+/// Whether this signal asks a process to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT)
+}
+
 /// Resolves when a signal asks this process to end.
 pub(crate) async fn leaving(signals: &Signals) -> Arrived {
     loop {
         let arrived = signals.next().await;
         match arrived.signal {
-            Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => return arrived,
+            signal if asks_to_end(signal) => return arrived,
             Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => signals::take(arrived.signal),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! How a lock is shared, and the owner of it.
+//! How a lock is shared, and its holder.
 
 use std::sync::Arc;
 use std::time::Duration;

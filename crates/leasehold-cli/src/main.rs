@@ -12,6 +12,7 @@ mod bench;
 mod completions;
 mod doctor;
 mod duration;
+mod elect;
 mod exit;
 mod interrupt;
 mod lease;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(*args),
+        Command::Elect(args) => elect::run(*args),
         Command::Acquire(args) => acquire::run(args),
         Command::Renew(args) => runtime()?.block_on(lease::renew(args)),
         Command::Release(args) => runtime()?.block_on(lease::release(args)),

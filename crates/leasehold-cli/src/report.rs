@@ -51,6 +51,15 @@ impl Failure {
         }
     }
 
+    /// Whether it may pass by itself: the store cannot be reached now, or is too busy.
+    pub(crate) fn is_retryable(&self) -> bool {
+        match self {
+            Failure::Lock(error) | Failure::Store(_, error) => error.is_retryable(),
+            Failure::Ended(exit, _) => *exit == Exit::Store,
+            Failure::Output(_) | Failure::Usage(_) => false,
+        }
+    }
+
     /// Prints the message on stderr and returns the exit code.
     pub(crate) fn report(&self) -> Exit {
         let (exit, line) = self.describe();

@@ -1,6 +1,6 @@
 //! `leasehold serve`: the lock server, configured by flags, environment and a file.
 
-mod addresses;
+pub(crate) mod addresses;
 mod config;
 
 use std::io::{self, Write as _};

@@ -51,6 +51,11 @@ pub(crate) async fn open_within(args: &StoreArgs, wait: Option<Duration>) -> Res
     Store::open(url, access, wait.map_or(OPENING, limited)).await
 }
 
+/// Opens the store at a URL that has been found already.
+pub(crate) async fn open_at(url: &Url, access: &Access) -> Result<Store, Failure> {
+    Store::open(url.clone(), access.clone(), OPENING).await
+}
+
 /// Connects a client to any store.
 pub(crate) async fn client(url: &Url, access: &Access) -> Result<LocksBuilder, leasehold::Error> {
     connect(url, access).await.map(|(builder, _)| builder)

@@ -32,7 +32,7 @@ fn every_command_on_the_page_works_on_a_fresh_machine() {
     let mut commands = 0;
     for block in blocks() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["backup.sh", "deploy.sh", "train"] {
+        for name in ["backup.sh", "deploy.sh", "train", "transfer"] {
             program(&dir.path().join(name));
         }
         // The page's server is this one.

@@ -49,9 +49,10 @@ fn masked_line(text: &str) -> String {
     out
 }
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 21] = [
     &[],
     &["run"],
+    &["elect"],
     &["acquire"],
     &["renew"],
     &["release"],
@@ -121,6 +122,14 @@ fn errors_for_bad_input_are_as_kept() {
         &["run", "--url", "https://127.0.0.1:1", "--cacert", "is-not-there", "x", "true"],
         &["run", "--url", "https://127.0.0.1:1", "--cert", "empty", "x", "true"],
         &["run", "--url", "https://127.0.0.1:1", "--key", "empty", "x", "true"],
+        &["elect", "--url", db, "x"],
+        &["elect", "--url", db, "x", "--", "./is-not-there"],
+        &["elect", "--url", db, "x", "--", "./empty"],
+        &["elect", "--url", db, "--http", "nonsense", "x"],
+        &["elect", "--url", db, "--ttl", "0", "x", "true"],
+        &["elect", "--url", db, "--kill-after", "20s", "x", "true"],
+        &["elect", "--url", db, "", "true"],
+        &["elect", "--url", "memory:", "x", "true"],
         &["acquire", "--url", db, "--ttl", "0", "x"],
         &["acquire", "--url", db, "--ttl", "2d", "x"],
         &["acquire", "--url", "file:locks", "x"],
@@ -192,6 +201,8 @@ fn output_of_commands_on_a_store_is_as_kept() {
         &["revoke", "--url", db, "--yes", "x"],
         &["run", "--url", db, "x", "--", "sh", "-c", "exit 3"],
         &["run", "--url", db, "--json", "x", "true"],
+        &["elect", "--url", db, "--once", "x", "--", "sh", "-c", "exit 3"],
+        &["elect", "--url", db, "--once", "--json", "x", "true"],
     ] {
         seen += &call(&store, args);
     }

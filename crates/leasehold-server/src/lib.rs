@@ -41,6 +41,7 @@ pub use handlers::app;
 pub use handlers::findings::Examiner;
 pub use log::{Log, LogForm};
 pub use serve::listen::{Listeners, listen};
+pub use serve::probe::serve_probe;
 pub use serve::sole::SoleServer;
 pub use serve::tls::Tls;
 pub use serve::{serve, serve_figures};

@@ -59,6 +59,7 @@ pub use client::locks::{DEFAULT_NAMESPACE, Locks, LocksBuilder};
 pub use client::mutex::Mutex;
 pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
+pub use coordination::election::{Election, Leader, Term};
 pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};

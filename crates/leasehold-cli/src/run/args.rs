@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use leasehold::backend::Liveness;
 use leasehold::engine::limits::DEFAULT_TTL;
 use leasehold::{Locks, Mode, MultiLock};
 
@@ -10,9 +11,11 @@ use crate::duration;
 use crate::exit::Exit;
 use crate::lock::ModeArgs;
 use crate::report::Failure;
+use crate::store::Store;
 use crate::url::StoreArgs;
 
-use super::child::{Start, shell};
+use super::child::Start;
+use super::voice::Voice;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,32 +68,11 @@ pub(crate) struct Run {
     /// Exit code if the lock was lost and the command was therefore ended.
     #[arg(long, value_name = "CODE", default_value_t = Exit::Lost as u8)]
     pub(crate) lost_code: u8,
-    /// How long the lock stays taken after leasehold or its machine dies; renewed while the command runs. Has no
-    /// effect on file:, which frees the lock at once [default: 30s]
-    #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
-    ttl: Option<Duration>,
     /// End the command if it runs longer than this.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
-    /// Time between TERM and KILL, at most a third of the ttl [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    kill_after: Option<Duration>,
-    /// End the processes that the command leaves running, instead of waiting for them.
-    #[arg(long)]
-    pub(crate) kill_leftovers: bool,
-    /// Use a store without fences. Without a fence, the protected resource cannot refuse a holder that was paused too
-    /// long.
-    #[arg(long)]
-    pub(crate) allow_unfenced: bool,
-    /// Do not warn about risks in the store's setup, or about a command that leasehold may not be able to kill.
-    #[arg(long, env = "LEASEHOLD_NO_WARNINGS")]
-    pub(crate) no_warnings: bool,
-    /// Label that others see as the holder [default: host:pid]
-    #[arg(long)]
-    pub(crate) owner: Option<String>,
-    /// Print events on stderr as JSON, one object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) hold: HoldArgs,
     /// Run this command line with the shell.
     #[arg(short, long = "command", value_name = "LINE", conflicts_with = "command")]
     c: Option<OsString>,
@@ -113,7 +95,38 @@ pub(crate) struct Run {
     command: Vec<OsString>,
 }
 
-impl Run {
+/// How a lock is held while a command runs: the options of `run` and `elect`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HoldArgs {
+    /// How long the lock stays taken after leasehold or its machine dies; renewed while the command runs. Has no
+    /// effect on file:, which frees the lock at once [default: 30s]
+    #[arg(long, env = "LEASEHOLD_TTL", value_name = "TIME", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// Time between TERM and KILL, at most a third of the ttl [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    kill_after: Option<Duration>,
+    /// End the processes that the command leaves running, instead of waiting for them.
+    #[arg(long)]
+    pub(crate) kill_leftovers: bool,
+    /// Use a store without fences. Without a fence, the protected resource cannot refuse a holder that was paused too
+    /// long.
+    #[arg(long)]
+    pub(crate) allow_unfenced: bool,
+    /// Do not warn about risks in the store's setup, or about a command that leasehold may not be able to kill.
+    #[arg(long, env = "LEASEHOLD_NO_WARNINGS")]
+    pub(crate) no_warnings: bool,
+    /// Label that others see as the holder [default: host:pid]
+    #[arg(long)]
+    owner: Option<String>,
+    /// Text to store and show with the lock.
+    #[arg(long, value_name = "TEXT")]
+    metadata: Option<String>,
+    /// Print events on stderr as JSON, one object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl HoldArgs {
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.unwrap_or(DEFAULT_TTL)
     }
@@ -122,6 +135,47 @@ impl Run {
         self.kill_after.unwrap_or(Duration::from_secs(5))
     }
 
+    pub(crate) fn voice(&self) -> Voice {
+        Voice { json: self.json }
+    }
+
+    /// The store's locks with these options.
+    pub(crate) fn locks(&self, opened: &Store) -> Locks {
+        opened.locks.with_options(|options| {
+            options.ttl = self.ttl();
+            options.allow_unfenced = self.allow_unfenced;
+            if let Some(owner) = &self.owner {
+                options.owner = owner.as_str().into();
+            }
+            options.metadata = self.metadata.as_deref().map(Into::into);
+        })
+    }
+
+    /// Checks the options against what the store can do. Returns the ttl, if its locks expire.
+    pub(crate) fn check(&self, opened: &Store) -> Result<Option<Duration>, Failure> {
+        let info = opened.locks.info();
+        let ttl = (info.liveness == Liveness::Ttl).then(|| self.ttl());
+        if let (Some(ttl), Some(kill_after)) = (ttl, self.kill_after)
+            && kill_after > ttl / 3
+        {
+            return Err(Failure::Usage(format!(
+                "--kill-after must be at most a third of the ttl, or a healthy lock would look like one \
+                 about to end: use --ttl {}s or more",
+                (kill_after * 3).as_secs_f64()
+            )));
+        }
+        if !info.fenced && !self.allow_unfenced {
+            return Err(Failure::Usage(format!(
+                "{}: gives no fences as it is set up, so that a command that was paused too long cannot be told from \
+                 its successor; `leasehold doctor` says more, --allow-unfenced accepts it",
+                info.scheme
+            )));
+        }
+        Ok(ttl)
+    }
+}
+
+impl Run {
     /// All names, and how each is shared.
     pub(crate) fn lock(&self, locks: &Locks) -> MultiLock {
         let lock = locks.all::<&str>([]);
@@ -142,33 +196,19 @@ impl Run {
 
     /// The command to start.
     pub(crate) fn command(&self) -> Result<Start, Failure> {
-        let (program, args) = match (&self.c, self.command.split_first()) {
-            (Some(line), _) => (shell(), vec!["-c".into(), line.clone()]),
-            (None, Some((program, args))) => (program.clone(), args.to_vec()),
-            (None, None) => {
-                return Err(Failure::Usage(
-                    "there is no command to run: leasehold run NAME -- COMMAND, or -c 'LINE' for a shell"
-                        .into(),
-                ));
-            }
-        };
-        Ok(Start { program, args, env: Vec::new(), descriptors: Vec::new() })
+        Start::new(self.c.as_deref(), &self.command).ok_or_else(|| {
+            Failure::Usage(
+                "there is no command to run: leasehold run NAME -- COMMAND, or -c 'LINE' for a shell".into(),
+            )
+        })
     }
 
-    /// Checks the options that matter only on a store with a ttl.
-    pub(crate) fn check(&self, ttl: Option<Duration>) -> Result<(), Failure> {
-        if let (Some(ttl), Some(kill_after)) = (ttl, self.kill_after)
-            && kill_after > ttl / 3
-        {
-            return Err(Failure::Usage(format!(
-                "--kill-after must be at most a third of the ttl, or a healthy lock would look like one \
-                 about to end: use --ttl {}s or more",
-                (kill_after * 3).as_secs_f64()
-            )));
-        }
+    /// Checks the options against what the store can do. Returns the ttl, if its locks expire.
+    pub(crate) fn check(&self, opened: &Store) -> Result<Option<Duration>, Failure> {
+        let ttl = self.hold.check(opened)?;
         if self.max_hold.is_some_and(|hold| hold.is_zero()) {
             return Err(Failure::Usage("--max-hold must be above zero".into()));
         }
-        Ok(())
+        Ok(ttl)
     }
 }

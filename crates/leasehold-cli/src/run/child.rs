@@ -8,10 +8,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rustix::fs::{Mode, StatVfsMountFlags};
+use rustix::fs::{Access, Mode, StatVfsMountFlags, access};
 use rustix::process::{Pid, Signal, geteuid, getpid, getppid, set_parent_process_death_signal};
 
 use crate::exit::Exit;
@@ -34,26 +34,54 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// A command line for the shell, or a program and its arguments; `None` if there is neither.
+    pub(crate) fn new(line: Option<&OsStr>, command: &[OsString]) -> Option<Self> {
+        let (program, args) = match (line, command.split_first()) {
+            (Some(line), _) => (shell(), vec!["-c".into(), line.to_owned()]),
+            (None, Some((program, args))) => (program.clone(), args.to_vec()),
+            (None, None) => return None,
+        };
+        Some(Start { program, args, env: Vec::new(), descriptors: Vec::new() })
+    }
+
+    /// The file of the program, if it is found.
+    fn file(&self) -> Option<PathBuf> {
+        let program = Path::new(&self.program);
+        if program.components().count() > 1 {
+            return program.is_file().then(|| program.to_owned());
+        }
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+    }
+
+    /// Fails if the program is not there, or may not be run.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let program = self.program.to_string_lossy();
+        let failed = |exit, why: &str| Err(Failure::Ended(exit, format!("cannot run {program}: {why}")));
+        match self.file() {
+            None if std::env::var_os("PATH").is_none() => Ok(()),
+            None => failed(Exit::NotFound, "there is no such file"),
+            Some(file) if access(&file, Access::EXEC_OK).is_err() => {
+                failed(Exit::CannotRun, "the system does not let this user execute it")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// The program, if it can switch to another user, whose processes we may not be allowed to kill: `sudo`, `su`.
     pub(crate) fn changes_user(&self) -> Option<String> {
         let user = geteuid();
         if user.is_root() {
             return None;
         }
-        let program = Path::new(&self.program);
-        let found = if program.components().count() > 1 {
-            program.to_owned()
-        } else {
-            let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())?
-        };
+        let found = self.file()?;
         let file = found.metadata().ok()?;
         let set_user = Mode::from_raw_mode(file.mode()).contains(Mode::SUID) && file.uid() != user.as_raw();
         // Where the system ignores the set-user-id bit, the user stays the same.
         let ignored = rustix::fs::statvfs(&found)
             .is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::NOSUID))
             || rustix::thread::no_new_privs().unwrap_or(false);
-        (set_user && !ignored).then(|| program.display().to_string())
+        (set_user && !ignored).then(|| Path::new(&self.program).display().to_string())
     }
 
     /// Starts the command. Call only on the main thread.
@@ -99,7 +127,7 @@ pub(crate) fn become_command(mut args: impl Iterator<Item = OsString>) -> ExitCo
 }
 
 /// The shell for `-c`, as flock chooses it.
-pub(crate) fn shell() -> OsString {
+fn shell() -> OsString {
     std::env::var_os("SHELL")
         .filter(|shell| !shell.is_empty())
         .unwrap_or_else(|| OsStr::new("/bin/sh").into())

@@ -1,44 +1,41 @@
 //! `leasehold run`: runs a command under a lock, and makes sure it is dead before another client can take the lock.
 
-// What belongs here: the command and its processes. Taking the lock is in `lock.rs`. Before changing anything
-// here: `cargo test -p leasehold-cli --test 'run*'`, which starts, stops, suspends and kills real processes.
+// What belongs here: the command and its processes; `elect` runs its command in the same way. Before changing anything
+// here: `cargo test -p leasehold-cli --test 'run*' --test elect`, which starts, stops, suspends and kills real
+// processes.
 
-mod args;
+pub(crate) mod args;
 pub(crate) mod child;
-mod plan;
+pub(crate) mod job;
+pub(crate) mod plan;
 pub(crate) mod signals;
 mod supervise;
 mod suspend;
 mod terminal;
 mod tree;
 mod validity;
-mod voice;
+pub(crate) mod voice;
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::backend::Liveness;
-use leasehold::clock::{BootTimer, Clock as _, Moment, SystemClock};
-use leasehold::{ErrorKind, Fence, Guard, GuardState, Locks, MultiGuard};
-use nix::sys::signal::Signal;
+use leasehold::clock::{Clock as _, Moment, SystemClock};
+use leasehold::{ErrorKind, Locks, MultiGuard};
 use tokio::task::JoinHandle;
 
-use crate::exit::Exit;
-use crate::interrupt::{self, PARTING, by_signal};
+use crate::interrupt;
 use crate::lock;
 use crate::report::Failure;
 use crate::store::{self, Store};
 use crate::warnings::Aside;
 
+use self::args::HoldArgs;
 pub(crate) use self::args::Run;
 use self::child::Start;
-use self::plan::{Plan, Why};
+use self::job::Job;
+use self::plan::Plan;
 use self::signals::{Arrived, Blocked, Signals};
-use self::supervise::{Ended, Supervised};
-use self::terminal::Terminal;
 use self::voice::{Event, Voice};
 
 /// Shorter waits are not reported.
@@ -49,19 +46,30 @@ const SOON: Duration = Duration::from_millis(250);
 const EXAMINED: Duration = Duration::from_millis(500);
 
 /// The current moment, on the clock used throughout this module.
-fn now() -> Moment {
+pub(crate) fn now() -> Moment {
     SystemClock.now()
 }
 
 /// Runs the command; returns the exit code.
 pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
+    session(args.hold.voice(), !args.hold.no_warnings, async |signals, risks| {
+        under_lock(&args, signals, risks).await
+    })
+}
+
+/// Does the work of a command that reads its signals and reports with this voice; returns the exit code. With `warns`
+/// it also prints the warnings of the library.
+pub(crate) fn session(
+    voice: Voice,
+    warns: bool,
+    work: impl AsyncFnOnce(&Signals, &mut Risks) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
     // Before any other thread starts.
     let blocked = Blocked::new()?;
-    let voice = Voice { json: args.json };
-    let warnings = (!args.no_warnings).then(|| Aside::hear(move |what| voice.tell(&Event::Warning { what })));
+    let warnings = warns.then(|| Aside::hear(move |what| voice.tell(&Event::Warning { what })));
     let outcome = crate::runtime()?.block_on(async {
         let mut risks = Risks { told_by: warnings.clone(), task: None };
-        let outcome = under_lock(args, blocked.read()?, voice, &mut risks).await;
+        let outcome = work(&blocked.read()?, &mut risks).await;
         risks.finish().await;
         outcome
     });
@@ -78,15 +86,16 @@ pub(crate) fn run(args: Run) -> Result<ExitCode, Failure> {
 }
 
 /// Examines the store's setup beside the wait and the command, and prints its risks.
-struct Risks {
+pub(crate) struct Risks {
     /// `None` if nothing is to be printed.
     told_by: Option<Aside>,
     task: Option<JoinHandle<()>>,
 }
 
 impl Risks {
-    fn examine(&mut self, opened: &Store) {
-        let Some(told_by) = self.told_by.clone() else { return };
+    /// Begins to examine, unless it has begun before.
+    pub(crate) fn examine(&mut self, opened: &Store) {
+        let (None, Some(told_by)) = (&self.task, self.told_by.clone()) else { return };
         let (findings, store) = (opened.risks(), opened.url.shown());
         self.task = Some(tokio::spawn(async move {
             match findings.await {
@@ -105,41 +114,24 @@ impl Risks {
     }
 }
 
-async fn under_lock(
-    args: Run,
-    signals: Signals,
-    voice: Voice,
-    risks: &mut Risks,
-) -> Result<ExitCode, Failure> {
-    let start = args.command()?;
-    if !args.no_warnings
-        && let Some(program) = start.changes_user()
-    {
-        voice.tell(&Event::MayOutlive { program: &program });
-    }
+async fn under_lock(args: &Run, signals: &Signals, risks: &mut Risks) -> Result<ExitCode, Failure> {
+    let (start, voice) = (args.command()?, args.hold.voice());
+    warn_of_user(&args.hold, &start);
     let opened = tokio::select! {
         biased;
-        arrived = interrupt::leaving(&signals) => return Ok(interrupted(arrived, voice)),
+        arrived = interrupt::leaving(signals) => return Ok(interrupted(arrived, voice)),
         opened = store::open_within(&args.store, args.wait) => opened?,
     };
-    let ttl = (opened.locks.info().liveness == Liveness::Ttl).then(|| args.ttl());
-    args.check(ttl)?;
+    let ttl = args.check(&opened)?;
     risks.examine(&opened);
-    if !opened.locks.info().fenced && !args.allow_unfenced {
-        return Err(Failure::Usage(format!(
-            "{}: gives no fences as it is set up, so that a command that was paused too long cannot be told from \
-             its successor; `leasehold doctor` says more, --allow-unfenced accepts it",
-            opened.locks.info().scheme
-        )));
-    }
     let shown = opened.url.shown();
     let guard = tokio::select! {
         biased;
-        arrived = interrupt::leaving(&signals) => {
+        arrived = interrupt::leaving(signals) => {
             interrupt::part(&opened.locks).await;
             return Ok(interrupted(arrived, voice));
         }
-        guard = acquire(&args, &opened, &shown, voice) => guard?,
+        guard = acquire(args, &opened, &shown) => guard?,
     };
     let guard = match guard {
         Ok(guard) => guard,
@@ -163,9 +155,27 @@ async fn under_lock(
         let (name, fence) = (guard.name().as_str(), guard.fence());
         voice.tell(&Event::Acquired { name, store: &shown, fence, waited_ms });
     }
-    let plan = Plan::new(ttl, args.kill_after(), args.max_hold, since);
-    let outcome = supervise(&args, start, &opened, &guard, plan, &signals, voice).await;
-    finish(&args, guard, outcome, voice).await
+    let job = Job {
+        name: &args.name,
+        opened: &opened,
+        signals,
+        voice,
+        plan: Plan::new(ttl, args.hold.kill_after(), args.max_hold, since),
+        kill_leftovers: args.hold.kill_leftovers,
+        lost_code: args.lost_code,
+        is_last: true,
+    };
+    let outcome = job.supervise(start, &guard).await;
+    Ok(job.finish(guard, outcome).await?.exit())
+}
+
+/// Warns about a command that can switch to another user.
+pub(crate) fn warn_of_user(hold: &HoldArgs, start: &Start) {
+    if !hold.no_warnings
+        && let Some(program) = start.changes_user()
+    {
+        hold.voice().tell(&Event::MayOutlive { program: &program });
+    }
 }
 
 /// All names, or the one that another client kept until the limit.
@@ -173,18 +183,11 @@ async fn acquire(
     args: &Run,
     opened: &Store,
     shown: &str,
-    voice: Voice,
 ) -> Result<Result<MultiGuard, String>, leasehold::Error> {
-    let locks = opened.locks.with_options(|options| {
-        options.ttl = args.ttl();
-        options.allow_unfenced = args.allow_unfenced;
-        if let Some(owner) = &args.owner {
-            options.owner = owner.as_str().into();
-        }
-    });
+    let locks = args.hold.locks(opened);
     let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
     let lock = wait.into_iter().fold(args.lock(&locks), |lock, wait| lock.max_wait(wait));
-    let mut attempt = std::pin::pin!(async {
+    let attempt = async {
         match lock.lock().await {
             Ok(guard) => Ok(Ok(guard)),
             Err(error) if error.kind() == ErrorKind::Timeout => {
@@ -192,10 +195,7 @@ async fn acquire(
             }
             Err(error) => Err(error),
         }
-    });
-    if let Ok(done) = tokio::time::timeout(SOON, &mut attempt).await {
-        return done;
-    }
+    };
     let tell = async {
         let names = args.names();
         let blocked = blocking(&locks, &names).await;
@@ -203,7 +203,7 @@ async fn acquire(
         let blocked = blocked.ok().flatten();
         let (held, owner) = blocked.as_ref().map(|(name, owner)| (*name, &**owner)).unzip();
         let held = held.filter(|_| names.len() > 1);
-        voice.tell(&Event::Waiting {
+        args.hold.voice().tell(&Event::Waiting {
             name: names[0],
             also: &names[1..],
             store: shown,
@@ -212,6 +212,15 @@ async fn acquire(
             trouble: trouble.as_deref(),
         });
     };
+    announced(attempt, tell).await
+}
+
+/// Awaits an attempt. If it takes longer than a moment, says meanwhile what it waits for.
+pub(crate) async fn announced<T>(attempt: impl Future<Output = T>, tell: impl Future<Output = ()>) -> T {
+    let mut attempt = std::pin::pin!(attempt);
+    if let Ok(done) = tokio::time::timeout(SOON, &mut attempt).await {
+        return done;
+    }
     tokio::select! {
         biased;
         done = &mut attempt => return done,
@@ -236,100 +245,7 @@ async fn blocking<'a>(
     Ok(None)
 }
 
-fn interrupted(arrived: Arrived, voice: Voice) -> ExitCode {
+pub(crate) fn interrupted(arrived: Arrived, voice: Voice) -> ExitCode {
     voice.tell(&Event::Interrupted { signal: arrived.signal as i32 });
     interrupt::end(arrived)
-}
-
-async fn supervise(
-    args: &Run,
-    mut start: Start,
-    opened: &Store,
-    guard: &MultiGuard,
-    plan: Plan,
-    signals: &Signals,
-    voice: Voice,
-) -> Result<Ended, Failure> {
-    let timer = BootTimer::new().map_err(|error| Failure::system("cannot create a timer", error))?;
-    start.descriptors = opened.descriptors(guard.guards())?;
-    start.env = variables(args, guard);
-    start.env.extend(opened.url.for_child());
-    start.env.extend(opened.access.for_child());
-    tree::adopt_orphans()?;
-    // The wait may have used up the lease; do not start a command that would be killed at once.
-    guard.check()?;
-    let terminal = Terminal::note();
-    let leader = start.spawn()?;
-    voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
-    let (locks, kill_leftovers) = (&opened.locks, args.kill_leftovers);
-    let supervised = Supervised { leader, guard, locks, plan, voice, terminal, kill_leftovers };
-    let ended = supervised.until_gone(signals, &timer).await;
-    supervised.terminal.give_back();
-    Ok(ended)
-}
-
-/// What the command learns about its locks.
-fn variables(args: &Run, guard: &MultiGuard) -> Vec<(&'static str, Option<OsString>)> {
-    let of_name = |show: &dyn Fn(&Guard) -> String| guard.guard(&args.name).map(|guard| show(guard).into());
-    let fences: BTreeMap<&str, Fence> =
-        guard.guards().iter().map(|guard| (guard.name().as_str(), guard.fence())).collect();
-    vec![
-        ("LEASEHOLD_NAME", of_name(&|guard| guard.name().as_str().to_owned())),
-        ("LEASEHOLD_FENCE", of_name(&|guard| guard.fence().to_string())),
-        ("LEASEHOLD_FENCES", serde_json::to_string(&fences).ok().map(Into::into)),
-        ("LEASEHOLD_LEASE_ID", of_name(&|guard| guard.lease_id().expose().to_owned())),
-    ]
-}
-
-/// Releases the lock, now that no process is left, and chooses the exit code.
-async fn finish(
-    args: &Run,
-    guard: MultiGuard,
-    outcome: Result<Ended, Failure>,
-    voice: Voice,
-) -> Result<ExitCode, Failure> {
-    let ended = match outcome {
-        Ok(ended) => ended,
-        Err(failure) => {
-            let _ = tokio::time::timeout(PARTING, guard.release()).await;
-            return Err(failure);
-        }
-    };
-    let (code, signal) = (ended.status.exit_status(), ended.status.terminating_signal());
-    voice.tell(&Event::Exited { code, signal });
-    let lost = guard.check().err().map(|error| error.message().to_owned());
-    if ended.why.is_some() || lost.is_some() {
-        let why = match (ended.why, &lost) {
-            (Some(Why::MaxHold), _) => "it was held for as long as --max-hold allows",
-            (_, Some(lost)) => lost,
-            _ => "it could not be renewed in time",
-        };
-        let (end, exit) = if ended.outlived && lost.is_some() {
-            ("the command is dead now, but could not be killed in time", Exit::Outlived as u8)
-        } else {
-            ("the command is dead", args.lost_code)
-        };
-        voice.tell(&Event::Lost { why: &format!("{why}; {end}"), exit });
-        // If the store answers, others need not wait for the ttl.
-        let _ = tokio::time::timeout(PARTING, guard.release()).await;
-        return Ok(exit.into());
-    }
-    match guard.release().await {
-        Ok(GuardState::Lost) => {
-            let why = "the store no longer had it when the command ended";
-            voice.tell(&Event::Lost { why, exit: args.lost_code });
-            return Ok(args.lost_code.into());
-        }
-        Ok(_) => voice.tell(&Event::Released),
-        Err(error) => voice.tell(&Event::NotReleased { why: &error.to_string() }),
-    }
-    if ended.interrupted && signal == Some(Signal::SIGINT as i32) {
-        // A shell script ends on Ctrl-C only if the command it runs dies of it.
-        signals::take(Signal::SIGINT);
-    }
-    Ok(match (code, signal) {
-        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
-        (None, Some(signal)) => by_signal(signal),
-        (None, None) => Exit::Internal.into(),
-    })
 }

@@ -7,6 +7,8 @@ use leasehold::{Gone, GuardState, Locks, LostReason, MultiGuard};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
+use crate::interrupt;
+
 use super::now;
 use super::plan::{Plan, Step, Why};
 use super::signals::{Arrived, Signals};
@@ -35,6 +37,8 @@ pub(crate) struct Ended {
     pub(crate) why: Option<Why>,
     /// Interrupted from the terminal.
     pub(crate) interrupted: bool,
+    /// The last signal that asked to end.
+    pub(crate) asked: Option<Signal>,
     /// Some process could not be killed when it had to be.
     pub(crate) outlived: bool,
 }
@@ -66,6 +70,7 @@ pub(super) struct Course<'a> {
     pub(super) status: Option<WaitStatus>,
     why: Option<Why>,
     interrupted: bool,
+    asked: Option<Signal>,
     /// Whether the system refused to kill one of the command's processes.
     outlived: bool,
     first_term: Option<Moment>,
@@ -100,6 +105,7 @@ impl Supervised<'_> {
             status: None,
             why: None,
             interrupted: false,
+            asked: None,
             outlived: false,
             first_term: None,
             stopped: false,
@@ -243,8 +249,8 @@ impl Supervised<'_> {
             match tree::reap() {
                 Reaped::AllGone => {
                     let status = course.status?;
-                    let Course { why, interrupted, outlived, .. } = *course;
-                    return Some(Ended { status, why, interrupted, outlived });
+                    let Course { why, interrupted, asked, outlived, .. } = *course;
+                    return Some(Ended { status, why, interrupted, asked, outlived });
                 }
                 Reaped::Nothing => return None,
                 Reaped::Child(pid, _) if pid != self.leader => {}
@@ -267,6 +273,9 @@ impl Supervised<'_> {
 
     fn handle(&self, arrived: Arrived, course: &mut Course<'_>) {
         let Arrived { signal, by_terminal } = arrived;
+        if interrupt::asks_to_end(signal) {
+            course.asked = Some(signal);
+        }
         match signal {
             // The loop checks the children after every signal.
             Signal::SIGCHLD => {}

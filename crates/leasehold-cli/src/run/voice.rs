@@ -37,6 +37,27 @@ pub(crate) enum Event<'a> {
         fence: Fence,
         waited_ms: u128,
     },
+    /// A candidate of `elect` leads from here on.
+    Leading {
+        name: &'a str,
+        store: &'a str,
+        term: Fence,
+        waited_ms: u128,
+    },
+    /// `elect` answers HTTP here.
+    Listening {
+        url: &'a str,
+    },
+    /// The command of `elect` has ended by itself.
+    Pausing {
+        why: &'a str,
+        #[serde(rename = "pause_ms", serialize_with = "millis")]
+        pause: Duration,
+    },
+    /// `elect` tries again.
+    Retrying {
+        why: &'a str,
+    },
     Started {
         pid: i32,
     },
@@ -92,7 +113,9 @@ pub(crate) enum Event<'a> {
     },
     Lost {
         why: &'a str,
-        exit: u8,
+        /// `None` if leasehold goes on.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        exit: Option<u8>,
     },
     Interrupted {
         signal: i32,
@@ -165,6 +188,14 @@ impl fmt::Display for Event<'_> {
             Event::Busy { name, store, .. } => {
                 write!(f, "{name:?} on {store} is held; the command was not run")
             }
+            Event::Leading { name, store, term, .. } => {
+                write!(f, "leading: term {term} of {name:?} on {store}")
+            }
+            Event::Listening { url } => write!(f, "{url} says whether this process leads"),
+            Event::Pausing { why, pause } => {
+                write!(f, "{why}; standing for election again in {}", duration::show(*pause))
+            }
+            Event::Retrying { why } => write!(f, "{why}; trying again"),
             Event::Lost { why, .. } => write!(f, "the lock was lost: {why}"),
             Event::Interrupted { .. } => write!(f, "interrupted while waiting; the command was not run"),
             Event::Failed { why, .. } => f.write_str(why),
@@ -176,6 +207,10 @@ impl fmt::Display for Event<'_> {
             | Event::Released => Ok(()),
         }
     }
+}
+
+fn millis<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u128(time.as_millis())
 }
 
 /// Prints events in one of the two forms.

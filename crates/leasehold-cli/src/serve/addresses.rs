@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::report::{self, Failure};
 
 /// The addresses that an option names.
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     option: &'static str,
     text: String,
     pub(super) all: Vec<SocketAddr>,
@@ -17,7 +17,7 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// All addresses of a host and port, each once.
-    pub(super) async fn of(option: &'static str, text: &str) -> Result<Self, Error> {
+    pub(crate) async fn of(option: &'static str, text: &str) -> Result<Self, Error> {
         let bad =
             || Error::invalid(format!("`{option}` takes an address and a port, for example 127.0.0.1:7420"));
         // Not on this thread: a name server may be slow, and signals must be handled meanwhile.
@@ -40,7 +40,7 @@ impl Addresses {
     }
 
     /// Listens on all of them, and warns about those that this machine does not have.
-    pub(super) fn listen(&self) -> Result<Listeners, Failure> {
+    pub(crate) fn listen(&self) -> Result<Listeners, Failure> {
         let listeners = leasehold_server::listen(&self.all).map_err(|(address, error)| {
             // Not the store's fault, but like an unavailable store: it may work later or elsewhere.
             Failure::Ended(
@@ -65,7 +65,7 @@ impl Addresses {
 }
 
 /// The URLs under which clients reach the server.
-pub(super) fn urls(scheme: &str, listeners: &Listeners) -> Result<Vec<String>, Failure> {
+pub(crate) fn urls(scheme: &str, listeners: &Listeners) -> Result<Vec<String>, Failure> {
     let url = |address: SocketAddr| format!("{scheme}://{}", reachable(address));
     Ok(listeners.addresses()?.into_iter().map(url).collect())
 }

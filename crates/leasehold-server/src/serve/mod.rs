@@ -6,6 +6,7 @@
 mod ahead;
 mod connection;
 pub(crate) mod listen;
+pub(crate) mod probe;
 pub(crate) mod reload;
 pub(crate) mod sole;
 pub(crate) mod tls;

@@ -82,8 +82,7 @@ impl Guard {
     ///
     /// For a thread that watches over work done by other threads.
     pub fn wait_lost_for(&self, timeout: Duration) -> Option<LostReason> {
-        let lost = async { Ok(tokio::time::timeout(timeout, self.lost()).await.ok()) };
-        self.0.client().block_on(lost).unwrap_or_else(|_| self.lost().now())
+        self.0.client().wait_lost_for(self.lost(), timeout)
     }
 
     /// As [`leasehold::Guard::renew_for`](crate::Guard::renew_for), blocking.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Guard, Leasing, Lock, MultiLock, Mutex, RwLock, Semaphore, block_on};
+use super::{Election, Guard, Leasing, Lock, MultiLock, Mutex, RwLock, Semaphore, block_on};
 use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
 use crate::client::diagnostics::LeaseInfo;
 use crate::client::locks::LocksBuilder;
@@ -111,6 +111,11 @@ impl Locks {
     /// As [`leasehold::Locks::all`](crate::Locks::all).
     pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock(self.0.all(names))
+    }
+
+    /// As [`leasehold::Locks::election`](crate::Locks::election).
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election(self.0.election(name))
     }
 
     /// As [`leasehold::Locks::leasing`](crate::Locks::leasing).

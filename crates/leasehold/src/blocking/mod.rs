@@ -25,6 +25,7 @@
 // else is in `client` and `engine`. Before changing anything here:
 // `cargo test -p leasehold --all-features --test blocking --test threads`.
 
+mod election;
 mod guard;
 mod leasing;
 mod locks;
@@ -45,9 +46,12 @@ use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
 use crate::backend::Mode;
+use crate::client::guard::LostSignal;
 use crate::client::home::Client;
+use crate::engine::held::LostReason;
 use crate::error::{Error, ErrorKind, Result};
 
+pub use election::{Election, Term};
 pub use guard::Guard;
 pub use leasing::Leasing;
 pub use locks::Locks;
@@ -141,6 +145,14 @@ impl Client {
                 poll
             }),
         )
+    }
+}
+
+impl Client {
+    /// Waits until a lease is lost, for at most `timeout`.
+    fn wait_lost_for(&self, signal: LostSignal, timeout: Duration) -> Option<LostReason> {
+        let lost = async { Ok(tokio::time::timeout(timeout, signal.clone()).await.ok()) };
+        self.block_on(lost).unwrap_or_else(|_| signal.now())
     }
 }
 

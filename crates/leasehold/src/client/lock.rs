@@ -36,7 +36,11 @@ impl Lock {
         &self.given
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    pub(crate) fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
         &self.locks.client
     }
 

@@ -19,6 +19,7 @@ use crate::client::semaphore::Semaphore;
 #[cfg(feature = "__simulation")]
 use crate::clock::Timer;
 use crate::clock::{Clock, SystemClock};
+use crate::coordination::election::Election;
 use crate::coordination::multi_lock::MultiLock;
 use crate::engine::renew::{self, ReleaseJob, Renewer};
 use crate::engine::{held, telemetry};
@@ -281,6 +282,11 @@ impl Locks {
     /// Several names that are locked together, all of them or none.
     pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock::new(self, names)
+    }
+
+    /// An election: one of its candidates leads at a time.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self, name.as_ref())
     }
 
     /// Leases as plain data, for callers that renew by themselves. Exclusive unless [`Leasing::mode`] sets another

@@ -1,6 +1,7 @@
-//! What programs build from locks: several names at once.
+//! What programs build from locks: several names at once, and the election of a leader.
 //!
 //! Everything here is made of the locks in `client` and makes no calls to the store by itself.
-//! Before changing anything here: `cargo test -p leasehold --all-features --test multi_lock`.
+//! Before changing anything here: `cargo test -p leasehold --all-features --test multi_lock --test election`.
 
+pub(crate) mod election;
 pub(crate) mod multi_lock;

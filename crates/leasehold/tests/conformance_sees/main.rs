@@ -35,7 +35,8 @@ macro_rules! bugs {
 bugs! {
     InfoChanges: info_is_constant_and_alike_for_both_clients;
     ExclusiveIsShared: one_exclusive_lease_excludes_another, a_writer_excludes_readers_and_readers_a_writer,
-        try_lock_is_one_attempt_and_none_while_held, a_mutex_is_the_write_side_of_the_rwlock_of_its_name,
+        try_lock_is_one_attempt_and_none_while_held, one_candidate_leads_at_a_time_and_terms_rise,
+        a_mutex_is_the_write_side_of_the_rwlock_of_its_name,
         readers_never_meet_a_writer_under_stress, an_unprotected_counter_is_never_miscounted_under_stress,
         normal_forms_of_one_name_are_one_name;
     SharedIsExclusive: readers_hold_together_and_a_writer_waits_for_the_last,
@@ -115,7 +116,8 @@ bugs! {
 
     FencesRepeat: fences_rise_from_grant_to_grant, fences_rise_over_every_mode, fences_rise_over_expiry,
         fences_rise_over_a_revocation, holders_that_exclude_each_other_never_believe_together, fences_of_permits_are_unique_and_rise,
-        a_lock_waits_and_is_handed_over_with_a_higher_fence, an_unprotected_counter_is_never_miscounted_under_stress;
+        a_lock_waits_and_is_handed_over_with_a_higher_fence, one_candidate_leads_at_a_time_and_terms_rise,
+        an_unprotected_counter_is_never_miscounted_under_stress;
     FencesCountFromOne: fences_follow_the_clock_so_that_a_lost_counter_does_no_harm;
     RaiseIsForgotten: a_raised_fence_lifts_lease_and_counter;
     RaiseHasNoBound: a_fence_is_raised_at_most_a_day_ahead;
@@ -169,7 +171,7 @@ bugs! {
 
     StraysLeaveSomething: a_name_nobody_ever_used_is_one_unused_item;
     InspectLooksTwice: what_is_found_is_in_use_whatever_goes_on_beside;
-    InspectHidesMetadata: inspecting_shows_the_holder_as_it_is;
+    InspectHidesMetadata: inspecting_shows_the_holder_as_it_is, one_candidate_leads_at_a_time_and_terms_rise;
     InspectShowsItBackwards: inspecting_shows_the_queue_in_order, holders_are_shown_oldest_first,
         of_many_holders_the_oldest_hundred_are_shown_and_all_counted;
     OnlyTheShownAreCounted: of_many_holders_the_oldest_hundred_are_shown_and_all_counted;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend as _, Mode};
 use crate::cancel::Cancel;
+use crate::client::locks::Locks;
 use crate::conformance::trial::{Shown, Trial, believed_until, fails, granted};
 use crate::conformance::{Failure, check_list, ensure};
 use crate::engine::held::GuardState;
@@ -25,6 +26,7 @@ check_list! { Client:
     a_cancelled_wait_is_aborted_and_leaves_nothing => "8 J6 J7";
     close_aborts_waiters_and_sends_outstanding_releases => "J6 J7";
     several_names_are_held_all_or_none => "1 J6 J7";
+    one_candidate_leads_at_a_time_and_terms_rise => "1 5 I2 J7";
 }
 
 async fn a_lock_waits_and_is_handed_over_with_a_higher_fence(t: Trial) -> Shown {
@@ -282,5 +284,43 @@ async fn several_names_are_held_all_or_none(t: Trial) -> Shown {
     for name in &names {
         left_by_itself(&t, name, started).await?;
     }
+    Ok(())
+}
+
+async fn one_candidate_leads_at_a_time_and_terms_rise(t: Trial) -> Shown {
+    let name = t.name();
+    let (one, other) = t.clients();
+    let candidate = |locks: &Locks, owner: &str| locks.election(name.as_str()).owner(owner).metadata("here");
+    let (one, other) = (candidate(&one, "one"), candidate(&other, "other"));
+    ensure!(one.leader().await?.is_none(), "nobody leads, and this is shown: {:?}", one.leader().await?);
+    let mut last = Fence::UNFENCED;
+    for round in 0..4 {
+        let (leads, waits) = if round % 2 == 0 { (&one, &other) } else { (&other, &one) };
+        let term = t.soon("the first term", leads.campaign()).await??;
+        ensure!(waits.try_campaign().await?.is_none(), "two candidates lead at once");
+        let leader = leads.leader().await?;
+        let Some(leader) = leader else { return Err(Failure::new("nobody is shown to lead".into())) };
+        ensure!(*leader.owner == *term.owner(), "{:?} is shown to lead", leader.owner);
+        ensure!(leader.metadata.as_deref() == Some("here"), "it is shown with {:?}", leader.metadata);
+        ensure!(leader.term.unwrap_or_default() == term.number(), "its term is shown as {:?}", leader.term);
+        let waiting = t.spawn({
+            let waits = waits.clone();
+            async move { waits.campaign().await }
+        });
+        t.waiting(&name, 1).await?;
+        let first = term.number();
+        is_released(term.resign().await?)?;
+        let term = t.soon("the next term", waiting).await???;
+        let second = term.number();
+        term.check()?;
+        ensure!(
+            !t.judges("fences", t.info.fenced) || (first > last && second > first),
+            "terms {last}, {first}, {second} do not rise"
+        );
+        last = second;
+        is_released(term.resign().await?)?;
+    }
+    t.until(&name, "nobody leads", |info| info.holders.is_empty() && info.queue_length == 0).await?;
+    ensure!(one.leader().await?.is_none(), "nobody leads any more, and a leader is shown");
     Ok(())
 }

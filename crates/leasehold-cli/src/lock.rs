@@ -43,6 +43,18 @@ pub(crate) async fn holder(locks: &Locks, name: &str) -> Result<Option<Arc<str>>
     Ok(info.holders.first().map(|holder| Arc::clone(&holder.owner)))
 }
 
+/// The owner of a holder that keeps a client out that wants the lock in this mode.
+pub(crate) async fn blocking(locks: &Locks, name: &str, wanted: Mode) -> Result<Option<Arc<str>>> {
+    let info = locks.inspect(name).await?;
+    let is_in_the_way = |mode: Mode| match (wanted, mode) {
+        (Mode::Shared, Mode::Shared) => false,
+        (Mode::Permit { limit }, Mode::Permit { .. }) => info.holder_count >= u64::from(limit),
+        _ => true,
+    };
+    let holder = info.holders.iter().find(|holder| is_in_the_way(holder.grant.mode));
+    Ok(holder.map(|holder| Arc::clone(&holder.owner)))
+}
+
 /// The holder of a lock that was not free in time, if known: a token may allow taking locks but not looking at them.
 /// The store itself has said that the lock is held.
 pub(crate) async fn keeper(locks: &Locks, name: &str) -> Option<Arc<str>> {

@@ -81,6 +81,30 @@ fn a_waiter_says_which_of_the_names_is_held() {
 }
 
 #[test]
+fn a_waiter_names_only_a_holder_that_keeps_it_out() {
+    for store in stores() {
+        let _reader = store.hold("a", &["-s", "--owner", "a reader"]);
+        let _holder = store.hold("b", &["--owner", "the night job"]);
+        let waiter = store.start(&["-s", "a", "--also", "b", "--", "true"]);
+        support::until("it says that it waits", || waiter.said().contains("waiting for"));
+        assert!(waiter.said().contains("holds \"b\""), "{}: {}", store.url, waiter.said());
+    }
+}
+
+#[test]
+fn if_a_later_name_fails_the_earlier_ones_are_given_back() {
+    for store in ttl_stores().into_iter().filter(|store| store.permits) {
+        let _permit = store.hold("gpu", &["--limit", "2"]);
+        for _ in 0..5 {
+            let refused = ["-n", "--no-warnings", "a", "--also", "gpu", "--", "touch", "ran"];
+            store.run(&refused).says(64, "gpu");
+            assert!(is_free(&store, "a"), "{}", store.url);
+        }
+        assert!(!store.path("ran").exists());
+    }
+}
+
+#[test]
 fn runs_that_list_the_names_in_another_order_never_block() {
     // One of them would wait for the other for ever.
     const WORK: &str = "mkdir inside || echo overlap >>log; echo ran >>log; rmdir inside";
@@ -137,6 +161,21 @@ fn if_one_lock_is_revoked_the_command_ends() {
         assert_eq!(ended.code(), 79, "{ended:?}");
         assert!(ended.err.contains("revoked"), "{ended:?}");
         assert!(is_free(&store, "a") && is_free(&store, "b"), "{}", store.url);
+    }
+}
+
+#[test]
+fn if_one_lock_is_revoked_the_command_has_time_to_end() {
+    for store in ttl_stores() {
+        let script = "trap 'echo bye >bye; exit 0' TERM; touch held; while :; do sleep 0.02; done";
+        let run = store.start(&["--ttl", "9s", "a", "--also", "b", "--", "sh", "-c", script]);
+        appears(&store.path("held"));
+        let revoke = support::ended(store.leasehold(&["revoke", "--yes", "b"]));
+        assert_eq!(revoke.code(), 0, "{revoke:?}");
+        let ended = run.ended();
+        assert_eq!(ended.code(), 79, "{ended:?}");
+        assert!(!ended.err.contains("killing"), "{ended:?}");
+        assert_eq!(line_in(&store.path("bye")), "bye");
     }
 }
 

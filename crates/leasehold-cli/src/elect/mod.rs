@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use leasehold::{ErrorKind, Fence, GuardState, MultiGuard};
+use leasehold::{ErrorKind, Fence, GuardState, Mode, MultiGuard};
 
 use crate::exit::Exit;
 use crate::interrupt::{self, PARTING};
@@ -90,9 +90,12 @@ impl Candidate<'_> {
         loop {
             let failed = match self.unless_told(store::open_at(&url, &access)).await? {
                 Ok(opened) => match self.serve(&opened, risks, &mut pause, &mut rest).await {
-                    Err(End::Failed(failure)) if failure.is_retryable() => {
+                    Err(End::Failed(failure)) => {
                         // It may have left a place in the queue, or a lease.
                         interrupt::part(&opened.locks).await;
+                        if !failure.is_retryable() {
+                            return Err(failure.into());
+                        }
                         failure
                     }
                     ended => return ended,
@@ -144,7 +147,7 @@ impl Candidate<'_> {
         // The exclusive lock of its name is the election.
         let lock = locks.all([name]);
         let tell = async {
-            let holder = lock::holder(&locks, name).await;
+            let holder = lock::blocking(&locks, name, Mode::Exclusive).await;
             let trouble = holder.as_ref().err().map(ToString::to_string);
             if trouble.is_some() && self.told.borrow().is_some() {
                 return;

@@ -176,22 +176,20 @@ impl HoldArgs {
 }
 
 impl Run {
-    /// All names, and how each is shared.
-    pub(crate) fn lock(&self, locks: &Locks) -> MultiLock {
-        let lock = locks.all::<&str>([]);
-        let lock = match self.mode.mode() {
-            Mode::Permit { limit } => lock.also_permit(&self.name, limit),
-            Mode::Shared => lock.also_read(&self.name),
-            _ => lock.also(&self.name),
-        };
-        let lock = self.also.iter().fold(lock, MultiLock::also);
-        self.also_shared.iter().fold(lock, MultiLock::also_read)
+    /// All names and how each is shared, the main one first.
+    pub(crate) fn wanted(&self) -> Vec<(&str, Mode)> {
+        let alone = self.also.iter().map(|name| (&**name, Mode::Exclusive));
+        let shared = self.also_shared.iter().map(|name| (&**name, Mode::Shared));
+        std::iter::once((&*self.name, self.mode.mode())).chain(alone).chain(shared).collect()
     }
 
-    /// All names, the main one first.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        let others = self.also.iter().chain(&self.also_shared);
-        std::iter::once(&self.name).chain(others).map(String::as_str).collect()
+    /// The lock of all names.
+    pub(crate) fn lock(&self, locks: &Locks) -> MultiLock {
+        self.wanted().into_iter().fold(locks.all::<&str>([]), |lock, (name, mode)| match mode {
+            Mode::Permit { limit } => lock.also_permit(name, limit),
+            Mode::Shared => lock.also_read(name),
+            _ => lock.also(name),
+        })
     }
 
     /// The command to start.

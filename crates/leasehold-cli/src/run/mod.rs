@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::{Clock as _, Moment, SystemClock};
-use leasehold::{ErrorKind, Locks, MultiGuard};
+use leasehold::{ErrorKind, Locks, Mode, MultiGuard};
 use tokio::task::JoinHandle;
 
 use crate::interrupt;
@@ -131,11 +131,16 @@ async fn under_lock(args: &Run, signals: &Signals, risks: &mut Risks) -> Result<
             interrupt::part(&opened.locks).await;
             return Ok(interrupted(arrived, voice));
         }
-        guard = acquire(args, &opened, &shown) => guard?,
+        guard = acquire(args, &opened, &shown) => guard,
     };
     let guard = match guard {
-        Ok(guard) => guard,
-        Err(busy) => {
+        Ok(Ok(guard)) => guard,
+        Err(error) => {
+            // Gives back the names before the one that failed, and what an attempt without an answer got.
+            interrupt::part(&opened.locks).await;
+            return Err(error.into());
+        }
+        Ok(Err(busy)) => {
             let owner = lock::keeper(&opened.locks, &busy).await;
             let code = if args.skip_ok { 0 } else { args.conflict_code };
             voice.tell(&Event::Busy {
@@ -197,8 +202,9 @@ async fn acquire(
         }
     };
     let tell = async {
-        let names = args.names();
-        let blocked = blocking(&locks, &names).await;
+        let wanted = args.wanted();
+        let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+        let blocked = blocking(&locks, &wanted).await;
         let trouble = blocked.as_ref().err().map(ToString::to_string);
         let blocked = blocked.ok().flatten();
         let (held, owner) = blocked.as_ref().map(|(name, owner)| (*name, &**owner)).unzip();
@@ -229,15 +235,15 @@ pub(crate) async fn announced<T>(attempt: impl Future<Output = T>, tell: impl Fu
     attempt.await
 }
 
-/// The first of these names that another client holds, and its owner. Among several names some may be held by this
-/// process already, so its own label does not count.
+/// The first of these names that others keep, and the owner of one of them. Among several names some may be held by
+/// this process already, so its own label does not count.
 async fn blocking<'a>(
     locks: &Locks,
-    names: &[&'a str],
+    wanted: &[(&'a str, Mode)],
 ) -> Result<Option<(&'a str, Arc<str>)>, leasehold::Error> {
-    for name in names {
-        let own = (names.len() > 1).then(|| &locks.options().owner);
-        let owner = lock::holder(locks, name).await?.filter(|owner| Some(owner) != own);
+    let own = (wanted.len() > 1).then(|| &locks.options().owner);
+    for (name, mode) in wanted {
+        let owner = lock::blocking(locks, name, *mode).await?.filter(|owner| Some(owner) != own);
         if let Some(owner) = owner {
             return Ok(Some((name, owner)));
         }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use leasehold::clock::{BootTimer, Moment};
-use leasehold::{Gone, GuardState, Locks, LostReason, MultiGuard};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason, MultiGuard};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
@@ -116,8 +118,7 @@ impl Supervised<'_> {
             going_on: false,
             leftovers: None,
         };
-        let mut lost = std::pin::pin!(self.guard.lost());
-        let mut known_lost = false;
+        let mut losses: FuturesUnordered<_> = self.guard.guards().iter().map(Guard::lost).collect();
         loop {
             // The deadline first: after a pause nothing may come before it.
             self.keep_to_plan(&mut course);
@@ -129,8 +130,8 @@ impl Supervised<'_> {
             let wake = [wake, self.stop_if_stopped(&mut course)].into_iter().flatten().min();
             tokio::select! {
                 biased;
-                _ = &mut lost, if !known_lost => known_lost = true,
-                () = course.validity.learned(), if known_lost => {}
+                Some(_) = losses.next() => course.validity.ask_again(),
+                () = course.validity.learned() => {}
                 arrived = signals.next() => self.handle(arrived, &mut course),
                 () = timer.sleep_until(wake.unwrap_or(Moment::NEVER)) => {}
             }

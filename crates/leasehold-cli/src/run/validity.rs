@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, pending};
+use futures_util::future::{BoxFuture, join_all, pending};
 use leasehold::clock::Moment;
 use leasehold::{Gone, Guard, GuardState, Locks, LostReason, MultiGuard};
 
@@ -72,7 +72,12 @@ impl<'a> Validity<'a> {
         }
     }
 
-    /// Asks the store about a revoked lease. Resolves when there is something new. Cancel safe.
+    /// Asks the store anew: another lease was lost.
+    pub(crate) fn ask_again(&mut self) {
+        self.verdict = Verdict::Unknown;
+    }
+
+    /// Asks the store about the revoked leases. Resolves when there is something new. Cancel safe.
     pub(crate) async fn learned(&mut self) {
         if let Verdict::Unknown = self.verdict
             && self.is_revoked()
@@ -111,12 +116,8 @@ impl<'a> Validity<'a> {
 
 /// Whether the store still has every lease that was revoked.
 async fn all_stand(guard: &MultiGuard, locks: &Locks) -> bool {
-    for lost in guard.guards().iter().filter(|guard| guard.lost().now().is_some()) {
-        if !stands(lost, locks).await {
-            return false;
-        }
-    }
-    true
+    let lost = guard.guards().iter().filter(|guard| guard.lost().now().is_some());
+    join_all(lost.map(|guard| stands(guard, locks))).await.into_iter().all(|stands| stands)
 }
 
 /// Whether the store still has this very lease, marked as revoked. If it cannot say so, the lock may belong to another

@@ -97,7 +97,7 @@ fn if_a_later_name_fails_the_earlier_ones_are_given_back() {
         let _permit = store.hold("gpu", &["--limit", "2"]);
         for _ in 0..5 {
             let refused = ["-n", "--no-warnings", "a", "--also", "gpu", "--", "touch", "ran"];
-            store.run(&refused).says(64, "gpu");
+            store.run(&refused).says(64, "\"gpu\": mismatch");
             assert!(is_free(&store, "a"), "{}", store.url);
         }
         assert!(!store.path("ran").exists());

@@ -138,7 +138,12 @@ async fn under_lock(args: &Run, signals: &Signals, risks: &mut Risks) -> Result<
         Err(error) => {
             // Gives back the names before the one that failed, and what an attempt without an answer got.
             interrupt::part(&opened.locks).await;
-            return Err(error.into());
+            let name =
+                error.name().filter(|_| args.wanted().len() > 1).map(|name| format!("{:?}", name.as_str()));
+            return Err(match name {
+                Some(name) => Failure::Store(name, error),
+                None => error.into(),
+            });
         }
         Ok(Err(busy)) => {
             let owner = lock::keeper(&opened.locks, &busy).await;

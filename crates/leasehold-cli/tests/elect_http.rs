@@ -33,15 +33,15 @@ impl Candidate {
         Candidate { process, address }
     }
 
-    /// The status and the body of one answer.
-    fn asks(&self, request: &str) -> (u16, String) {
+    fn sends(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         write!(stream, "{request} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        stream
+    }
+
+    fn asks(&self, request: &str) -> (u16, String) {
+        answer(self.sends(request))
     }
 
     fn state(&self) -> (u16, Value) {
@@ -52,6 +52,14 @@ impl Candidate {
     fn leads(&self) -> bool {
         self.state().0 == 200
     }
+}
+
+/// The status and the body of an answer.
+fn answer(mut stream: TcpStream) -> (u16, String) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 #[test]
@@ -124,6 +132,22 @@ fn past_the_deadline_no_answer_is_200() {
         until("it leads again", || candidate.leads());
         candidate.process.signal(Signal::TERM);
         assert_eq!(candidate.process.ended().code(), 143);
+    });
+}
+
+#[test]
+fn a_leader_that_was_stopped_answers_by_its_deadline() {
+    let all = ttl_stores();
+    each(&all, |store| {
+        let candidate = Candidate::start(store, &["--ttl", "2s", "x"]);
+        until("it leads", || candidate.leads());
+        candidate.process.signal(Signal::STOP);
+        // The system accepts it; the answer comes when the process goes on.
+        let question = candidate.sends("GET /");
+        assert_eq!(store.run(&["-w", "100", "x", "true"]).code(), 0);
+        candidate.process.signal(Signal::CONT);
+        let (status, body) = answer(question);
+        assert_eq!(status, 503, "{}: {body}", store.url);
     });
 }
 

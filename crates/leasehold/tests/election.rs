@@ -24,6 +24,11 @@ fn own_error() -> Error {
     Error::new(ErrorKind::Internal, "the work failed")
 }
 
+/// What must happen soon, in paused time: an hour is enough for everything here.
+async fn soon<F: Future>(work: F) -> F::Output {
+    tokio::time::timeout(HOUR, work).await.expect("it happens within an hour")
+}
+
 /// Whether no client leads or waits.
 async fn nobody(world: &Paused) -> bool {
     settle().await;
@@ -60,7 +65,7 @@ async fn one_candidate_leads_and_others_wait_in_order() {
     for ((owner, _), waiting) in candidates.iter().zip(waiting) {
         assert!(!waiting.is_finished() && leading.is_leading());
         assert_eq!(leading.resign().await.unwrap(), GuardState::Released);
-        leading = waiting.await.unwrap().unwrap();
+        leading = soon(waiting).await.unwrap().unwrap();
         assert_eq!(leading.owner(), *owner);
         assert!(leading.number() > last, "terms rise");
         last = leading.number();
@@ -98,14 +103,14 @@ async fn the_next_leads_the_moment_a_term_is_resigned() {
     let waiting = tokio::spawn(async move { next.campaign().await });
     world.until(7_000).await;
     term.resign().await.unwrap();
-    let term = waiting.await.unwrap().unwrap();
+    let term = soon(waiting).await.unwrap().unwrap();
     assert_eq!((world.elapsed(), term.waited()), (ms(7_000), ms(7_000)));
     // A dropped term as well, and one whose guard is dropped.
     let third = world.locks.election("leader");
     let waiting = tokio::spawn(async move { third.campaign().await });
     settle().await;
     drop(term);
-    let term = waiting.await.unwrap().unwrap();
+    let term = soon(waiting).await.unwrap().unwrap();
     assert_eq!(world.elapsed(), ms(7_000));
     drop(term.into_guard());
     assert!(nobody(&world).await);
@@ -129,16 +134,16 @@ async fn a_lost_term_cancels_its_work_before_the_next_leads() {
             }
         }
     };
-    let error = tokio::time::timeout(HOUR, term.run(work)).await.expect("the work is cancelled").unwrap_err();
+    let error = soon(term.run(work)).await.unwrap_err();
     assert_eq!((error.kind(), error.name().unwrap().as_str()), (ErrorKind::Lost, "leader"));
     let worked = steps.load(Ordering::SeqCst);
     assert!(world.elapsed() <= believed(3_000) && worked > 200, "{:?} {worked}", world.elapsed());
     assert!(!next.is_finished(), "the next leads only after that");
-    assert_eq!((lost.await, term.state()), (LostReason::DeadlinePassed, GuardState::Lost));
+    assert_eq!((soon(lost).await, term.state()), (LostReason::DeadlinePassed, GuardState::Lost));
     assert!(!term.is_leading());
     assert_eq!((term.check().unwrap_err().kind(), term.valid_for()), (ErrorKind::Lost, Some(ms(0))));
     let number = term.number();
-    let next = next.await.unwrap().unwrap();
+    let next = soon(next).await.unwrap().unwrap();
     assert!(world.elapsed() >= ms(3_000) && next.number() > number);
     assert_eq!(steps.load(Ordering::SeqCst), worked);
     assert_eq!(term.resign().await.unwrap(), GuardState::Lost);
@@ -150,7 +155,7 @@ async fn a_revoked_term_is_lost_with_the_reason() {
     let world = Paused::new();
     let term = world.locks.election("leader").ttl(ms(3_000)).campaign().await.unwrap();
     world.other().revoke("leader", true).await.unwrap();
-    assert!(matches!(term.lost().await, LostReason::Refused(_)));
+    assert!(matches!(soon(term.lost()).await, LostReason::Refused(_)));
     assert!(!term.is_leading() && world.elapsed() <= ms(1_000));
 }
 
@@ -334,6 +339,10 @@ fn many_candidates_lead_one_after_the_other() {
 
 #[test]
 fn blocking_callers_have_the_same() {
+    testkit::until::in_time_blocking("all calls return", blocking_calls);
+}
+
+fn blocking_calls() {
     let locks = leasehold::blocking::Locks::from(Locks::new(Memory::new()));
     let election = locks.election("leader").owner("one").metadata("here");
     assert_eq!((election.name(), election.leader().unwrap()), ("leader", None));

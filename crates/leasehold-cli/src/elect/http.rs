@@ -87,3 +87,35 @@ pub(crate) async fn answer(address: &str, seat: &Arc<Seat>, voice: Voice) -> Res
     task.spawn(serve_probe(listeners, move || Arc::clone(&seat).state()));
     Ok(task)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold::Locks;
+
+    use super::*;
+
+    #[test]
+    fn a_term_whose_deadline_has_passed_is_not_led() {
+        crate::runtime().expect("a runtime").block_on(async {
+            let locks = Locks::connect("memory:").await.expect("memory opens");
+            let seat = Seat::new("x");
+            assert_eq!(seat.term(), None);
+            let brief = locks.all(["x"]).max_hold(Duration::from_millis(100));
+            let guard = brief.lock().await.expect("it is free");
+            seat.take(Fence::new(7), &guard);
+            guard.lost().await;
+            // The command may still be dying, and the term is not left yet.
+            assert_eq!(seat.term(), None);
+            let (leads, body) = Arc::clone(&seat).state().await;
+            assert!(!leads && body["leading"] == false, "{body}");
+            let guard = locks.all(["y"]).lock().await.expect("it is free");
+            seat.take(Fence::new(8), &guard);
+            let (leads, body) = Arc::clone(&seat).state().await;
+            assert!(leads && body["term"] == 8, "{body}");
+            seat.leave();
+            assert_eq!(seat.term(), None);
+        });
+    }
+}

@@ -89,6 +89,7 @@ fn a_shell_runs_a_line_only_if_asked_to() {
 fn what_cannot_be_run_exits_126_or_127_and_frees_the_lock() {
     for store in stores() {
         store.run(&["x", "--", "no-such-command"]).says(127, "cannot run no-such-command: No such file");
+        store.run(&["--", "echo", "no-such-command"]).says(127, "\"echo\" is the name of the lock");
         store.run(&["x", "--", "/etc/passwd"]).says(126, "cannot run /etc/passwd: Permission denied");
         assert_eq!(store.run(&["-n", "x", "true"]).code(), 0);
     }

@@ -194,11 +194,23 @@ impl Run {
 
     /// The command to start.
     pub(crate) fn command(&self) -> Result<Start, Failure> {
-        Start::new(self.c.as_deref(), &self.command).ok_or_else(|| {
+        let start = Start::new(self.c.as_deref(), &self.command).ok_or_else(|| {
             Failure::Usage(
                 "there is no command to run: leasehold run NAME -- COMMAND, or -c 'LINE' for a shell".into(),
             )
-        })
+        })?;
+        // In `leasehold run -- echo hi` the name is `echo`. A name may stand there, but this one hardly should.
+        let behind_dashes = std::env::args_os().skip_while(|arg| arg != "--").skip(1).count();
+        if self.c.is_none()
+            && behind_dashes == self.command.len() + 1
+            && let Err(Failure::Ended(Exit::NotFound, why)) = start.check()
+        {
+            return Err(Failure::Ended(
+                Exit::NotFound,
+                format!("{why}; {:?} is the name of the lock: leasehold run NAME -- COMMAND", self.name),
+            ));
+        }
+        Ok(start)
     }
 
     /// Checks the options against what the store can do. Returns the ttl, if its locks expire.

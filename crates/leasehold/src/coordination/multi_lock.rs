@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::backend::Mode;
+use crate::bugs::{self, Bug};
 use crate::client::guard::{self, Guard, LostSignal};
 use crate::client::home::Client;
 use crate::client::lock::Lock;
@@ -188,7 +189,9 @@ impl MultiLock {
             self.options().check(&self.locks.client.info, *mode, true)?;
             parts.push(Part { name, mode: *mode, lock: Lock::new(&locks, given) });
         }
-        parts.sort_by(|one, other| one.name.stored().cmp(other.name.stored()));
+        if !bugs::on(Bug::MultiUnordered) {
+            parts.sort_by(|one, other| one.name.stored().cmp(other.name.stored()));
+        }
         parts.dedup_by(|one, other| {
             one.name == other.name && one.mode == other.mode && !matches!(one.mode, Mode::Permit { .. })
         });
@@ -235,7 +238,12 @@ impl MultiLock {
             };
             match got {
                 Some(guard) => guards.push(guard),
-                None => return Ok(Outcome::Busy { name: part.name.clone(), waited: waited() }),
+                None => {
+                    if bugs::on(Bug::MultiPartsKept) {
+                        std::mem::forget(guards);
+                    }
+                    return Ok(Outcome::Busy { name: part.name.clone(), waited: waited() });
+                }
             }
         }
         if let Some(hold) = self.options().max_hold {
@@ -392,7 +400,8 @@ pub struct AnyLost {
 
 impl AnyLost {
     fn of(guards: &[Guard]) -> Self {
-        AnyLost { signals: guards.iter().map(Guard::lost).collect() }
+        let judged = if bugs::on(Bug::MultiLossIgnored) { 1 } else { guards.len() };
+        AnyLost { signals: guards.iter().take(judged).map(Guard::lost).collect() }
     }
 
     /// The reason, if one of the leases is lost by now.

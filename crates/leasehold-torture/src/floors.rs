@@ -201,7 +201,7 @@ pub(crate) fn of(
 
 /// What must have been judged at all: otherwise the absence of violations proves nothing.
 fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
-    use Invariant::{I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, J2, J3, J4, J6, J7};
+    use Invariant::{I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I15, J2, J3, J4, J6, J7};
     let Promises { session, fenced, fifo, durable, .. } = *promises;
     let (profile, store) = (plan.profile, plan.store);
     [
@@ -226,6 +226,7 @@ fn needed(plan: &Plan, promises: &Promises) -> Vec<Invariant> {
                 && !session
                 && !store.is_quorum(),
         ),
+        (I15, profile != Profile::Crowd),
         (J2, profile == Profile::Kill),
         (J3, true),
         (J4, profile == Profile::Calm && fifo && fenced),
@@ -263,6 +264,7 @@ fn used(
     at_least("acquires by with_lock and its like", least, faces("With"));
     at_least("acquires by blocking faces", least, faces("Blocking"));
     at_least("work inside of run", least, operations("RunEnded"));
+    at_least("acquires of one of several names", least * 2 / 5, faces("Multi"));
     if plan.profile == Profile::All {
         // Half of the time everybody waits behind a dead waiter: what is rare may not happen at all.
         return;
@@ -362,7 +364,7 @@ mod tests {
         (figures.readers, figures.permits) = (125, 125);
         (figures.revoked, figures.adopted, figures.lists) = (7, 13, 7);
         figures.operations = often(&["Downgraded", "Adopted", "Shortened", "RunEnded", "Closed"]);
-        figures.faces = often(&["With", "Blocking"]);
+        figures.faces = often(&["With", "Blocking", "Multi"]);
         assert!(
             of(&plan, &promises, &Faults::default(), &Looks::default(), &figures).iter().all(Floor::is_met)
         );

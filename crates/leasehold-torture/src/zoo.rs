@@ -85,6 +85,9 @@ pub const ZOO: &[Exhibit] = &[
     exhibit(Bug::LeftNotCapped, Invariant::I7),
     exhibit(Bug::RevokedRenewed, Invariant::I6),
     exhibit(Bug::SessionEndNotTold, Invariant::I1),
+    exhibit(Bug::MultiPartsKept, Invariant::J1),
+    exhibit(Bug::MultiUnordered, Invariant::J1),
+    exhibit(Bug::MultiLossIgnored, Invariant::I15),
     // Defects in waiting and giving back show in the server as well, which drives the same loops.
     through_server(Bug::TicketsNeverLapse, Invariant::J7),
     through_server(Bug::QueueIgnored, Invariant::J4),

@@ -112,6 +112,12 @@ bugs! {
     GoneAdopted,
     /// client: a waiter gets a free lock only when it has waited for more than half a second.
     WaitersLetInLate,
+    /// several names: when one is missing, the others are kept, and renewed.
+    MultiPartsKept,
+    /// several names: they are taken in the order in which they are listed.
+    MultiUnordered,
+    /// several names: only the loss of the first ends work that runs under all.
+    MultiLossIgnored,
     /// redis: a release ends whatever mutex is there, not only its own.
     RedisReleasesWithoutId,
     /// redis: a renewal does not look whether the lease has expired.

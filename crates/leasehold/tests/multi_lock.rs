@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold::backends::memory::Memory;
 use leasehold::{Error, ErrorKind, Gone, GuardState, Locks, LostReason, Mode, MultiGuard, MultiLock};
-use testkit::faulty::{Act, Verb};
+use testkit::faulty::{Act, Faulty, Verb};
 use testkit::hand::Hand;
 use testkit::paused::{Paused, poll_at_most, settle, tasks};
 
@@ -16,6 +16,23 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// A store whose clock, and the client's, moves by 500 ms during these attempts, as when the process is stopped.
+fn with_slow_calls(ttl: u64, slow: std::ops::RangeInclusive<usize>) -> (Faulty, Locks) {
+    let clock = Hand::default();
+    let store = Faulty::new(Memory::with_clock(Arc::new(clock.clone())), Arc::new(clock.clone()));
+    let builder = Locks::builder(Arc::new(store.clone())).clock(Arc::new(clock.clone()));
+    let locks = builder.runtime(tokio::runtime::Handle::current()).ttl(ms(ttl)).build();
+    let mut calls = 0;
+    store.script(Verb::TryAcquire, move |_| {
+        calls += 1;
+        if slow.contains(&calls) {
+            clock.advance(ms(500));
+        }
+        Act::Pass
+    });
+    (store, locks)
 }
 
 /// Whether no client holds or waits for any of the names.
@@ -70,6 +87,30 @@ async fn one_name_that_is_held_means_none_is_held() {
     assert!(all_free(&world, &["a", "c"]).await);
     world.end(&held).await;
     assert!(lock.try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_limit_counts_for_all_names_together() {
+    let world = Paused::new();
+    let first = world.hold("a", Mode::Exclusive, HOUR).await;
+    world.end_after(ms(300), first);
+    let held = world.hold("b", Mode::Exclusive, HOUR).await;
+    let lock = world.locks.all(["a", "b"]);
+    assert!(lock.try_lock_for(ms(500)).await.unwrap().is_none());
+    assert_eq!(world.elapsed(), ms(500));
+    let error = lock.clone().max_wait(ms(500)).lock().await.unwrap_err();
+    assert_eq!((error.waited(), world.elapsed()), (Some(ms(500)), ms(1_000)));
+    world.end(&held).await;
+    assert!(all_free(&world, &["a", "b"]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_name_is_asked_for_when_the_time_is_over() {
+    let (store, locks) = with_slow_calls(10_000, 1..=1);
+    assert!(locks.all(["a", "b"]).try_lock_for(ms(500)).await.unwrap().is_none());
+    assert_eq!(store.count(Verb::TryAcquire), 1);
+    settle().await;
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "it was given back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,6 +169,14 @@ async fn a_name_that_is_lost_while_waiting_is_taken_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_that_is_lost_in_the_last_step_is_taken_anew() {
+    let (store, locks) = with_slow_calls(1_000, 2..=3);
+    let guard = locks.all(["a", "b", "c"]).lock().await.unwrap();
+    guard.check().unwrap();
+    assert_eq!(store.count(Verb::TryAcquire), 6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_lost_lease_loses_all() {
     let world = Paused::new();
     let guard = world.locks.all(["a", "b"]).ttl(ms(3_000)).lock().await.unwrap();
@@ -145,6 +194,7 @@ async fn one_lost_lease_loses_all() {
     assert_eq!((error.kind(), error.name().unwrap().as_str()), (ErrorKind::Lost, "b"));
     assert_eq!(ended.load(Ordering::SeqCst), 0);
     assert!(world.elapsed() <= ms(3_000));
+    assert!(matches!(lost.now(), Some(LostReason::Refused(_))));
     assert!(matches!(lost.await, LostReason::Refused(_)));
     assert_eq!((guard.state(), guard.valid_for()), (GuardState::Lost, Some(Duration::ZERO)));
     guard.check().unwrap_err();
@@ -215,12 +265,15 @@ async fn a_store_that_falls_silent_is_not_contention() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_not_a_fault() {
-    let world = Paused::new();
-    world.store.always(Verb::TryAcquire, Act::Slow(ms(40)));
-    assert!(world.locks.all(["a", "b", "c"]).try_lock_for(ms(100)).await.unwrap().is_none());
-    assert_eq!(world.elapsed(), ms(100));
-    world.until(200).await;
-    assert!(all_free(&world, &["a", "b", "c"]).await);
+    // The limit comes in the middle of the attempt for c, or just before it.
+    for slow in [40, 50] {
+        let world = Paused::new();
+        world.store.always(Verb::TryAcquire, Act::Slow(ms(slow)));
+        assert!(world.locks.all(["a", "b", "c"]).try_lock_for(ms(100)).await.unwrap().is_none());
+        assert_eq!(world.elapsed(), ms(100));
+        world.until(200).await;
+        assert!(all_free(&world, &["a", "b", "c"]).await);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,6 +25,8 @@ pub(super) enum Outcome {
     Busy,
     Failed,
     Dropped,
+    /// Several names were wanted, and one of them was missing.
+    Missing,
     /// Its process ended before the answer.
     Unknown,
 }
@@ -38,6 +40,9 @@ pub(super) struct Acquire {
     pub(super) called: u64,
     /// 0 for a try.
     pub(super) wait: u64,
+    /// One of several names that one call takes: from its call on it may hold this one while it waits for the others,
+    /// give it back and take it anew.
+    pub(super) multi: bool,
     /// 0 if it is not known.
     pub(super) ttl: u64,
     pub(super) outcome: Outcome,

@@ -178,7 +178,7 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
     for acquire in &case.acquires {
         match acquire.outcome {
             Outcome::Granted => {}
-            Outcome::Busy => figures.busy += 1,
+            Outcome::Busy | Outcome::Missing => figures.busy += 1,
             Outcome::Failed => figures.failed += 1,
             Outcome::Dropped => figures.dropped += 1,
             Outcome::Unknown => figures.unknowns += 1,
@@ -218,7 +218,7 @@ pub(super) fn count(case: &Case<'_>, figures: &mut Figures) {
 /// Counts what could be left at rest: by abandoned acquires (J6), and by held locks (J7).
 fn rest(case: &Case<'_>, figures: &mut Figures) {
     for acquire in &case.acquires {
-        if matches!(acquire.outcome, Outcome::Dropped | Outcome::Failed) {
+        if matches!(acquire.outcome, Outcome::Dropped | Outcome::Failed | Outcome::Missing) {
             figures.weigh(super::Invariant::J6, true, false);
         }
     }

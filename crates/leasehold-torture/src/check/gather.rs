@@ -8,7 +8,7 @@ use super::possible::{alone, come_back, likely, passed, possible, possible_of_ac
 use super::queue;
 use super::revokes::Revokes;
 use super::windows::Windows;
-use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Face, Kind, Loss, Mode, Record, SESSION};
 use crate::history::setting::{Losses, Setting};
 
 pub(super) fn gather<'a>(setting: &'a Setting, histories: &[Vec<Record>]) -> (Case<'a>, Court) {
@@ -156,8 +156,8 @@ fn put_together(case: &mut Case<'_>, court: &mut Court, deaths: &HashMap<u32, u6
 }
 
 fn is_acquire(kind: Kind) -> bool {
-    use Kind::{AcquireCall, AcquireDropped, AcquireFailed, Busy, Granted};
-    matches!(kind, AcquireCall | AcquireDropped | AcquireFailed | Busy | Granted)
+    use Kind::{AcquireCall, AcquireDropped, AcquireFailed, Busy, Granted, Missing};
+    matches!(kind, AcquireCall | AcquireDropped | AcquireFailed | Busy | Granted | Missing)
 }
 
 /// Reads the calls to acquire, and opens the leases they got.
@@ -192,6 +192,7 @@ fn acquires(
                     worker: record.worker,
                     called: record.at,
                     wait: record.value,
+                    multi: record.fence == Face::Multi as u64,
                     ttl: record.deadline,
                     outcome: Outcome::Unknown,
                     returned: deaths.get(&record.worker).copied().unwrap_or(u64::MAX),
@@ -206,6 +207,7 @@ fn acquires(
             Kind::Busy => Outcome::Busy,
             Kind::AcquireFailed => Outcome::Failed,
             Kind::AcquireDropped => Outcome::Dropped,
+            Kind::Missing => Outcome::Missing,
             Kind::Closed => {
                 if let Some(last) = last {
                     case.acquires[last].closed = Some(record.at);
@@ -247,7 +249,8 @@ fn opened(acquire: &Acquire, record: &Record) -> Lease {
         fence: record.fence,
         ops: Vec::new(),
         called: acquire.called,
-        wait: acquire.wait,
+        // It is unknown since when one of several names was waited for.
+        wait: if acquire.multi { 0 } else { acquire.wait },
         from: record.at,
         ttl: 0,
         believes: false,
@@ -274,8 +277,9 @@ const SLOW: u64 = 20_000_000;
 /// The operations that are one call to the store each, made while nothing was disturbed: when they were made, and when
 /// they returned.
 fn single_calls(case: &Case<'_>) -> Vec<(u64, u64)> {
-    let answered =
-        |acquire: &&Acquire| acquire.wait == 0 && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy);
+    let answered = |acquire: &&Acquire| {
+        acquire.wait == 0 && !acquire.multi && matches!(acquire.outcome, Outcome::Granted | Outcome::Busy)
+    };
     let tries = case
         .acquires
         .iter()

@@ -3,7 +3,7 @@
 use super::Invariant::{self, I5, I6, I7, I10, I11, I12, I14, J3};
 use super::case::{Case, Court, Lease, SLACK};
 use super::figures::Figures;
-use crate::history::record::{Kind, Loss, Mode, Record, SESSION};
+use crate::history::record::{Face, Kind, Loss, Mode, Record, SESSION};
 
 /// A running process sends a call at most this long after it recorded it: in between it may wait for a processor.
 const SENT_BY: u64 = 250_000_000;
@@ -96,7 +96,9 @@ impl Automaton<'_> {
         self.after_the_end(record);
         match record.kind {
             Kind::AcquireCall => {
-                (self.acquire_called, self.tries) = (at, record.value == 0);
+                // The first of several names may have been renewed while the others were taken.
+                let single = record.fence != Face::Multi as u64;
+                (self.acquire_called, self.tries) = (at, record.value == 0 && single);
                 self.ttl = self.ttl.max(record.deadline);
             }
             Kind::Granted => self.granted(record),

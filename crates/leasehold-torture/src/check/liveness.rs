@@ -11,7 +11,7 @@ use super::sweep::Meeting;
 use crate::history::record::{Leftover, Mode};
 
 /// A waiter gets a free lock within this time: at once by a push, and by looking if the push was lost.
-const BOUND: u64 = 1_000_000_000;
+pub(super) const BOUND: u64 = 1_000_000_000;
 
 /// Where the store wakes waiters, half of the hand-overs take no longer than this, or than a few calls to a slow
 /// store. The promise is that 99 of 100 do, which a busy machine cannot show; polling takes longer than this on any
@@ -70,22 +70,23 @@ struct Free<'a> {
     /// blocked others.
     calls: Vec<u64>,
     in_the_way: Vec<u64>,
-    /// Acquires of processes that died meanwhile: their queue places delay the others.
-    dead: Meeting,
+    /// Acquires that hold up the others: of processes that died meanwhile, whose places in the queue remain, and of
+    /// several names, which are kept until the last of them is free.
+    slow: Meeting,
     wanted: Wanted,
 }
 
 impl<'a> Free<'a> {
     fn new(case: &'a Case<'a>, lock: &'a Lock) -> Self {
-        let nothing = |acquire: &&Acquire| {
-            acquire.lease.is_none() && (acquire.outcome != Outcome::Busy || acquire.wait > 0 || case.quorum())
-        };
+        let nothing = |acquire: &&Acquire| acquire.multi || in_the_way(case, acquire);
         let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(nothing);
         let (calls, ends): (Vec<u64>, Vec<u64>) =
             acquires.map(|acquire| (acquire.called, acquire.possible)).unzip();
         let acquires = lock.acquires.iter().map(|number| &case.acquires[*number]);
-        let dead = acquires.filter(|acquire| acquire.outcome == Outcome::Unknown && acquire.lease.is_none());
-        let dead: Vec<_> = dead.map(|acquire| (acquire.called, acquire.possible)).collect();
+        let slow = acquires.filter(|acquire| {
+            acquire.multi || acquire.outcome == Outcome::Unknown && acquire.lease.is_none()
+        });
+        let slow: Vec<_> = slow.map(|acquire| (acquire.called, acquire.possible)).collect();
         let longest = |longest: &mut u64, end: u64| {
             *longest = end.max(*longest);
             Some(*longest)
@@ -99,7 +100,7 @@ impl<'a> Free<'a> {
             last_read: 0,
             calls,
             in_the_way: ends.into_iter().scan(0, longest).collect(),
-            dead: Meeting::new(&dead),
+            slow: Meeting::new(&slow),
             wanted: Wanted::new(case, lock),
         }
     }
@@ -144,7 +145,7 @@ impl<'a> Free<'a> {
                 figures.handovers_judged += u64::from(self.wanted.judged(before));
                 if lease.wait > 0 && lease.called < called && lease.from > called {
                     times.handovers.push(lease.from - called);
-                    let held_up = self.dead.count(called, lease.from) > 0;
+                    let held_up = self.slow.count(called, lease.from) > 0;
                     if !held_up && !self.case.anybody.explained.meets(called, lease.from) {
                         times.unexplained.push(lease.from - called);
                     }
@@ -273,11 +274,7 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
             .iter()
             .map(|lease| (case.leases[*lease].called, case.leases[*lease].possible, usize::MAX)),
     );
-    let nothing = |number: &&usize| {
-        let Acquire { lease, outcome, wait, .. } = case.acquires[**number];
-        lease.is_none() && (outcome != Outcome::Busy || wait > 0 || case.quorum())
-    };
-    let acquires = lock.acquires.iter().filter(nothing);
+    let acquires = lock.acquires.iter().filter(|number| in_the_way(case, &case.acquires[**number]));
     ways.extend(acquires.map(|number| {
         let acquire = &case.acquires[*number];
         (in_the_way_from(case, acquire), acquire.possible, *number)
@@ -294,10 +291,14 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
         });
     }
     for number in &lock.acquires {
-        let Acquire { called, returned, wait, outcome, worker, lease, .. } = case.acquires[*number];
+        let Acquire { called, returned, wait, multi, outcome, worker, lease, .. } = case.acquires[*number];
         let hangs = outcome == Outcome::Unknown && returned == u64::MAX;
         let until = if hangs { case.setting.span.1 } else { returned };
-        if wait == 0 || lease.is_some() || !(hangs || matches!(outcome, Outcome::Busy | Outcome::Dropped)) {
+        if wait == 0
+            || multi
+            || lease.is_some()
+            || !(hangs || matches!(outcome, Outcome::Busy | Outcome::Dropped))
+        {
             continue;
         }
         // Until its end; and until some time before it, when other waiters that timed out were not yet about to give
@@ -319,11 +320,16 @@ fn in_vain(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Figure
     }
 }
 
+/// Whether an acquire that was not granted can have held the lock, or waited for it.
+pub(super) fn in_the_way(case: &Case<'_>, acquire: &Acquire) -> bool {
+    acquire.lease.is_none() && (acquire.outcome != Outcome::Busy || acquire.wait > 0 || case.quorum())
+}
+
 /// From when on an acquire that was not granted can have held the lock. One that waited undisturbed can have held it
 /// only in its last moments: otherwise waiters that timed out would excuse each other.
-fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
-    let Acquire { worker, called, returned, wait, outcome, .. } = *acquire;
-    let waited = wait > 0 && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();
+pub(super) fn in_the_way_from(case: &Case<'_>, acquire: &Acquire) -> u64 {
+    let Acquire { worker, called, returned, wait, multi, outcome, .. } = *acquire;
+    let waited = wait > 0 && !multi && matches!(outcome, Outcome::Busy | Outcome::Dropped) && !case.quorum();
     if waited && !case.around(worker).disturbed.meets(called, returned) {
         called.max(returned.saturating_sub(SLACK))
     } else {

@@ -32,6 +32,7 @@ mod kept;
 mod lease;
 mod liveness;
 mod matter;
+mod multi;
 mod order;
 mod overlap;
 mod possible;
@@ -99,6 +100,8 @@ pub enum Invariant {
     I13,
     /// A revoke takes effect, on the leases it is meant for.
     I14,
+    /// Several names are held together or not at all.
+    I15,
     /// Hand-overs are quick.
     J1,
     /// The lock of a dead holder is taken over soon.
@@ -125,9 +128,9 @@ pub enum Invariant {
 
 impl Invariant {
     /// The invariants that histories can show to be broken; for each it is counted how much there was to judge.
-    pub const JUDGED: [Invariant; 21] = {
+    pub const JUDGED: [Invariant; 22] = {
         use Invariant::*;
-        [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, J1, J2, J3, J4, J5, J6, J7]
+        [I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I13, I14, I15, J1, J2, J3, J4, J5, J6, J7]
     };
 }
 
@@ -168,6 +171,7 @@ pub fn judge(setting: &Setting, histories: &[Vec<Record>]) -> Verdict {
     }
     overlap::mixed(&case, &mut court);
     liveness::judge(&case, &mut court, &mut figures);
+    multi::judge(&case, &mut court, &mut figures);
     failover::judge(&case, &mut court, &mut figures);
     kept::judge(&case, &mut court, &mut figures);
     resource::judge(&case, &mut court, &mut figures);

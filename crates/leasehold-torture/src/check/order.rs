@@ -112,9 +112,10 @@ fn starvation(case: &Case<'_>, lock: &Lock, court: &mut Court, figures: &mut Fig
     let (start, end) = case.setting.span;
     let patience = STARVED_AFTER.max(end.saturating_sub(start) / 2);
     for number in &lock.acquires {
-        let Acquire { called, returned, wait, worker, .. } = case.acquires[*number];
+        let Acquire { called, returned, wait, multi, worker, .. } = case.acquires[*number];
         let until = returned.min(case.last);
-        if wait == 0 || until.saturating_sub(called) < patience {
+        // A call for several names does not wait for this one all the time.
+        if wait == 0 || multi || until.saturating_sub(called) < patience {
             continue;
         }
         let served = grants.partition_point(|at| *at < until) - grants.partition_point(|at| *at <= called);

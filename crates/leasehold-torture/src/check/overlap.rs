@@ -76,7 +76,8 @@ pub(super) struct Wanted(Meeting);
 
 impl Wanted {
     pub(super) fn new(case: &Case<'_>, lock: &Lock) -> Self {
-        let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]);
+        // A call for several names may ask for this one later, or never.
+        let wanted = lock.acquires.iter().map(|number| &case.acquires[*number]).filter(|one| !one.multi);
         let wanted: Vec<_> = wanted.map(|acquire| (acquire.called, acquire.returned)).collect();
         Wanted(Meeting::new(&wanted))
     }

@@ -134,8 +134,8 @@ pub(super) fn passed(case: &mut Case<'_>, deaths: &HashMap<u32, u64>, alone: &Al
 /// Until when an acquire can have held the lock or a place in its queue.
 pub(super) fn possible_of_acquire(acquire: &Acquire, case: &Case<'_>, deaths: &HashMap<u32, u64>) -> u64 {
     // An attempt of a waiter may have been granted and given back before the attempt that it returned with.
-    let again =
-        acquire.wait > 0 && case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned);
+    let again = acquire.wait > 0
+        && (acquire.multi || case.around(acquire.worker).disturbed.meets(acquire.called, acquire.returned));
     if (acquire.outcome == Outcome::Granted && !again)
         || (acquire.outcome, acquire.wait) == (Outcome::Busy, 0)
     {

@@ -72,6 +72,12 @@ impl Revokes {
         Revokes { every: Series::new(every), only, unpromised }
     }
 
+    /// Whether any of them may have taken effect in a span.
+    pub(super) fn meet(&self, from: u64, to: u64) -> bool {
+        let series = std::iter::once(&self.every).chain(self.only.values());
+        series.into_iter().any(|series| series.meeting(from, to).next().is_some())
+    }
+
     /// Revokes that may be meant for a lease.
     fn of(&self, lease: &Lease) -> impl Iterator<Item = &Series> {
         [Some(&self.every), self.only.get(&lease.fence)].into_iter().flatten()

@@ -137,6 +137,9 @@ numbered! {
         Listed,
         /// The client of this claim was closed: its give-backs have been sent.
         Closed,
+        /// An acquire of several names returned because one of them was missing. It may have been granted this one;
+        /// whatever it got is given back.
+        Missing,
     }
 }
 
@@ -176,6 +179,9 @@ numbered! {
         Again,
         /// A bare HTTP client, which vanishes.
         Raw,
+        /// One of several names that one call takes. Their calls have the same worker, task and moment, and each name
+        /// has its own claim.
+        Multi,
     }
 }
 

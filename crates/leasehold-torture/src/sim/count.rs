@@ -102,6 +102,12 @@ counted! {
     SessionLost "leases lost with their session",
     /// Leases were revoked.
     Revoked "revocations",
+    /// Several names were granted at once.
+    MultiGranted "grants of several names",
+    /// One of several names was missing.
+    MultiMissing "several names, of which one was missing",
+    /// One of several names was lost, and the others with it.
+    MultiLost "several names lost together",
     /// A lease was granted through the server.
     Served "grants by the server",
     /// A client of the server vanished before the answer.

@@ -9,6 +9,7 @@ mod bare;
 mod chance;
 mod count;
 mod faults;
+mod multi;
 mod network;
 mod plan;
 mod process;

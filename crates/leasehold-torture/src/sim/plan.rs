@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) cancels: u64,
     /// Acquires that are one bare attempt on the backend, perhaps repeated.
     pub(crate) bare: u64,
+    /// Acquires that take several names.
+    pub(crate) multi: u64,
     /// Acquires that go through the server.
     pub(crate) served: u64,
     /// Holders that stay longer than their ttl.
@@ -67,9 +69,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(chance: &mut Chance, through_server: bool) -> Self {
+    pub(crate) fn new(chance: &mut Chance, multi_chance: &mut Chance, through_server: bool) -> Self {
         let waits = *chance.pick(&[Waits::Push, Waits::Push, Waits::LongPoll, Waits::LongPoll, Waits::Poll]);
-        let names = (0..chance.between(1, 3))
+        let names: Vec<_> = (0..chance.between(1, 3))
             .map(|n| {
                 let limit = if chance.per_mille(300) { chance.between(2, 3) as u32 } else { 0 };
                 Name { name: format!("lock-{n}"), limit, part: 0 }
@@ -95,10 +97,12 @@ impl Plan {
         // A server cannot hold session locks.
         let session = chance.per_mille(150) && !through_server;
         let steady = session || !chance.per_mille(200);
+        let multi = *multi_chance.pick(&[0, 0, 0, 200, 500]);
         Plan {
             waits,
             session,
             steady,
+            multi: if names.len() > 1 { multi } else { 0 },
             names,
             processes: chance.between(2, 4) as u32,
             tasks: chance.between(1, 3) as u16,

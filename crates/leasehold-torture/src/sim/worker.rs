@@ -111,6 +111,8 @@ impl Worker {
             };
             if revoke {
                 claiming.revoke().await;
+            } else if let Some(claiming) = self.several(&claiming) {
+                claiming.work().await;
             } else if let Some(server) = self.server.as_ref().filter(|_| served) {
                 claiming.served(server).await;
             } else if bare {
@@ -121,6 +123,11 @@ impl Worker {
                 self.process.holds.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// The number of the next claim.
+    pub(crate) fn next_claim(&self) -> u64 {
+        self.claims.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn claim(self: &Arc<Self>, task: u16) -> Claiming {
@@ -138,7 +145,7 @@ impl Worker {
             mode,
             name: lock as u16,
             task,
-            claim: self.claims.fetch_add(1, Ordering::Relaxed) + 1,
+            claim: self.next_claim(),
             ..Record::new(Kind::Begin, self.process.number, 0)
         };
         Claiming { worker: Arc::clone(self), common, lock, ttl }
@@ -158,7 +165,7 @@ impl Claiming {
         }
     }
 
-    fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.world().plan.names[self.lock].limit
     }
 
@@ -246,7 +253,7 @@ impl Claiming {
 
     /// A record of a guard's lease, with the time read before looking: what is seen is true at that moment and a
     /// little later.
-    fn about(&self, kind: Kind, guard: &Guard) -> Record {
+    pub(crate) fn about(&self, kind: Kind, guard: &Guard) -> Record {
         let record = self.record(kind);
         let lease = hash(guard.lease_id().expose().as_bytes());
         let deadline = guard.valid_for().map_or(SESSION, |valid| self.after(record.at, valid));
@@ -260,7 +267,7 @@ impl Claiming {
     }
 
     /// Looks; returns whether the lease may still be relied on.
-    fn look(&self, guard: &Guard) -> bool {
+    pub(crate) fn look(&self, guard: &Guard) -> bool {
         let record = self.about(Kind::Held, guard);
         let Some(reason) = guard.lost().now() else {
             self.world().write(record);

@@ -36,6 +36,8 @@ pub(crate) struct World {
     /// Numbers the faults that have no target.
     faults: AtomicU64,
     chance: Mutex<Chance>,
+    /// What concerns several names is drawn apart, so that a simulation without any stays as it is.
+    multi_chance: Mutex<Chance>,
     book: Mutex<BTreeMap<u32, Vec<Record>>>,
     store: Mutex<Store>,
     counts: Mutex<Counts>,
@@ -44,8 +46,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         let time = Time::new();
-        let mut chance = Chance::new(seed);
-        let plan = Plan::new(&mut chance, super::through_server(seed));
+        let (mut chance, mut multi_chance) = (Chance::new(seed), Chance::new(!seed));
+        let plan = Plan::new(&mut chance, &mut multi_chance, super::through_server(seed));
         Arc::new(World {
             store_clock: MachineClock::new(&time, 0),
             time,
@@ -55,6 +57,7 @@ impl World {
             sessions: AtomicU64::new(1),
             faults: AtomicU64::new(0),
             chance: Mutex::new(chance),
+            multi_chance: Mutex::new(multi_chance),
             book: Mutex::default(),
             store: Mutex::default(),
             counts: Mutex::default(),
@@ -64,6 +67,11 @@ impl World {
     /// The randomness. Do not keep the guard.
     pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
         self.chance.lock()
+    }
+
+    /// The randomness of what concerns several names. Do not keep the guard.
+    pub(crate) fn multi_chance(&self) -> MutexGuard<'_, Chance> {
+        self.multi_chance.lock()
     }
 
     /// The store. Do not keep the guard.

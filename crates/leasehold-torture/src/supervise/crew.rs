@@ -106,8 +106,11 @@ impl Worker {
             }
             match record.kind {
                 Kind::AcquireCall => turn.1.waits = true,
-                Kind::Granted | Kind::Adopted => turn.1 = At { holds: true, waits: false },
-                Kind::Busy | Kind::AcquireFailed | Kind::AcquireDropped => turn.1.waits = false,
+                // A turn with several names has a claim for each.
+                Kind::Granted | Kind::Adopted | Kind::Held => turn.1 = At { holds: true, waits: false },
+                Kind::Busy | Kind::Missing | Kind::AcquireFailed | Kind::AcquireDropped => {
+                    turn.1.waits = false;
+                }
                 Kind::Lost | Kind::ReleaseCall | Kind::RenewRefused | Kind::GivenAway => {
                     turn.1.holds = false;
                 }

@@ -140,7 +140,7 @@ impl Answers {
             Kind::AcquireCall => {
                 self.open.insert(record.claim, record.name);
             }
-            Kind::Granted | Kind::Busy | Kind::AcquireFailed | Kind::AcquireDropped => {
+            Kind::Granted | Kind::Busy | Kind::Missing | Kind::AcquireFailed | Kind::AcquireDropped => {
                 self.open.remove(&record.claim);
             }
             _ => {}

@@ -12,7 +12,7 @@ use super::pen::{Pen, now};
 use super::{Part, Player, connect};
 
 /// Records, when the work is over or dropped, that the library is about to release.
-struct Ending(Pen);
+pub(super) struct Ending(pub(super) Pen);
 
 impl Drop for Ending {
     fn drop(&mut self) {

@@ -7,6 +7,7 @@ mod crowd;
 mod faces;
 mod guards;
 mod leases;
+mod multi;
 mod part;
 mod pen;
 mod queue;
@@ -265,6 +266,7 @@ impl Player {
                 Part::Turn if self.pen.mode == Mode::Exclusive => self.write_and_read().await,
                 Part::Relay => self.relay().await,
                 Part::Raw => self.vanish().await,
+                Part::Several if !self.dice.once_in(3) => self.take_several().await,
                 _ if self.dice.once_in(12) => self.take_with().await,
                 _ if !self.task.session && self.dice.once_in(plain) => self.take_lease().await,
                 _ => self.take_guard().await,
@@ -295,6 +297,7 @@ impl Player {
             (None, 46..60) => Part::Relay,
             (None, 60..65) if self.task.parts.contains(&Part::Raw) => Part::Raw,
             (None, 65..72) if self.task.parts.contains(&Part::Mixed) => Part::Mixed,
+            (None, 73..80) => Part::Several,
             (None, 72) if self.task.parts.contains(&Part::Archive) => Part::Archive,
             (None, _) => Part::Cool,
         };

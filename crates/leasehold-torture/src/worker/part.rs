@@ -24,6 +24,8 @@ pub(crate) enum Part {
     Raw,
     /// Locks of several kinds that share one name.
     Mixed,
+    /// Taken together with others of the same purpose.
+    Several,
     /// Read for seconds, by readers of which some die or leave their leases behind, and seldom written.
     Archive,
     /// Any other.
@@ -56,6 +58,10 @@ pub(crate) fn all(info: &Info, hot: u16, kills: bool, prefix: &str) -> Vec<(Part
         }
     }
     add(Part::Relay, "relay".into(), 0);
+    (1..=2).for_each(|number| add(Part::Several, format!("several-{number}"), 0));
+    if info.max_permits >= PERMITS {
+        add(Part::Several, "several-pool".into(), PERMITS - 1);
+    }
     if info.max_permits >= PERMITS {
         (0..PERMITS).for_each(|limit| add(Part::Mixed, "mixed".into(), limit));
     }

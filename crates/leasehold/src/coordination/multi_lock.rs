@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::backend::{Mode, Query};
+use crate::bugs::{self, Bug};
 use crate::client::guard::{self, Guard, LostSignal};
 use crate::client::home::Client;
 use crate::client::lock::Lock;
@@ -198,7 +199,9 @@ impl MultiLock {
             self.options().check(&self.locks.client.info, *mode, true)?;
             parts.push(Part { name, mode: *mode, lock: Lock::new(&locks, given) });
         }
-        parts.sort_by(|one, other| one.name.stored().cmp(other.name.stored()));
+        if !bugs::on(Bug::MultiUnordered) {
+            parts.sort_by(|one, other| one.name.stored().cmp(other.name.stored()));
+        }
         parts.dedup_by(|one, other| {
             one.name == other.name && one.mode == other.mode && !matches!(one.mode, Mode::Permit { .. })
         });
@@ -242,28 +245,33 @@ impl MultiLock {
             let Some(part) = parts.get(guards.len()) else { break };
             let left = limit.map(|limit| limit.saturating_sub(waited()));
             let late = !once && left == Some(Duration::ZERO);
-            let got = tokio::select! {
-                biased;
-                _ = &mut lost, if !guards.is_empty() => continue,
-                got = part.acquire(left), if !late => got,
-                else => Ok(None),
-            };
-            let got = match got {
-                Ok(got) => {
-                    heard = if late { heard } else { Some(client.clock.now()) };
-                    got
-                }
-                // The limit cut off the attempt for a later name. The store may be there.
-                Err(error) if error.kind() == ErrorKind::NetworkTimeout && heard.is_some() && !once => {
-                    match limit.is_some_and(|limit| waited() >= limit) {
-                        true => None,
-                        false => return Err(error),
+            let got = if late {
+                None
+            } else {
+                let got = tokio::select! {
+                    biased;
+                    _ = &mut lost, if !guards.is_empty() => continue,
+                    got = part.acquire(left) => got,
+                };
+                let at_limit = !once && limit.is_some_and(|limit| waited() >= limit);
+                match got {
+                    // The limit cut off the attempt for a later name. The store may be there.
+                    Err(error)
+                        if error.kind() == ErrorKind::NetworkTimeout && at_limit && heard.is_some() =>
+                    {
+                        None
+                    }
+                    got => {
+                        heard = Some(client.clock.now());
+                        got?
                     }
                 }
-                Err(error) => return Err(error),
             };
             let Some(guard) = got else {
                 self.make_sure(&part.name, heard).await?;
+                if bugs::on(Bug::MultiPartsKept) {
+                    std::mem::forget(guards);
+                }
                 return Ok(busy(&part.name));
             };
             lost.signals.push(guard.lost());
@@ -435,7 +443,8 @@ pub struct AnyLost {
 
 impl AnyLost {
     fn of(guards: &[Guard]) -> Self {
-        AnyLost { signals: guards.iter().map(Guard::lost).collect() }
+        let judged = if bugs::on(Bug::MultiLossIgnored) { 1 } else { guards.len() };
+        AnyLost { signals: guards.iter().take(judged).map(Guard::lost).collect() }
     }
 
     /// The reason, if one of the leases is lost by now.

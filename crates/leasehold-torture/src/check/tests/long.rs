@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::notation::{MS, judged, setting};
-use crate::check::Invariant::{self, J1, J5};
+use crate::check::Invariant::{self, I15, J1, J5};
 use crate::check::Judged;
 use crate::check::{check, judge};
 use crate::history::record::{Kind, Log, Mode, Record};
@@ -48,6 +48,9 @@ fn hand_overs_that_are_slow_by_the_dozen_break_j1() {
     // A dead waiter in the queue delays the others.
     let dead = "store ticket=9000\n8 1 call\nS 2 fault kill 2 8\n";
     assert_eq!(broken(&format!("{dead}{}", turns(60, 60))), []);
+    // A call for several names kept this one while it waited for the other.
+    let several = "8 1 call all\n8.2/b 1 call all\n8 4000 missing\n8.2 4000 missing\n";
+    assert_eq!(broken(&format!("{several}{}", turns(60, 60))), []);
     // A disturbance lasted all along.
     assert_eq!(broken(&format!("S 0 fault delay 9999\n{}", turns(60, 60))), []);
     let figures = judged(&turns(60, 40)).figures;
@@ -62,6 +65,21 @@ fn a_waiter_passed_over_for_half_the_run_breaks_j5() {
     assert_eq!(broken(&story(9_000)), []);
     assert_eq!(broken(&story(10_100)), [J5]);
     assert_eq!(broken(&format!("S 5000 stall 5100\n{}", story(10_100))), []);
+    // It may have waited for the other name.
+    let several =
+        story(10_100).replace("3 1 call", "3.2/b 1 call all\n3 1 call all").replace("busy", "missing");
+    assert_eq!(broken(&(several + "3.2 10101 missing\n")), []);
+}
+
+#[test]
+fn a_call_for_several_names_is_judged_once() {
+    let counted = |story: &str| {
+        let figures = judged(&format!("1 0 call all\n1.2/b 0 call all\n{story}")).figures;
+        (figures.judged_by(I15), figures.busy, figures.faces["Multi"])
+    };
+    assert_eq!(counted("1 5 granted 5 100\n1.2 6 granted 6 100\n"), (1, 0, 2));
+    assert_eq!(counted("1 5 missing\n1.2 6 missing\n"), (0, 2, 2));
+    assert_eq!(counted("1 5 granted 5 5\n1.2 6 granted 6 100\nS 1 fault pause 4 1\n"), (0, 0, 2));
 }
 
 #[test]
@@ -137,6 +155,8 @@ fn only_hand_overs_of_certain_wanted_holds_are_judged() {
     assert_eq!(counted(5, 10, ""), (1, 0));
     // The other came only after the last look.
     assert_eq!(counted(50, 55, ""), (1, 0));
+    // A call for several names may not have come to this one yet.
+    assert_eq!(counted(50, 55, "3 10 call all\n3.2/b 10 call all\n"), (1, 0));
     // Something may have ended the lease.
     assert_eq!(counted(50, 10, "3 2 revoke now\n3 4 revoked\n"), (1, 0));
 }

@@ -1,7 +1,8 @@
 //! Histories as text: a line for each record.
 //!
 //! `WORKER[.CLAIM][/LOCK] TIME WHAT…`, times in milliseconds. A claim is 1 unless it is said, a lock `a`. Locks: `a` and `b`
-//! are reader-writer locks, `p` has two permits, and `q` is the same name with three. What: `call [shared|permit] [try|wait=N] [ttl=N] [id=N]`,
+//! are reader-writer locks, `p` has two permits, and `q` is the same name with three. What: `call [shared|permit] [all] [try|wait=N] [ttl=N] [id=N]`
+//! (`all`: with every other one of its worker at this moment),
 //! `granted FENCE DEADLINE [id=N] [again]`, `held [shared] DEADLINE`, `lost deadline|refused|other`, `renew TTL`, `renewed DEADLINE`, `release`,
 //! `revoke [now] [only=FENCE]`, `revoked [met=N]`, `list ANSWERED WORKER[.CLAIM]…`, `downgrade`, `shorten TTL`, `shortened DEADLINE`, `given`,
 //! `adopt TTL id=N fence=N`, `adopted DEADLINE`, `run`, `ran [lost]`, `closed`, and so on. `session` is the deadline of a session.
@@ -13,7 +14,7 @@
 use std::collections::HashMap;
 
 use crate::check::{Verdict, judge};
-use crate::history::record::{Fault, Kind, Leftover, Loss, Mode, Record, SESSION};
+use crate::history::record::{Face, Fault, Kind, Leftover, Loss, Mode, Record, SESSION};
 use crate::history::setting::{Losses, Name, Promises, Setting};
 
 pub(super) const MS: u64 = 1_000_000;
@@ -185,7 +186,8 @@ impl Story {
                     if self.setting.promises.session { 0 } else { number(words, "ttl").unwrap_or(100) * MS };
                 self.claims.insert((worker, claim), Record { mode: record.mode, ..kept });
                 record.lease = number(words, "id").unwrap_or(0);
-                (record.kind, record.fence) = (Kind::AcquireCall, 0);
+                let face = if words.contains(&"all") { Face::Multi } else { Face::Usual };
+                (record.kind, record.fence) = (Kind::AcquireCall, face as u64);
                 return self.push(record);
             }
             "granted" => {
@@ -277,6 +279,7 @@ impl Story {
             "refused" => Kind::RenewRefused,
             "unrenewed" => Kind::RenewFailed,
             "busy" => Kind::Busy,
+            "missing" => Kind::Missing,
             "failed" => Kind::AcquireFailed,
             "dropped" => Kind::AcquireDropped,
             "writes" => Kind::WriteCall,

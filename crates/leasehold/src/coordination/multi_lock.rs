@@ -27,8 +27,8 @@ use crate::options::{Options, option_setters};
 /// [`Locks::all`](crate::Locks::all).
 ///
 /// The names are taken one after the other, in the same order in every program, however they are listed. So two of
-/// these never wait for each other in a circle. A program that holds one of the names as a plain lock while it waits
-/// for the others can still do so.
+/// these never wait for each other in a circle, except on `postgres+advisory:` if two of their names share a key. A
+/// program that holds one of the names as a plain lock while it waits for the others can still do so.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

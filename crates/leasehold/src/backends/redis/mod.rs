@@ -51,7 +51,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::runtimes::PerRuntime;
-use crate::backends::wakes::Wakes;
+use crate::backends::wakes::{Wakes, ends_wait};
 use crate::doctor::{Finding, in_the_clear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -397,8 +397,11 @@ impl Backend for Redis {
 
     async fn release(&self, lease: &Release) -> Result<Released> {
         let answer = self.call(calls::release(lease, self.finds())).await;
-        self.forget(&lease.name, &lease.id);
-        answers::released(&mut answer?)
+        let answer = answer.and_then(|mut answer| answers::released(&mut answer));
+        if ends_wait(&answer) {
+            self.forget(&lease.name, &lease.id);
+        }
+        answer
     }
 
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {

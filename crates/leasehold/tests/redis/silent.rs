@@ -157,3 +157,34 @@ async fn a_check_under_way_does_not_outlive_its_store() {
     drop(store);
     until_async("its connection is closed", async || connections(&server) == 0).await;
 }
+
+#[tokio::test]
+async fn impatient_callers_share_one_new_connection() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let store = Redis::builder(&format!("redis://{}", proxy.address())).unwrap();
+    // No try to connect ends while this test looks on.
+    let store = store.connect_timeout(HOUR).connect().await.unwrap();
+    let held = claim("x", HOUR);
+    granted(&store, &held).await;
+    let renewal = Renewal::new(name("x"), held.id, HOUR);
+    let dropped = async || {
+        let renewal = std::slice::from_ref(&renewal);
+        timeout(Duration::from_millis(50), store.renew(renewal)).await.is_err()
+    };
+    let before = proxy.counts().accepted;
+    proxy.blackhole();
+    proxy.reset();
+    until_async("a new connection is under way", async || {
+        dropped().await && proxy.counts().accepted > before
+    })
+    .await;
+    assert!(join_all((0..50).map(|_| dropped())).await.iter().all(|dropped| *dropped));
+    for _ in 0..5 {
+        assert!(dropped().await);
+    }
+    proxy.pass();
+    renewed_at_last(&store, &renewal).await;
+    assert_eq!(proxy.counts().accepted, before + 1);
+    assert_eq!(connections(&server), 1);
+}

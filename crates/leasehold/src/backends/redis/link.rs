@@ -133,8 +133,8 @@ pub(super) struct Link {
     turn: AtomicUsize,
     runtime: Handle,
     state: Mutex<State>,
-    /// Held while the connection is made.
-    gate: tokio::sync::Mutex<()>,
+    /// Held while the connection is made, even if the caller that began it is gone.
+    gate: Arc<tokio::sync::Mutex<()>>,
     /// Held while waiting for the replicas.
     confirming: tokio::sync::Mutex<Option<Confirmation>>,
     /// Extra time for answers.
@@ -172,7 +172,7 @@ impl Link {
             turn: AtomicUsize::new(0),
             runtime,
             state: Mutex::default(),
-            gate: tokio::sync::Mutex::default(),
+            gate: Arc::default(),
             confirming: tokio::sync::Mutex::default(),
             patience: Duration::ZERO,
             cluster: Weak::new(),
@@ -284,7 +284,7 @@ impl Link {
     /// Makes a new connection, unless another call makes one meanwhile.
     async fn reconnect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         let asked = Instant::now();
-        let _gate = self.gate.lock().await;
+        let gate = Arc::clone(&self.gate).lock_owned().await;
         if let Some(current) = self.current() {
             return Ok(current);
         }
@@ -296,6 +296,8 @@ impl Link {
         }
         let link = Arc::clone(self);
         let connecting = async move {
+            // It goes on though its caller may give up, and no other caller may begin another meanwhile.
+            let _gate = gate;
             let made = link.connect().await;
             let mut state = link.state.lock();
             match made {

@@ -40,6 +40,14 @@ impl Address {
         server: &ConnectionAddr,
         patience: Duration,
     ) -> Result<MultiplexedConnection> {
+        // The limits of the driver are for each step.
+        match timeout(self.connect_timeout, self.log_in(server, patience)).await {
+            Ok(made) => made,
+            Err(late) => Err(fault::connecting(&std::io::Error::from(late).into())),
+        }
+    }
+
+    async fn log_in(&self, server: &ConnectionAddr, patience: Duration) -> Result<MultiplexedConnection> {
         let client = self.client(server.clone())?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))

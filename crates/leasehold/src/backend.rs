@@ -467,7 +467,7 @@ pub struct NameInfo {
 
 impl NameInfo {
     /// About how many bytes it takes.
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let holder = |one: &HolderInfo| one.owner.len() + one.metadata.as_ref().map_or(0, |text| text.len());
         let holders: usize = self.holders.iter().map(holder).sum();
         let waiters: usize = self.waiters.iter().map(|one| one.owner.len()).sum();

@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::waiting::Slot;
-use crate::backend::{Claim, Wake};
+use crate::backend::{Claim, Gone, Released, Wake};
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
@@ -39,6 +39,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// A place counts as lapsed after this long, whatever its ttl: no clock can count for ever.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 3600);
+
+/// Whether a release that was answered like this ends the wait of its id. After a fault too: then the client gives the
+/// id up, and a claim that does wait tries again. After `Superseded` a newer attempt may still wait.
+pub(crate) fn ends_wait(answer: &Result<Released>) -> bool {
+    !matches!(answer, Ok(Released::Gone(Gone::Superseded)))
+}
 
 /// How a store wakes the waiters of a client.
 #[async_trait]

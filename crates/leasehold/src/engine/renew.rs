@@ -2,7 +2,8 @@
 //!
 //! It runs on the library's own thread, so that a caller that blocks its runtime keeps its locks. Logs and callbacks,
 //! which may block too, run on another thread. The loop takes due leases from one ordered queue, in batches. Batches
-//! run side by side, so one that hangs never delays another lease.
+//! run side by side, so one that hangs delays no lease of another. Within a batch the store decides how long one lease
+//! may hold back the others, because it answers for all of them together.
 //!
 //! One file because the loop, its queue and the releases in it share one lock.
 

@@ -1,7 +1,10 @@
 //! What a client refuses when it opens a store, and which error says why.
 
+use std::net::Ipv4Addr;
+
 use leasehold::backends::redis::Redis;
 use leasehold::{Error, ErrorKind, Locks};
+use testkit::proxy::Proxy;
 use testkit::redis::{Cluster, Server, with_replica};
 use testkit::until::{in_time, until_async};
 
@@ -182,4 +185,20 @@ async fn quorum_notices_one_server_behind_several_urls() {
     // A server that does not identify itself cannot be recognised.
     server.cli(&[&allow[..], &["-info"]].concat());
     Locks::connect(&quorum).await.unwrap();
+}
+
+#[tokio::test]
+async fn all_steps_of_connecting_share_one_time_limit() {
+    let server = Server::start();
+    let proxy = Proxy::before((Ipv4Addr::LOCALHOST, server.port()).into()).unwrap();
+    // The first request on a connection, and the later ones.
+    for (step, db) in [("SETINFO", ""), ("SELECT", "/1"), ("replication", "")] {
+        let held = proxy.hold_request(step.as_bytes());
+        let limits = "connect_timeout_ms=1000&response_timeout_ms=3600000";
+        let url = format!("redis://{}{db}?{limits}", proxy.address());
+        let error = tokio::time::timeout(LONG, Redis::connect(&url)).await.expect(step).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.message().contains("did not answer a new connection"), "{error:?}");
+        drop(held);
+    }
 }

@@ -58,6 +58,26 @@ async fn a_killed_subscriber_misses_no_hand_over_and_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_release_of_an_older_attempt_ends_no_newer_wait() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    a_release_is_pushed(&store, "x").await;
+    granted(&store, &claim("x", HOUR)).await;
+    let mut queued = claim("x", HOUR).queued(HOUR);
+    queued.nonce = 2;
+    busy(&store, &queued).await;
+    let mut release = Release::new(name("x"), queued.id);
+    release.nonce = Some(1);
+    assert_eq!(store.release(&release).await.unwrap(), Released::Gone(Gone::Superseded));
+    let ended = tokio::time::timeout(Duration::from_millis(200), store.wait(&queued)).await;
+    assert!(ended.is_err(), "{ended:?}");
+    release.nonce = Some(2);
+    let (ended, released) = tokio::join!(in_time("the wait", store.wait(&queued)), store.release(&release));
+    ended.unwrap();
+    assert_eq!(released.unwrap(), Released::Done);
+}
+
+#[tokio::test]
 async fn a_server_that_stalls_is_a_fault_and_never_contention() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();

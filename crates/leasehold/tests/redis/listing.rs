@@ -11,7 +11,7 @@ use testkit::proxy::Direction;
 use testkit::redis::Server;
 use testkit::until::in_time;
 
-use crate::support::{HOUR, claim, granted, shared};
+use crate::support::{HOUR, claim, granted, look, shared};
 use crate::sweeping::crowded;
 
 /// All pages of a list.
@@ -61,19 +61,49 @@ async fn one_walk_serves_all_lists_and_bounds_each_call() {
     assert_eq!(steps(&server) - one_walk, walked, "the next list had a walk of its own");
 }
 
+/// A hundred readers of each name, with this metadata.
+async fn crowd(store: &Redis, names: &[String], metadata: &Arc<str>) {
+    join_all(names.iter().map(async |on| {
+        for _ in 0..100 {
+            let mut one = shared(on);
+            (one.ttl, one.metadata) = (HOUR, Some(Arc::clone(metadata)));
+            granted(store, &one).await;
+        }
+    }))
+    .await;
+}
+
+/// How many calls of scripts a server has answered.
+fn calls(server: &Server) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn of_large_names_few_are_asked_for_at_once() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let right: Vec<String> = (0..40).map(|i| format!("n{i:02}")).collect();
+    crowd(&store, &right, &"m".repeat(MAX_METADATA_BYTES).into()).await;
+    // The server knows the script from now on.
+    look(&store, "n00").await;
+    let before = calls(&server);
+    let first =
+        store.inspect(&Query::Prefix { stored: "/n".into(), limit: 1000, cursor: None }).await.unwrap();
+    assert_eq!(names(std::slice::from_ref(&first)), right[..10]);
+    let asked = calls(&server) - before;
+    assert!(asked <= 16, "{asked} names");
+    assert_eq!(names(&pages(&store, 1000).await), right);
+}
+
 #[tokio::test]
 async fn a_page_of_many_large_holders_ends_early() {
     let server = Server::start();
     let store = Redis::connect(&server.url()).await.unwrap();
     let metadata: Arc<str> = "m".repeat(MAX_METADATA_BYTES).into();
     let right: Vec<String> = (0..15).map(|i| format!("n{i:02}")).collect();
-    for on in &right {
-        for _ in 0..100 {
-            let mut one = shared(on);
-            (one.ttl, one.metadata) = (HOUR, Some(Arc::clone(&metadata)));
-            granted(&store, &one).await;
-        }
-    }
+    crowd(&store, &right, &metadata).await;
     let pages = pages(&store, 1000).await;
     assert_eq!(names(&pages), right);
     let holders = pages.iter().map(|page| page.items.iter().map(|info| info.holders.len()).sum::<usize>());

@@ -22,3 +22,4 @@ mod silent;
 mod slots;
 mod support;
 mod sweeping;
+mod walks;

@@ -83,6 +83,8 @@ pub(super) struct Nodes {
     patience: Duration,
     pub(super) slots: Arc<Slots>,
     links: Mutex<Links>,
+    /// When the cluster was last asked which node serves what, and the outcome. Held while it is asked.
+    asked: tokio::sync::Mutex<Option<(Instant, Result<()>)>>,
     /// The task that asks which node serves what.
     asking: Mutex<Option<AbortHandle>>,
     /// Itself, for the links.
@@ -109,6 +111,7 @@ impl Nodes {
             patience,
             slots,
             links: Mutex::default(),
+            asked: tokio::sync::Mutex::default(),
             asking: Mutex::default(),
             me: Weak::clone(me),
         })
@@ -168,8 +171,22 @@ impl Nodes {
 
     /// Asks which node serves what. The client believes the first node that answers and finds the cluster in order. A
     /// node that does not may be cut off and out of date: its answer counts only if no other node answers better and
-    /// nothing is known yet.
+    /// nothing is known yet. One answer serves all callers that were waiting for it.
     pub(super) async fn refresh(&self) -> Result<()> {
+        let began = Instant::now();
+        let mut asked = self.asked.lock().await;
+        if let Some((at, outcome)) = &*asked
+            && *at >= began
+        {
+            return outcome.as_ref().copied().map_err(Error::duplicate);
+        }
+        let outcome = self.ask_all().await;
+        let told = outcome.as_ref().copied().map_err(Error::duplicate);
+        *asked = Some((Instant::now(), outcome));
+        told
+    }
+
+    async fn ask_all(&self) -> Result<()> {
         let mut last = Error::new(ErrorKind::Unavailable, "no node of the cluster answers");
         let mut doubtful = None;
         for node in self.to_ask() {

@@ -24,22 +24,33 @@ const NEXT_SENTINEL: Duration = Duration::from_millis(500);
 /// two.
 const LISTEN: Duration = Duration::from_millis(250);
 
+/// A connection to a server that is no replica.
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
+    /// The server's id as a primary, if it has told it: it makes a new one when it starts or takes over.
+    pub(super) replication_id: Option<String>,
+}
+
 /// A step of the search for the primary, with the sentinel that led to it.
 enum Found {
     /// What a sentinel says; `None` if it does not know the service.
     Named(usize, Result<Option<(String, u16)>>),
     /// A connection to the server that it named.
-    Connected(usize, ConnectionAddr, Result<MultiplexedConnection>),
+    Connected(usize, ConnectionAddr, Result<Connected>),
 }
 
 impl Address {
     /// Makes a connection to one server, logged in, in the right database. Refuses a replica. Answers may take
     /// `patience` longer than usual.
-    pub(super) async fn connect(
-        &self,
-        server: &ConnectionAddr,
-        patience: Duration,
-    ) -> Result<MultiplexedConnection> {
+    pub(super) async fn connect(&self, server: &ConnectionAddr, patience: Duration) -> Result<Connected> {
+        // The limits of the driver are for each step.
+        match timeout(self.connect_timeout, self.log_in(server, patience)).await {
+            Ok(made) => made,
+            Err(late) => Err(fault::connecting(&std::io::Error::from(late).into())),
+        }
+    }
+
+    async fn log_in(&self, server: &ConnectionAddr, patience: Duration) -> Result<Connected> {
         let client = self.client(server.clone())?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
@@ -61,6 +72,7 @@ impl Address {
             let selected = redis::cmd("SELECT").arg(self.db).query_async::<()>(&mut connection).await;
             selected.map_err(|fault| fault::selecting(&fault))?;
         }
+        let mut replication_id = None;
         // An answer from a replica could be out of date.
         if self.layout != Layout::Cluster {
             let role: std::result::Result<String, _> =
@@ -74,10 +86,14 @@ impl Address {
                 }
                 // A server that does not answer this is used anyway: a replica refuses to write.
                 Err(fault) if !fault::is_not_allowed(&fault) => return Err(fault::connecting(&fault)),
-                _ => {}
+                Err(_) => {}
+                Ok(info) => {
+                    let id = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
+                    replication_id = id.map(|id| id.trim().to_owned());
+                }
             }
         }
-        Ok(connection)
+        Ok(Connected { connection, replication_id })
     }
 
     /// Makes a connection to the current primary, and returns its address. Sentinels may be wrong: if the server that
@@ -88,7 +104,7 @@ impl Address {
         service: &str,
         turn: &AtomicUsize,
         patience: Duration,
-    ) -> Result<(ConnectionAddr, MultiplexedConnection)> {
+    ) -> Result<(ConnectionAddr, Connected)> {
         let count = self.hosts.len();
         let first = turn.load(Ordering::Relaxed) % count.max(1);
         let pause = NEXT_SENTINEL.min(self.connect_timeout / u32::try_from(count + 1).unwrap_or(u32::MAX));

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::address::{Address, Layout};
 use super::cluster::Nodes;
+use super::connect::Connected;
 use super::fault;
 use crate::backends::runtimes::run_on;
 use crate::bugs::{self, Bug};
@@ -133,8 +134,8 @@ pub(super) struct Link {
     turn: AtomicUsize,
     runtime: Handle,
     state: Mutex<State>,
-    /// Held while the connection is made.
-    gate: tokio::sync::Mutex<()>,
+    /// Held while the connection is made, even if the caller that began it is gone.
+    gate: Arc<tokio::sync::Mutex<()>>,
     /// Held while waiting for the replicas.
     confirming: tokio::sync::Mutex<Option<Confirmation>>,
     /// Extra time for answers.
@@ -156,6 +157,8 @@ struct State {
     current: Option<MultiplexedConnection>,
     /// The server of the latest connection.
     at: Option<ConnectionAddr>,
+    /// What that server called itself, if it did: it has another id after a restart or a fail-over.
+    replication_id: Option<String>,
     generation: u64,
     failed: Option<(Instant, Error)>,
     /// The caller's own connection is used until it breaks.
@@ -172,7 +175,7 @@ impl Link {
             turn: AtomicUsize::new(0),
             runtime,
             state: Mutex::default(),
-            gate: tokio::sync::Mutex::default(),
+            gate: Arc::default(),
             confirming: tokio::sync::Mutex::default(),
             patience: Duration::ZERO,
             cluster: Weak::new(),
@@ -260,6 +263,14 @@ impl Link {
         self.server.as_ref().map(ToString::to_string)
     }
 
+    /// The server of the latest connection, for comparisons: its cursors mean nothing to another one, nor to itself
+    /// after a restart.
+    pub(super) fn identity(&self) -> String {
+        let State { at, replication_id, .. } = &*self.state.lock();
+        let at = at.as_ref().or(self.server.as_ref()).map(ToString::to_string);
+        format!("{} {}", at.unwrap_or_default(), replication_id.as_deref().unwrap_or_default())
+    }
+
     /// The host of the server, if it is fixed.
     pub(super) fn host(&self) -> Option<&str> {
         match self.server.as_ref()? {
@@ -284,7 +295,7 @@ impl Link {
     /// Makes a new connection, unless another call makes one meanwhile.
     async fn reconnect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         let asked = Instant::now();
-        let _gate = self.gate.lock().await;
+        let gate = Arc::clone(&self.gate).lock_owned().await;
         if let Some(current) = self.current() {
             return Ok(current);
         }
@@ -296,12 +307,14 @@ impl Link {
         }
         let link = Arc::clone(self);
         let connecting = async move {
+            // It goes on though its caller may give up, and no other caller may begin another meanwhile.
+            let _gate = gate;
             let made = link.connect().await;
             let mut state = link.state.lock();
             match made {
-                Ok((at, connection)) => {
-                    (state.current, state.failed, state.lent) = (Some(connection), None, false);
-                    state.at = Some(at);
+                Ok((at, made)) => {
+                    (state.current, state.failed, state.lent) = (Some(made.connection), None, false);
+                    (state.at, state.replication_id) = (Some(at), made.replication_id);
                     state.generation += 1;
                 }
                 Err(error) => state.failed = Some((Instant::now(), error)),
@@ -317,7 +330,7 @@ impl Link {
             .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the connection to Redis broke at once")))
     }
 
-    async fn connect(&self) -> Result<(ConnectionAddr, MultiplexedConnection)> {
+    async fn connect(&self) -> Result<(ConnectionAddr, Connected)> {
         let Link { address, server, turn, patience, .. } = self;
         let first = self.state.lock().at.clone().filter(|_| bugs::on(Bug::RedisAsksSentinelsOnce));
         if let Some(first) = first {

@@ -39,6 +39,7 @@ struct Walk {
     began: Instant,
     stepped: Instant,
     steps: usize,
+    /// The [identities](Link::identity) of the servers.
     servers: Vec<String>,
     /// The current server, and the cursor there.
     server: usize,
@@ -185,7 +186,7 @@ impl Walk {
             began: now,
             stepped: now,
             steps: 0,
-            servers: shown(links),
+            servers: identities(links),
             server: 0,
             cursor: "0".into(),
             met: BTreeSet::new(),
@@ -194,13 +195,18 @@ impl Walk {
 
     /// Whether it can go on: over the same servers, and soon enough.
     fn leads_to(&self, links: &[Arc<Link>]) -> bool {
-        self.stepped.elapsed() < KEEP && self.servers == shown(links)
+        self.stepped.elapsed() < KEEP && self.servers == identities(links)
     }
 
-    /// One step. Returns whether the walk is over. If it is dropped, the next call takes the same step.
+    /// One step. Returns whether the walk is over. If it is dropped, the next call takes the same step. A walk whose
+    /// servers have changed stays as it is.
     async fn step(&mut self, links: &[Arc<Link>]) -> Result<bool> {
         let Some(link) = links.get(self.server) else { return Ok(true) };
         let (next, keys) = scan(link, &keys::pattern(""), &self.cursor).await?;
+        // The answer may have come over a new connection, from a server to which the cursor means nothing.
+        if self.servers != identities(links) {
+            return Ok(false);
+        }
         let names = keys.iter().filter_map(|key| keys::stored(key));
         self.met.extend(names.filter(|stored| Name::from_stored(stored).is_ok()));
         self.server += usize::from(next == "0");
@@ -211,6 +217,7 @@ impl Walk {
     }
 }
 
-fn shown(links: &[Arc<Link>]) -> Vec<String> {
-    links.iter().map(|link| link.shown().unwrap_or_default()).collect()
+/// What tells whether a walk can go on.
+pub(super) fn identities(links: &[Arc<Link>]) -> Vec<String> {
+    links.iter().map(|link| link.identity()).collect()
 }

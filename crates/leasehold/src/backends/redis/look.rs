@@ -14,8 +14,14 @@ use crate::backend::Page;
 use crate::error::Result;
 use crate::name::Name;
 
-/// How many keys one SCAN looks at, and how many names are sent together: few enough not to hold up others.
+/// How many keys one SCAN looks at, and how many names at most are sent together: few enough not to hold up others.
 pub(super) const AT_ONCE: usize = 500;
+
+/// How many names a page asks for first. What each of them has is unknown: 400 KB, or nothing.
+const FIRST: usize = 16;
+
+/// The size that the answers of one part should have, because calls on the same connection wait behind them.
+const PART_BYTES: usize = 512 * 1024;
 
 /// How long to look for the names of one page, since many may not be in use. Then the page ends. With the look under
 /// way this stays within the 5 s that a request has by default.
@@ -59,11 +65,12 @@ pub(super) async fn page(
         walked = Some(names.all);
     }
     let mut after = cursor.unwrap_or_default().to_owned();
+    let mut count = FIRST;
     loop {
         let some = match &walked {
-            None => known.after(prefix, &after, AT_ONCE)?,
+            None => known.after(prefix, &after, count)?,
             Some(names) => {
-                let some = names.range::<str, _>(range(prefix, &after)).take(AT_ONCE);
+                let some = names.range::<str, _>(range(prefix, &after)).take(count);
                 let some = some.take_while(|name| name.starts_with(prefix));
                 some.map(|name| Name::from_stored(name)).collect::<Result<_>>()?
             }
@@ -71,16 +78,37 @@ pub(super) async fn page(
         let Some(last) = some.last() else { return Ok(page) };
         after = last.stored().to_owned();
         let calls: Vec<_> = some.iter().map(|name| calls::inspect(name, None)).collect();
+        let mut bytes = 0;
         for (name, answer) in some.iter().zip(route.call_all(&calls).await) {
             let info = answers::inspected(answer?.value, name)?.info;
+            bytes += info.size();
             let is_used = !info.holders.is_empty() || info.queue_length > 0;
             if is_used && !page.take(info, limit) {
                 return Ok(page);
             }
         }
+        count = next_count(count, bytes);
         if began.elapsed() >= LOOK_FOR {
             page.next = Some(after);
             return Ok(page);
         }
+    }
+}
+
+/// How many names to ask for after a part of this many names, whose answers had this many bytes.
+fn next_count(count: usize, bytes: usize) -> usize {
+    if bytes < PART_BYTES { (count * 2).min(AT_ONCE) } else { (count / 2).max(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_grow_while_answers_are_small_and_shrink_with_large_ones() {
+        let small = std::iter::successors(Some(FIRST), |count| Some(next_count(*count, count * 100)));
+        assert_eq!(small.take(7).collect::<Vec<_>>(), [16, 32, 64, 128, 256, 500, 500]);
+        let large = std::iter::successors(Some(FIRST), |count| Some(next_count(*count, count * 400_000)));
+        assert_eq!(large.take(6).collect::<Vec<_>>(), [16, 8, 4, 2, 1, 2]);
     }
 }

@@ -30,7 +30,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
@@ -51,8 +50,9 @@ use crate::backend::{
     Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::runtimes::PerRuntime;
-use crate::backends::wakes::Wakes;
+use crate::backends::wakes::{Wakes, ends_wait};
 use crate::doctor::{Finding, in_the_clear};
+use crate::engine::limits::renewal_timeout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -334,6 +334,12 @@ impl Redis {
     }
 }
 
+/// How long the answer to a renewal may be held back by a slower node of a cluster. Less than the renewal loop waits for
+/// it; a lease that ends soon asks for little time, and counts as one of a second.
+fn patience(lease: &Renewal) -> Duration {
+    (renewal_timeout(lease.ttl) * 3 / 4).max(Duration::from_millis(125))
+}
+
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis").field("address", &self.inner.address).finish_non_exhaustive()
@@ -376,29 +382,27 @@ impl Backend for Redis {
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
         let calls: Vec<_> = leases.iter().map(|renewal| calls::renew(renewal, self.finds())).collect();
-        let read = |value: Value| answers::renewed(&mut self.read(value)?);
+        let patience: Vec<_> = leases.iter().map(patience).collect();
         let routes = self.routes();
-        let Some(confirmed) = &routes.confirmed else {
-            let replies = routes.plain.call_all(&calls).await.into_iter();
-            return replies.map(|reply| read(reply?.value)).collect();
-        };
-        // Wait for all answers first: one confirmation covers all that came over one connection.
-        let replies = confirmed.renewals.call_all(&calls).await.into_iter();
-        let answers = replies.map(|reply| async {
-            let reply = reply?;
-            let answer = read(reply.value.clone())?;
-            if let Renewed::Held(_) = answer {
+        let confirmed = routes.confirmed.as_ref();
+        let read = |mut reply: Reply| async move {
+            let answer = answers::renewed(&mut self.read(std::mem::replace(&mut reply.value, Value::Nil))?)?;
+            if let (Some(confirmed), Renewed::Held(_)) = (confirmed, &answer) {
                 confirmed.confirm(&reply).await?;
             }
-            Ok::<_, Error>(answer)
-        });
-        join_all(answers).await
+            Ok(answer)
+        };
+        let route = confirmed.map_or(&*routes.plain, |confirmed| &confirmed.renewals);
+        route.call_each(&calls, &patience, read).await
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
         let answer = self.call(calls::release(lease, self.finds())).await;
-        self.forget(&lease.name, &lease.id);
-        answers::released(&mut answer?)
+        let answer = answer.and_then(|mut answer| answers::released(&mut answer));
+        if ends_wait(&answer) {
+            self.forget(&lease.name, &lease.id);
+        }
+        answer
     }
 
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {

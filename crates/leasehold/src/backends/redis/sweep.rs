@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::answers::{self, Answer};
 use super::known::Known;
 use super::link::Link;
+use super::list::identities;
 use super::look::{AT_ONCE, scan};
 use super::route::Route;
 use super::{calls, keys};
@@ -22,7 +23,7 @@ const WALK_FOR: Duration = Duration::from_secs(2);
 /// later names are reached too.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// The servers of this walk; empty between two walks.
+    /// The [identities](Link::identity) of the servers of this walk; empty between two walks.
     servers: Vec<String>,
     /// The current server, and the cursor there.
     server: usize,
@@ -66,14 +67,15 @@ impl Walk {
         }
         let began = Instant::now();
         let links = route.everywhere().await?;
-        let servers: Vec<String> = links.iter().map(|link| link.shown().unwrap_or_default()).collect();
-        if self.servers != servers {
-            self.begin(servers);
-            known.begins();
-        }
         let mut is_first = true;
-        while let Some(link) = links.get(self.server) {
-            match self.part(route, link, &read).await {
+        loop {
+            let servers = identities(&links);
+            if self.servers != servers {
+                self.begin(servers);
+                known.begins();
+            }
+            let Some(link) = links.get(self.server) else { break };
+            match self.part(route, &links, link, &read).await {
                 Err(error) if is_first => return Err(error),
                 Err(_) => break,
                 Ok(()) if began.elapsed() >= WALK_FOR => break,
@@ -91,9 +93,19 @@ impl Walk {
         Ok(Swept { tickets: std::mem::take(&mut self.tickets), held, waiting, ..Swept::default() })
     }
 
-    /// Sweeps the names among the next keys.
-    async fn part(&mut self, route: &Route, link: &Arc<Link>, read: impl Fn(&Answer)) -> Result<()> {
+    /// Sweeps the names among the next keys. A walk whose servers have changed stays as it is.
+    async fn part(
+        &mut self,
+        route: &Route,
+        links: &[Arc<Link>],
+        link: &Arc<Link>,
+        read: impl Fn(&Answer),
+    ) -> Result<()> {
         let (next, mut found) = scan(link, &keys::pattern(""), &self.cursor).await?;
+        // The answer may have come over a new connection, from a server to which the cursor means nothing.
+        if self.servers != identities(links) {
+            return Ok(());
+        }
         found.sort_unstable();
         found.dedup();
         found.retain(|key| keys::stored(key).is_some_and(|stored| Name::from_stored(&stored).is_ok()));

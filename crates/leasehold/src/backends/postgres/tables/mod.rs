@@ -37,10 +37,9 @@ use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Gone, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
-    Wake,
+    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
-use crate::backends::wakes::Wakes;
+use crate::backends::wakes::{Wakes, ends_wait};
 use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -336,6 +335,25 @@ impl Postgres {
         }
         Ok(rows)
     }
+
+    async fn send_release(&self, lease: &Release) -> Result<Released> {
+        let name = text::write(lease.name.stored());
+        let owner = lease.owner.as_deref().map(text::write);
+        let (fence, nonce) = (lease.fence.map(fence), lease.nonce.map(u64::cast_signed));
+        let params: [Param<'_>; 6] = [
+            (&name, Type::TEXT),
+            (&lease.id.expose(), Type::TEXT),
+            (&fence, Type::INT8),
+            (&owner, Type::TEXT),
+            (&lease.unanswered.map(micros), Type::INT8),
+            (&nonce, Type::INT8),
+        ];
+        let row = self.call_one(Verb::Release, Call::Release(&name), &params).await?;
+        let record = answers::get(&row, 0)?;
+        self.read_clock(&record, 1)?;
+        self.count_expired(&record, 2)?;
+        answers::released(&record)
+    }
 }
 
 impl fmt::Debug for Postgres {
@@ -417,27 +435,13 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
-        let name = text::write(lease.name.stored());
-        let owner = lease.owner.as_deref().map(text::write);
-        let (fence, nonce) = (lease.fence.map(fence), lease.nonce.map(u64::cast_signed));
-        let params: [Param<'_>; 6] = [
-            (&name, Type::TEXT),
-            (&lease.id.expose(), Type::TEXT),
-            (&fence, Type::INT8),
-            (&owner, Type::TEXT),
-            (&lease.unanswered.map(micros), Type::INT8),
-            (&nonce, Type::INT8),
-        ];
-        let row = self.call_one(Verb::Release, Call::Release(&name), &params).await?;
-        let record = answers::get(&row, 0)?;
-        self.read_clock(&record, 1)?;
-        self.count_expired(&record, 2)?;
-        let answer = answers::released(&record)?;
-        // A newer attempt may still wait.
-        if let (Some(bell), false) = (&self.inner.bell, answer == Released::Gone(Gone::Superseded)) {
+        let answer = self.send_release(lease).await;
+        if let Some(bell) = &self.inner.bell
+            && ends_wait(&answer)
+        {
             bell.leave(&lease.name, &lease.id);
         }
-        Ok(answer)
+        answer
     }
 
     async fn revoke(&self, name: &Name, now: bool, only: Option<Fence>) -> Result<Revoked> {

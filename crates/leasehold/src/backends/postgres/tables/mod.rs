@@ -37,8 +37,8 @@ use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Gone, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept,
-    Wake,
+    Attempt, Backend, Claim, Gone, Info, NameInfo, Page, PageBuilder, Query, Release, Released, Renewal, Renewed,
+    Revoked, Swept, Wake,
 };
 use crate::backends::wakes::Wakes;
 use crate::doctor::Finding;
@@ -52,9 +52,19 @@ const INFO: Info = Info::new("postgres");
 /// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
 
-/// How many names the first part of a listing looks at, and any part at most: a statement over that many names ends
-/// long before the server would cancel it, even if it has to read each row from disk.
-const LISTED_AT_ONCE: (i64, i64) = (1000, 4000);
+/// How many names in use the first part of a listing asks for, and any part at most: names with many holders can take
+/// 400 KB each, and no part may take as long as the server lets a statement take.
+const LISTED_AT_ONCE: (usize, usize) = (16, 256);
+
+/// How many bytes a part of a listing may take for the next part to ask for more names.
+const SMALL_PART: usize = 512 * 1024;
+
+/// How many names a part of a listing looks at for each name in use that it asks for, because some may be out of use.
+const LOOKED_AT_FOR_EACH: usize = 4;
+
+/// How many names any part of a listing looks at: a statement over that many names ends long before the server would
+/// cancel it, even if it has to read each row from disk.
+const LOOKED_AT_ONCE: usize = 4000;
 
 /// How long a sweep or a listing walks through names. Then it answers with what it has, and the next one goes on from
 /// there. With the part under way this stays within the 5 s that a request has by default.
@@ -297,35 +307,44 @@ impl Postgres {
         let from = text::write(stored);
         let end = text::end_of(&from);
         let mut after = cursor.map(text::write).unwrap_or_default().into_owned();
-        let (mut most, most_of_all) = LISTED_AT_ONCE;
-        let mut page = Page::default();
+        let (mut part, most_of_all) = LISTED_AT_ONCE;
+        let mut looks_at = part * LOOKED_AT_FOR_EACH;
+        let mut page = PageBuilder::new(limit)?;
         loop {
             // One more than fits shows that there is a next page.
-            let wanted = i64::try_from(limit + 1 - page.items.len()).unwrap_or(i64::MAX);
+            let wanted = part.min(page.room() + 1);
+            let (names, looks) = (count(wanted), count(looks_at));
             let params: [Param<'_>; 5] = [
                 (&from, Type::TEXT),
                 (&end, Type::TEXT),
                 (&after, Type::TEXT),
-                (&wanted, Type::INT8),
-                (&most, Type::INT8),
+                (&names, Type::INT8),
+                (&looks, Type::INT8),
             ];
             let mut rows = self.look(Verb::LookPrefix, Call::Walk, &params).await?;
-            let reached = answers::reached(&rows)?;
+            let mut reached = answers::reached(&rows)?;
             if reached.is_some() {
                 rows.pop();
             }
-            for info in answers::seen(&rows)? {
-                if !page.take(info, limit) {
-                    return Ok(page);
+            let found = answers::seen(&rows)?;
+            let is_small = found.iter().map(NameInfo::size).sum::<usize>() < SMALL_PART;
+            part = if is_small { (part * 2).min(most_of_all) } else { (part / 2).max(1) };
+            looks_at = (looks_at * 2).min(LOOKED_AT_ONCE);
+            if found.len() == wanted {
+                // The part may have ended before the last name that it looked at.
+                reached = found.last().map(|info| text::write(info.name.stored()).into_owned());
+                looks_at = part * LOOKED_AT_FOR_EACH;
+            }
+            for info in found {
+                if !page.take(info) {
+                    return Ok(page.finish());
                 }
             }
-            let Some(reached) = reached else { return Ok(page) };
+            let Some(reached) = reached else { return Ok(page.finish()) };
             if began.elapsed() >= WALK_FOR {
-                page.next = Some(text::read(&reached)?.into_owned());
-                return Ok(page);
+                return Ok(Page { next: Some(text::read(&reached)?.into_owned()), ..page.finish() });
             }
             after = reached;
-            most = (most * 2).min(most_of_all);
         }
     }
 
@@ -360,6 +379,10 @@ fn micros(duration: Duration) -> i64 {
 
 fn fence(fence: Fence) -> i64 {
     saturated(fence.get())
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// No counter gets that far.

@@ -363,9 +363,10 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `engine/held.rs`.
+/// How long a renewal waits for the row of its name. In all it has a sixth of its ttl (`engine/limits.rs`); the call
+/// takes up to 3/2 of this, an eighth. No patience may be 0: for the server that is no limit.
 fn patience(lease: &Renewal) -> Duration {
-    (lease.ttl / 12).clamp(Duration::from_millis(100), Duration::from_secs(2))
+    (lease.ttl / 12).clamp(Duration::from_millis(2), Duration::from_secs(2))
 }
 
 fn is_busy(answer: &Result<Renewed>) -> bool {

@@ -17,6 +17,7 @@ mod subscribe;
 mod text;
 mod verbs;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +74,8 @@ const WALK_FOR: Duration = Duration::from_secs(3);
 /// The most names on a page, whatever the caller asks for.
 const PAGE: usize = 1000;
 
-/// The patience with which a single renewal skips a locked row. Functions of revision 3 wait this many milliseconds
-/// for it.
+/// The patience with which the function skips a locked row. Of revision 3, it waits this many milliseconds for the row
+/// of a single renewal.
 const SKIP_LOCKED: i32 = 1;
 
 /// Longer durations, in microseconds, count as this: 285 years, which doubles still hold exactly.
@@ -246,7 +247,8 @@ impl Postgres {
         answers::attempt(&record, claim)
     }
 
-    /// Renews leases in one call. Waits for a locked row this long; without `patience` it skips locked rows.
+    /// Renews leases in one call that skips locked rows; with `patience` they are leases of one name, and the call
+    /// waits this long for its row.
     async fn renew_all(
         &self,
         leases: &[Renewal],
@@ -263,9 +265,8 @@ impl Postgres {
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
-        let waits =
-            patience.map_or(SKIP_LOCKED, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
-        let params: [Param<'_>; 10] = [
+        let waits = patience.map(|patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
+        let params: [Param<'_>; 11] = [
             (&names, Type::TEXT_ARRAY),
             (&ids, Type::TEXT_ARRAY),
             (&ttls, Type::INT8_ARRAY),
@@ -275,13 +276,13 @@ impl Postgres {
             (&modes, Type::TEXT_ARRAY),
             (&permits, Type::INT8_ARRAY),
             (&raise, Type::INT8_ARRAY),
+            (&SKIP_LOCKED, Type::INT4),
             (&waits, Type::INT4),
         ];
-        let call = match (&names[..], patience) {
-            ([name], Some(_)) => Call::Renewal(name),
-            _ => Call::Renewals,
+        let rows = match (&names[..], waits) {
+            ([name, ..], Some(_)) => self.call(Verb::RenewWaiting, Call::Renewal(name), &params).await?,
+            _ => self.call(Verb::Renew, Call::Renewals, &params[..10]).await?,
         };
-        let rows = self.call(Verb::Renew, call, &params).await?;
         if rows.len() != leases.len() {
             return Err(too_few());
         }
@@ -290,13 +291,10 @@ impl Postgres {
         Ok(rows.iter().map(answers::renewed).collect())
     }
 
-    /// Repeats a renewal alone, because another session had locked its row, usually for a moment.
-    async fn renew_alone(&self, lease: &Renewal, patience: Duration) -> Result<Renewed> {
-        let answer = self.renew_all(std::slice::from_ref(lease), Some(patience));
-        match tokio::time::timeout(patience * 3 / 2, answer).await {
-            Ok(answers) => answers?.pop().unwrap_or_else(|| Err(too_few())),
-            Err(_) => Err(answers::locked()),
-        }
+    /// Repeats the renewals of one name, because another session had locked its row, usually for a moment.
+    async fn renew_name(&self, leases: &[Renewal], patience: Duration) -> Vec<Result<Renewed>> {
+        let answers = tokio::time::timeout(patience * 3 / 2, self.renew_all(leases, Some(patience))).await;
+        answers.unwrap_or_else(|_| Err(answers::locked())).unwrap_or_else(|error| for_each(leases, &error))
     }
 
     /// Walks through the names of a prefix in parts, until the page is full, there are no more names, or its time is
@@ -369,6 +367,11 @@ fn patience(lease: &Renewal) -> Duration {
     (lease.ttl / 12).clamp(Duration::from_millis(2), Duration::from_secs(2))
 }
 
+/// The same error for each lease.
+fn for_each(leases: &[Renewal], error: &Error) -> Vec<Result<Renewed>> {
+    leases.iter().map(|_| Err(error.duplicate())).collect()
+}
+
 fn is_busy(answer: &Result<Renewed>) -> bool {
     answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded)
 }
@@ -431,12 +434,21 @@ impl Backend for Postgres {
             Ok(answers) => answers,
             // How functions of revision 3 answer for a locked row.
             Err(error) if leases.len() == 1 => vec![Err(error)],
-            Err(error) => return leases.iter().map(|_| Err(error.duplicate())).collect(),
+            Err(error) => return for_each(leases, &error),
         };
         // No lease of the batch waits longer for the rows of others than its own time allows.
         let patience = leases.iter().map(patience).min().unwrap_or_default();
-        let locked = answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer));
-        join_all(locked.map(async |(answer, lease)| *answer = self.renew_alone(lease, patience).await)).await;
+        let mut locked: BTreeMap<&Name, (Vec<Renewal>, Vec<&mut Result<Renewed>>)> = BTreeMap::new();
+        for (answer, lease) in answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer)) {
+            let (again, places) = locked.entry(&lease.name).or_default();
+            again.push(lease.clone());
+            places.push(answer);
+        }
+        let each = locked.into_values().map(async |(again, places)| {
+            let answers = self.renew_name(&again, patience).await;
+            places.into_iter().zip(answers).for_each(|(place, answer)| *place = answer);
+        });
+        join_all(each).await;
         answers
     }
 

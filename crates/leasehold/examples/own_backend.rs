@@ -199,6 +199,7 @@ impl Backend for OwnStore {
                     }
                 }
             }
+            Query::Prefix { limit: 0, .. } => return Err(Error::invalid("a page must have room for a name")),
             Query::Prefix { stored, limit, cursor } => {
                 let mut last = None;
                 for stored in self.table.names(stored, cursor.as_deref()) {

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::backend::{
-    Attempt, Backend, Claim, Grant, Info, NameInfo, Page, Query, Release, Released, Renewal, Renewed,
-    Revoked, Swept, Wake,
+    Attempt, Backend, Claim, Grant, Info, NameInfo, Page, PageBuilder, Query, Release, Released, Renewal,
+    Renewed, Revoked, Swept, Wake,
 };
 use crate::backends::waiting::{Slot, Waiting};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -232,6 +232,7 @@ impl Backend for Memory {
                 page.items = names(found)?.iter().filter_map(seen).collect();
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
+                let mut listed = PageBuilder::new(*limit)?;
                 let mut found = Vec::new();
                 self.scan(|stored, entry, now| {
                     let after = cursor.as_ref().is_none_or(|cursor| **stored > **cursor);
@@ -242,10 +243,11 @@ impl Backend for Memory {
                 found.sort_unstable();
                 for stored in found {
                     let seen = self.view(&Name::from_stored(&stored)?, None, State::is_in_use);
-                    if seen.is_some_and(|seen| !page.take(seen, *limit)) {
+                    if seen.is_some_and(|seen| !listed.take(seen)) {
                         break;
                     }
                 }
+                page = listed.finish();
             }
         }
         Ok(page)

@@ -1,7 +1,7 @@
 //! Reads the state of locks without changing it: for people, dashboards and debugging, never to decide whether one may
 //! write.
 
-use crate::backend::{HolderInfo, NameInfo, Page, Query};
+use crate::backend::{HolderInfo, NameInfo, Page, Query, check_page_limit};
 use crate::client::locks::Locks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -132,9 +132,7 @@ impl Locks {
     /// # Errors
     /// `InvalidArgument` for a limit of zero; faults of the store.
     pub async fn list(&self, prefix: &str, limit: usize, cursor: Option<String>) -> Result<Page> {
-        if limit == 0 {
-            return Err(Error::invalid("the size of a page must be at least 1"));
-        }
+        check_page_limit(limit)?;
         let stored = Name::stored_prefix(&self.namespace, prefix)?;
         self.query(Query::Prefix { stored, limit, cursor }).await
     }

@@ -512,6 +512,7 @@ impl Backend for Broken {
                 return Ok(page);
             }
             Query::LeaseId(_) if self.bug == Bug::FindsNothingById => return Ok(Page::default()),
+            Query::Prefix { limit: 0, .. } if self.bug == Bug::PagesOfNothing => return Ok(Page::default()),
             Query::Prefix { stored, limit, cursor } if self.bug == Bug::PrefixIsAPattern => {
                 let stored = stored.split(['%', '_', '*', '?']).next().unwrap().to_owned();
                 Query::Prefix { stored, limit: *limit, cursor: cursor.clone() }

@@ -181,6 +181,7 @@ bugs! {
     FindsNothingById: inspecting_by_id_finds_leases_and_places_and_nothing_else,
         a_plain_lease_is_renewed_and_released_by_its_id, a_lease_is_looked_up_by_its_id;
     PrefixIsAPattern: inspecting_by_prefix_pages_through_the_names_in_use_in_order;
+    PagesOfNothing: inspecting_by_prefix_pages_through_the_names_in_use_in_order;
     PagesLoseOne: inspecting_by_prefix_pages_through_the_names_in_use_in_order, what_is_held_is_listed;
     VersionStandsStill: the_version_rises_with_every_change_of_a_lease;
     TextEndsAtNul: owner_and_metadata_can_be_any_text;

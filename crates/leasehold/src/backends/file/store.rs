@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use rustix::process::Pid;
 
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Page, Query, Release, Released, Renewal,
-    Renewed, Swept,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Page, PageBuilder, Query, Release,
+    Released, Renewal, Renewed, Swept,
 };
 use crate::backends::held::Held;
 use crate::bugs::{self, Bug};
@@ -322,6 +322,7 @@ impl Store {
                 Err(Error::new(ErrorKind::Unsupported, "file: cannot find a lease by its id; ask by name"))
             }
             Query::Prefix { stored: prefix, limit, cursor } => {
+                let mut page = PageBuilder::new(*limit)?;
                 let mut names = Vec::new();
                 for base in self.dir.list(META)? {
                     // Skip what is not ours, or went away meanwhile.
@@ -332,18 +333,17 @@ impl Store {
                     }
                 }
                 names.sort_unstable();
-                let mut page = Page::default();
                 for stored in names {
                     let Ok(name) = Name::from_stored(&stored) else { continue };
                     let item = self.view(&name)?;
                     if item.holders.is_empty() && item.queue_length == 0 {
                         continue;
                     }
-                    if !page.take(item, *limit) {
+                    if !page.take(item) {
                         break;
                     }
                 }
-                Ok(page)
+                Ok(page.finish())
             }
         }
     }

@@ -22,7 +22,7 @@ use async_trait::async_trait;
 
 use crate::backend::{
     Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
-    Renewed, Revoked, Swept, TimeAuthority, Wake,
+    Renewed, Revoked, Swept, TimeAuthority, Wake, check_page_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -255,13 +255,13 @@ impl Backend for Http {
                 Ok(Page::new(items, None))
             }
             Query::Prefix { stored, limit, cursor } => {
+                check_page_limit(*limit)?;
                 let begin = match stored.strip_prefix('/') {
                     Some(begin) => begin,
                     None if stored.is_empty() => "",
                     None => return Err(Error::invalid("over http: the namespace is the server's")),
                 };
-                let mut path =
-                    format!("/v1/locks?limit={}&prefix={}", (*limit).clamp(1, 1000), segment(begin));
+                let mut path = format!("/v1/locks?limit={}&prefix={}", (*limit).min(1000), segment(begin));
                 if let Some(cursor) = cursor {
                     path.push_str(&format!("&cursor={}", segment(cursor)));
                 }

@@ -10,7 +10,7 @@ use super::known::{Known, range};
 use super::link::Link;
 use super::list::Lists;
 use super::route::Route;
-use crate::backend::Page;
+use crate::backend::{Page, PageBuilder};
 use crate::error::Result;
 use crate::name::Name;
 
@@ -53,15 +53,16 @@ pub(super) async fn page(
     cursor: Option<&str>,
 ) -> Result<Page> {
     let began = Instant::now();
-    let mut page = Page { age: known.age(), ..Page::default() };
+    let mut page = PageBuilder::new(limit)?;
+    let mut age = known.age();
     let mut walked = None;
-    if page.age.is_none() {
+    if age.is_none() {
         let Some(names) = lists.names(route, cursor.is_none(), began + LOOK_FOR).await? else {
-            page.next = Some(cursor.unwrap_or(BEGINNING).to_owned());
-            return Ok(page);
+            let next = Some(cursor.unwrap_or(BEGINNING).to_owned());
+            return Ok(Page { next, ..page.finish() });
         };
         known.walked(names.began, &names.all);
-        page.age = names.age;
+        age = names.age;
         walked = Some(names.all);
     }
     let mut after = cursor.unwrap_or_default().to_owned();
@@ -75,7 +76,7 @@ pub(super) async fn page(
                 some.map(|name| Name::from_stored(name)).collect::<Result<_>>()?
             }
         };
-        let Some(last) = some.last() else { return Ok(page) };
+        let Some(last) = some.last() else { return Ok(Page { age, ..page.finish() }) };
         after = last.stored().to_owned();
         let calls: Vec<_> = some.iter().map(|name| calls::inspect(name, None)).collect();
         let mut bytes = 0;
@@ -83,14 +84,13 @@ pub(super) async fn page(
             let info = answers::inspected(answer?.value, name)?.info;
             bytes += info.size();
             let is_used = !info.holders.is_empty() || info.queue_length > 0;
-            if is_used && !page.take(info, limit) {
-                return Ok(page);
+            if is_used && !page.take(info) {
+                return Ok(Page { age, ..page.finish() });
             }
         }
         count = next_count(count, bytes);
         if began.elapsed() >= LOOK_FOR {
-            page.next = Some(after);
-            return Ok(page);
+            return Ok(Page { age, next: Some(after), ..page.finish() });
         }
     }
 }

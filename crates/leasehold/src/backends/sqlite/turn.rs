@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::fault::Fault;
 use super::sql;
 use super::writer::{Job, Reply, Writer};
-use crate::backend::{Attempt, Grant, Page, Query, Swept};
+use crate::backend::{Attempt, Grant, Page, PageBuilder, Query, Swept};
 use crate::backends::waiting::Slot;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -161,34 +161,37 @@ impl Turn<'_> {
     fn inspect(&mut self, query: &Query) -> Result<Result<Page>, Fault> {
         let now = self.now.expiry.cast_signed();
         let asked = if let Query::LeaseId(id) = query { Some(id) } else { None };
-        let (names, limit) = match query {
-            Query::Name(name) => (vec![Arc::clone(name.stored_arc())], 1),
+        let limit = if let Query::Prefix { limit, .. } = query { *limit } else { usize::MAX };
+        let mut page = match PageBuilder::new(limit) {
+            Ok(page) => page,
+            Err(error) => return Ok(Err(error)),
+        };
+        let names = match query {
+            Query::Name(name) => vec![Arc::clone(name.stored_arc())],
             Query::LeaseId(id) => {
                 self.write()?;
-                let found = self.names(const { sql("find_id") }, (id.expose(), now))?;
-                (found, usize::MAX)
+                self.names(const { sql("find_id") }, (id.expose(), now))?
             }
-            Query::Prefix { stored: prefix, limit, cursor } => {
+            Query::Prefix { stored: prefix, cursor, .. } => {
                 self.write()?;
-                let most = i64::try_from(*limit).unwrap_or(i64::MAX).saturating_add(1);
+                let most = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
                 let values = (prefix, cursor, now, most);
                 let mut found = self.names(const { sql("find_in_use") }, values)?;
                 found.retain(|name| name.starts_with(prefix.as_str()));
-                (found, *limit)
+                found
             }
         };
-        let mut page = Page::default();
         for stored in names {
             let name = match Name::from_stored(&stored) {
                 Ok(name) => name,
                 Err(error) => return Ok(Err(error)),
             };
             let info = self.writer.book.state(&self.writer.db, &stored)?.view(&name, self.now, asked);
-            if !page.take(info, limit) {
+            if !page.take(info) {
                 break;
             }
         }
-        Ok(Ok(page))
+        Ok(Ok(page.finish()))
     }
 
     /// Drops what has ended, and counters that are no longer needed. The book counts expired leases, together with

@@ -8,6 +8,7 @@ use crate::conformance::trial::{
     NOT_FOUND, Shown, Task, Trial, busy, done, granted, held, not_done, not_held, only_holder,
 };
 use crate::conformance::{Failure, check_list, ensure};
+use crate::error::ErrorKind;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -283,6 +284,10 @@ async fn inspecting_by_prefix_pages_through_the_names_in_use_in_order(t: Trial) 
         let listed = list(&t, tag.as_str(), limit).await?;
         ensure!(listed == right, "in pages of {limit} these are listed: {listed:?}");
     }
+    let stored = Name::stored_prefix(t.namespace(), tag.as_str())?;
+    let none = t.b.inspect(&Query::Prefix { stored, limit: 0, cursor: None }).await;
+    let is_refused = none.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidArgument);
+    ensure!(is_refused, "a page without room for a name must be InvalidArgument, not {none:?}");
     for pattern in ["%", "_", "*", "?", "[", "\\", ".", "^", "X", "é"] {
         let prefix = format!("{tag}{pattern}");
         let listed = list(&t, &prefix, 4).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Nodes, SCAN_TIMEOUT};
-use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query};
+use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query, check_page_limit};
 use crate::error::{Error, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -85,13 +85,14 @@ impl Nodes {
 
     /// One page of all names in use. The nodes are read in step: a page ends where the slowest node's page ends.
     async fn list(&self, stored: &str, limit: usize, cursor: Option<&str>) -> Result<Page> {
+        check_page_limit(limit)?;
         let from = match cursor {
             Some(cursor) => Cursor::parse(cursor, self.members.len())?,
             None => Cursor { after: String::new(), nodes: vec![None; self.members.len()] },
         };
         let seen = self.scan(|node| Query::Prefix {
             stored: stored.to_owned(),
-            limit: limit.max(1),
+            limit,
             cursor: from.nodes[node].clone(),
         });
         let pages = seen.await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::backend::{Grant, HolderInfo, Mode, NameInfo, Page, Query, WaiterInfo};
+use crate::backend::{Grant, HolderInfo, Mode, NameInfo, Page, PageBuilder, Query, WaiterInfo};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -26,15 +26,15 @@ impl Store {
                 "postgres+advisory: cannot find a lease by its id; ask by name",
             )),
             Query::Prefix { stored, limit, cursor } => {
-                let mut page = Page::default();
+                let mut page = PageBuilder::new(limit)?;
                 for name in self.names(&stored, cursor.as_deref()) {
                     let item = self.view(name).await?;
                     let is_used = !item.holders.is_empty() || item.queue_length > 0;
-                    if is_used && !page.take(item, limit) {
+                    if is_used && !page.take(item) {
                         break;
                     }
                 }
-                Ok(page)
+                Ok(page.finish())
             }
         }
     }

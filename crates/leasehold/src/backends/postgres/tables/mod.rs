@@ -17,6 +17,7 @@ mod subscribe;
 mod text;
 mod verbs;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,8 @@ use self::pool::Pool;
 use self::verbs::{Param, Verb};
 use super::Address;
 use crate::backend::{
-    Attempt, Backend, Claim, Info, Page, Query, Release, Released, Renewal, Renewed, Revoked, Swept, Wake,
+    Attempt, Backend, Claim, Info, NameInfo, Page, PageBuilder, Query, Release, Released, Renewal, Renewed,
+    Revoked, Swept, Wake,
 };
 use crate::backends::wakes::{Wakes, ends_wait};
 use crate::doctor::Finding;
@@ -51,9 +53,19 @@ const INFO: Info = Info::new("postgres");
 /// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
 
-/// How many names the first part of a listing looks at, and any part at most: a statement over that many names ends
-/// long before the server would cancel it, even if it has to read each row from disk.
-const LISTED_AT_ONCE: (i64, i64) = (1000, 4000);
+/// How many names in use the first part of a listing asks for, and any part at most: names with many holders can take
+/// 400 KB each, and no part may take as long as the server lets a statement take.
+const LISTED_AT_ONCE: (usize, usize) = (16, 256);
+
+/// How many bytes a part of a listing may take for the next part to ask for more names.
+const SMALL_PART: usize = 512 * 1024;
+
+/// How many names a part of a listing looks at for each name in use that it asks for, because some may be out of use.
+const LOOKED_AT_FOR_EACH: usize = 4;
+
+/// How many names any part of a listing looks at: a statement over that many names ends long before the server would
+/// cancel it, even if it has to read each row from disk.
+const LOOKED_AT_ONCE: usize = 4000;
 
 /// How long a sweep or a listing walks through names. Then it answers with what it has, and the next one goes on from
 /// there. With the part under way this stays within the 5 s that a request has by default.
@@ -62,8 +74,8 @@ const WALK_FOR: Duration = Duration::from_secs(3);
 /// The most names on a page, whatever the caller asks for.
 const PAGE: usize = 1000;
 
-/// The patience with which a single renewal skips a locked row. Functions of revision 3 wait this many milliseconds
-/// for it.
+/// The patience with which the function skips a locked row. Of revision 3, it waits this many milliseconds for the row
+/// of a single renewal.
 const SKIP_LOCKED: i32 = 1;
 
 /// Longer durations, in microseconds, count as this: 285 years, which doubles still hold exactly.
@@ -235,7 +247,8 @@ impl Postgres {
         answers::attempt(&record, claim)
     }
 
-    /// Renews leases in one call. Waits for a locked row this long; without `patience` it skips locked rows.
+    /// Renews leases in one call that skips locked rows; with `patience` they are leases of one name, and the call
+    /// waits this long for its row.
     async fn renew_all(
         &self,
         leases: &[Renewal],
@@ -252,9 +265,8 @@ impl Postgres {
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
-        let waits =
-            patience.map_or(SKIP_LOCKED, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
-        let params: [Param<'_>; 10] = [
+        let waits = patience.map(|patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
+        let params: [Param<'_>; 11] = [
             (&names, Type::TEXT_ARRAY),
             (&ids, Type::TEXT_ARRAY),
             (&ttls, Type::INT8_ARRAY),
@@ -264,13 +276,13 @@ impl Postgres {
             (&modes, Type::TEXT_ARRAY),
             (&permits, Type::INT8_ARRAY),
             (&raise, Type::INT8_ARRAY),
+            (&SKIP_LOCKED, Type::INT4),
             (&waits, Type::INT4),
         ];
-        let call = match (&names[..], patience) {
-            ([name], Some(_)) => Call::Renewal(name),
-            _ => Call::Renewals,
+        let rows = match (&names[..], waits) {
+            ([name, ..], Some(_)) => self.call(Verb::RenewWaiting, Call::Renewal(name), &params).await?,
+            _ => self.call(Verb::Renew, Call::Renewals, &params[..10]).await?,
         };
-        let rows = self.call(Verb::Renew, call, &params).await?;
         if rows.len() != leases.len() {
             return Err(too_few());
         }
@@ -279,13 +291,10 @@ impl Postgres {
         Ok(rows.iter().map(answers::renewed).collect())
     }
 
-    /// Repeats a renewal alone, because another session had locked its row, usually for a moment.
-    async fn renew_alone(&self, lease: &Renewal, patience: Duration) -> Result<Renewed> {
-        let answer = self.renew_all(std::slice::from_ref(lease), Some(patience));
-        match tokio::time::timeout(patience * 3 / 2, answer).await {
-            Ok(answers) => answers?.pop().unwrap_or_else(|| Err(too_few())),
-            Err(_) => Err(answers::locked()),
-        }
+    /// Repeats the renewals of one name, because another session had locked its row, usually for a moment.
+    async fn renew_name(&self, leases: &[Renewal], patience: Duration) -> Vec<Result<Renewed>> {
+        let answers = tokio::time::timeout(patience * 3 / 2, self.renew_all(leases, Some(patience))).await;
+        answers.unwrap_or_else(|_| Err(answers::locked())).unwrap_or_else(|error| for_each(leases, &error))
     }
 
     /// Walks through the names of a prefix in parts, until the page is full, there are no more names, or its time is
@@ -296,35 +305,44 @@ impl Postgres {
         let from = text::write(stored);
         let end = text::end_of(&from);
         let mut after = cursor.map(text::write).unwrap_or_default().into_owned();
-        let (mut most, most_of_all) = LISTED_AT_ONCE;
-        let mut page = Page::default();
+        let (mut part, most_of_all) = LISTED_AT_ONCE;
+        let mut looks_at = part * LOOKED_AT_FOR_EACH;
+        let mut page = PageBuilder::new(limit)?;
         loop {
             // One more than fits shows that there is a next page.
-            let wanted = i64::try_from(limit + 1 - page.items.len()).unwrap_or(i64::MAX);
+            let wanted = part.min(page.room() + 1);
+            let (names, looks) = (count(wanted), count(looks_at));
             let params: [Param<'_>; 5] = [
                 (&from, Type::TEXT),
                 (&end, Type::TEXT),
                 (&after, Type::TEXT),
-                (&wanted, Type::INT8),
-                (&most, Type::INT8),
+                (&names, Type::INT8),
+                (&looks, Type::INT8),
             ];
             let mut rows = self.look(Verb::LookPrefix, Call::Walk, &params).await?;
-            let reached = answers::reached(&rows)?;
+            let mut reached = answers::reached(&rows)?;
             if reached.is_some() {
                 rows.pop();
             }
-            for info in answers::seen(&rows)? {
-                if !page.take(info, limit) {
-                    return Ok(page);
+            let found = answers::seen(&rows)?;
+            let is_small = found.iter().map(NameInfo::size).sum::<usize>() < SMALL_PART;
+            part = if is_small { (part * 2).min(most_of_all) } else { (part / 2).max(1) };
+            looks_at = (looks_at * 2).min(LOOKED_AT_ONCE);
+            if found.len() == wanted {
+                // The part may have ended before the last name that it looked at.
+                reached = found.last().map(|info| text::write(info.name.stored()).into_owned());
+                looks_at = part * LOOKED_AT_FOR_EACH;
+            }
+            for info in found {
+                if !page.take(info) {
+                    return Ok(page.finish());
                 }
             }
-            let Some(reached) = reached else { return Ok(page) };
+            let Some(reached) = reached else { return Ok(page.finish()) };
             if began.elapsed() >= WALK_FOR {
-                page.next = Some(text::read(&reached)?.into_owned());
-                return Ok(page);
+                return Ok(Page { next: Some(text::read(&reached)?.into_owned()), ..page.finish() });
             }
             after = reached;
-            most = (most * 2).min(most_of_all);
         }
     }
 
@@ -362,9 +380,15 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// How long a renewal waits for the row of its name: it has a sixth of its time in all, see `engine/held.rs`.
+/// How long a renewal waits for the row of its name. In all it has a sixth of its ttl (`engine/limits.rs`); the call
+/// takes up to 3/2 of this, an eighth. No patience may be 0: for the server that is no limit.
 fn patience(lease: &Renewal) -> Duration {
-    (lease.ttl / 12).clamp(Duration::from_millis(100), Duration::from_secs(2))
+    (lease.ttl / 12).clamp(Duration::from_millis(2), Duration::from_secs(2))
+}
+
+/// The same error for each lease.
+fn for_each(leases: &[Renewal], error: &Error) -> Vec<Result<Renewed>> {
+    leases.iter().map(|_| Err(error.duplicate())).collect()
 }
 
 fn is_busy(answer: &Result<Renewed>) -> bool {
@@ -378,6 +402,10 @@ fn micros(duration: Duration) -> i64 {
 
 fn fence(fence: Fence) -> i64 {
     saturated(fence.get())
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// No counter gets that far.
@@ -425,12 +453,21 @@ impl Backend for Postgres {
             Ok(answers) => answers,
             // How functions of revision 3 answer for a locked row.
             Err(error) if leases.len() == 1 => vec![Err(error)],
-            Err(error) => return leases.iter().map(|_| Err(error.duplicate())).collect(),
+            Err(error) => return for_each(leases, &error),
         };
         // No lease of the batch waits longer for the rows of others than its own time allows.
         let patience = leases.iter().map(patience).min().unwrap_or_default();
-        let locked = answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer));
-        join_all(locked.map(async |(answer, lease)| *answer = self.renew_alone(lease, patience).await)).await;
+        let mut locked: BTreeMap<&Name, (Vec<Renewal>, Vec<&mut Result<Renewed>>)> = BTreeMap::new();
+        for (answer, lease) in answers.iter_mut().zip(leases).filter(|(answer, _)| is_busy(answer)) {
+            let (again, places) = locked.entry(&lease.name).or_default();
+            again.push(lease.clone());
+            places.push(answer);
+        }
+        let each = locked.into_values().map(async |(again, places)| {
+            let answers = self.renew_name(&again, patience).await;
+            places.into_iter().zip(answers).for_each(|(place, answer)| *place = answer);
+        });
+        join_all(each).await;
         answers
     }
 

@@ -5,6 +5,7 @@
 //! call gets a connection next.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::TryStreamExt as _;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_postgres::{Client, Row, Statement};
+use tokio_util::sync::CancellationToken;
 
 use super::lanes::{Call, Lanes, Permit};
 use super::verbs::{Param, Statements, Verb};
@@ -27,7 +30,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// nothing. Verbs lock in one order, so this is for what else goes on in the database.
 const ROLLED_BACK_TRIES: u32 = 3;
 
-/// How long to keep a connection for its answer when the caller is gone: longer than the server lets a call wait.
+/// How long a connection whose caller is gone keeps its place in the pool for its answer: longer than the server lets
+/// a call wait. Then a new connection may replace it. It stays open until the server has answered, because a server
+/// that cannot commit does not notice that it was closed.
 const DRAIN: Duration = Duration::from_secs(8);
 
 /// How long an unused connection is kept.
@@ -68,6 +73,12 @@ pub(super) struct Pool {
     home: Handle,
     /// The runtimes that do the I/O of their own calls.
     runtimes: Arc<PerRuntime>,
+    drain: Duration,
+    /// One permit for each connection that may be replaced before it has ended: as many as the pool has connections,
+    /// so that a server that answers nothing has at most twice as many.
+    replaced: Arc<Semaphore>,
+    /// Cancelled when the pool is dropped.
+    end: CancellationToken,
 }
 
 enum Session {
@@ -99,6 +110,46 @@ impl Session {
             Session::Own { link, .. } => link.connection.call(question).await,
             Session::Lent(_) => question.await,
         }
+    }
+
+    /// Closes it at once, although answers are missing.
+    fn close(&self) {
+        if let Session::Own { link, .. } = self {
+            link.connection.close();
+        }
+    }
+
+    /// Waits for the answers that are missing. Returns the connection if it can be used again in its place.
+    async fn drained(
+        self,
+        permit: Permit,
+        drain: Duration,
+        replaced: Arc<Semaphore>,
+        end: CancellationToken,
+    ) -> Option<(Self, Permit)> {
+        // Dropped after the connection.
+        let mut replacement = None;
+        let session = self;
+        let mut permit = Some(permit);
+        let is_answered = {
+            // Answered after everything that was asked before it.
+            let mut answer = pin!(session.ask(session.client().check_connection()));
+            match tokio::time::timeout(drain, &mut answer).await {
+                Ok(answered) => answered.is_ok(),
+                Err(_) => {
+                    replacement = replaced.try_acquire_owned().ok();
+                    permit.take_if(|_| replacement.is_some());
+                    tokio::select! {
+                        answered = answer => answered.is_ok(),
+                        () = end.cancelled() => false,
+                    }
+                }
+            }
+        };
+        if !is_answered {
+            session.close();
+        }
+        permit.filter(|_| is_answered).map(|permit| (session, permit))
     }
 }
 
@@ -155,6 +206,9 @@ impl Pool {
             idle: Mutex::default(),
             home: Handle::current(),
             runtimes,
+            drain: DRAIN,
+            replaced: Arc::new(Semaphore::new(size)),
+            end: CancellationToken::new(),
         }
     }
 
@@ -288,16 +342,20 @@ impl Drop for InUse {
             return;
         }
         permit.give_up();
-        let pool = Arc::downgrade(&self.pool);
+        let pool = &self.pool;
+        let drained = session.drained(permit, pool.drain, Arc::clone(&pool.replaced), pool.end.clone());
+        let pool = Arc::downgrade(pool);
         self.pool.home.spawn(async move {
-            // Answered after everything that was asked before it.
-            let answered =
-                tokio::time::timeout(DRAIN, session.ask(session.client().check_connection())).await;
-            if let (Ok(Ok(())), Some(pool)) = (answered, pool.upgrade()) {
+            if let (Some((session, _permit)), Some(pool)) = (drained.await, pool.upgrade()) {
                 pool.give_back(session);
             }
-            drop(permit);
         });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.end.cancel();
     }
 }
 
@@ -333,4 +391,76 @@ pub(super) fn wrong_isolation() -> Error {
 
 fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the store's connections are closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::postgres::Postgres as Server;
+    use testkit::proxy::Proxy;
+    use testkit::until::until_async as until;
+    use tokio::time::timeout;
+
+    use crate::backend::{Attempt, Backend as _, Claim, Mode};
+    use crate::name::Name;
+
+    use super::super::Postgres;
+    use super::*;
+
+    const SIZE: usize = 2;
+    const SHORT: Duration = Duration::from_millis(50);
+
+    /// A store with a pool of two that waits only a moment for late answers, on a server that cannot commit.
+    async fn on_a_server_that_cannot_commit(server: &Server, url: &str) -> Postgres {
+        let mut store = Postgres::builder(url).unwrap().pool_size(SIZE).open().await.unwrap();
+        let inner = Arc::get_mut(&mut store.inner).unwrap();
+        Arc::get_mut(&mut inner.pool).unwrap().drain = SHORT;
+        server.sql("ALTER SYSTEM SET synchronous_standby_names = 'missing'");
+        server.sql("SELECT pg_reload_conf()");
+        until("commits hang", async || call(&store).await.is_none()).await;
+        store
+    }
+
+    /// A call with little patience.
+    async fn call(store: &Postgres) -> Option<Attempt> {
+        let name = Name::new(format!("{:?}", Instant::now())).unwrap();
+        let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(60), "test");
+        timeout(SHORT, store.try_acquire(&claim)).await.ok()?.ok()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_that_cannot_commit_has_few_connections() {
+        let server = Server::start();
+        let url = format!("{}?application_name=few", server.url());
+        let store = on_a_server_that_cannot_commit(&server, &url).await;
+        let sessions = || {
+            let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'few'";
+            server.sql(count).parse::<usize>().unwrap()
+        };
+        until("connections were replaced", async || {
+            assert!(call(&store).await.is_none());
+            sessions() == 2 * SIZE
+        })
+        .await;
+        // As long as many rounds of replacements took.
+        for _ in 0..20 {
+            assert!(call(&store).await.is_none());
+            tokio::time::sleep(SHORT).await;
+        }
+        assert_eq!(sessions(), 2 * SIZE);
+        server.sql("ALTER SYSTEM RESET synchronous_standby_names");
+        server.sql("SELECT pg_reload_conf()");
+        until("it commits again", async || call(&store).await.is_some()).await;
+        until("the replaced connections are closed", async || sessions() <= SIZE).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_dropped_store_closes_connections_without_an_answer() {
+        let server = Server::start();
+        let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
+        let url = format!("postgres://postgres@{}/postgres", proxy.address());
+        let store = on_a_server_that_cannot_commit(&server, &url).await;
+        assert!(proxy.counts().open > 0);
+        drop(store);
+        until("all are closed", async || proxy.counts().open == 0).await;
+    }
 }

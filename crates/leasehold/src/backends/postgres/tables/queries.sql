@@ -19,6 +19,22 @@ SELECT
 -- What is installed.
 SELECT version, revision FROM leasehold.about
 
+-- Renewing
+
+-- name: renew_waiting
+-- Renews leases of one name, whose row another session has locked: $1 to $10 as for `renew`. First waits for the row,
+-- for $11 milliseconds; then it is locked by this transaction, and `renew` does not skip it. `renew` reads what was
+-- committed meanwhile, because each of its statements has a snapshot of its own.
+WITH patience AS MATERIALIZED (
+    SELECT set_config('lock_timeout', $11::text, true)
+), waited AS MATERIALIZED (
+    SELECT n.name FROM patience CROSS JOIN leasehold.names AS n WHERE n.name = $1[1] FOR UPDATE OF n
+)
+SELECT r.* FROM (SELECT count(*) AS rows FROM waited) AS w
+CROSS JOIN LATERAL leasehold.renew(
+    CASE WHEN w.rows >= 0 THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10
+) AS r
+
 -- Inspecting: first the wanted names, then what an inspection shows of them
 
 -- name: look_name

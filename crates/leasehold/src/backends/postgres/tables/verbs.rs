@@ -19,6 +19,7 @@ pub(super) enum Verb {
     Acquire,
     Release,
     Renew,
+    RenewWaiting,
     Revoke,
     RevokeOnly,
     Sweep,
@@ -28,10 +29,11 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Verb; 9] = [
+    pub(super) const ALL: [Verb; 10] = [
         Verb::Acquire,
         Verb::Release,
         Verb::Renew,
+        Verb::RenewWaiting,
         Verb::Revoke,
         Verb::RevokeOnly,
         Verb::Sweep,
@@ -54,6 +56,7 @@ impl Verb {
             }
             Verb::Release => value("leasehold.release($1, $2, $3, $4, $5, $6)"),
             Verb::Renew => "SELECT * FROM leasehold.renew($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)".into(),
+            Verb::RenewWaiting => const { query("renew_waiting") }.into(),
             Verb::Revoke => "SELECT * FROM leasehold.revoke($1, $2)".into(),
             Verb::RevokeOnly => "SELECT * FROM leasehold.revoke_only($1, $2, $3)".into(),
             Verb::Sweep => "SELECT * FROM leasehold.sweep($1, $2, $3)".into(),

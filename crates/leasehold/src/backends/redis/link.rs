@@ -123,6 +123,13 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// What tells a server from another one, and from itself before a restart. A cursor is of use only where it came from.
+#[derive(PartialEq)]
+pub(super) struct Identity {
+    at: Option<ConnectionAddr>,
+    replication_id: Option<String>,
+}
+
 /// A connection that is made when first needed, and again after it broke.
 ///
 /// Tasks on one runtime make the connections, which live there whichever runtime calls.
@@ -263,12 +270,11 @@ impl Link {
         self.server.as_ref().map(ToString::to_string)
     }
 
-    /// The server of the latest connection, for comparisons: its cursors mean nothing to another one, nor to itself
-    /// after a restart.
-    pub(super) fn identity(&self) -> String {
+    /// The identity of the latest connection's server.
+    pub(super) fn identity(&self) -> Identity {
         let State { at, replication_id, .. } = &*self.state.lock();
-        let at = at.as_ref().or(self.server.as_ref()).map(ToString::to_string);
-        format!("{} {}", at.unwrap_or_default(), replication_id.as_deref().unwrap_or_default())
+        let at = at.as_ref().or(self.server.as_ref()).cloned();
+        Identity { at, replication_id: replication_id.clone() }
     }
 
     /// The host of the server, if it is fixed.

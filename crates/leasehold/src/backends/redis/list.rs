@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
 use super::keys;
-use super::link::Link;
+use super::link::{Identity, Link};
 use super::look::scan;
 use super::route::Route;
 use crate::error::Result;
@@ -39,8 +39,7 @@ struct Walk {
     began: Instant,
     stepped: Instant,
     steps: usize,
-    /// The [identities](Link::identity) of the servers.
-    servers: Vec<String>,
+    servers: Vec<Identity>,
     /// The current server, and the cursor there.
     server: usize,
     cursor: String,
@@ -218,6 +217,6 @@ impl Walk {
 }
 
 /// What tells whether a walk can go on.
-pub(super) fn identities(links: &[Arc<Link>]) -> Vec<String> {
+pub(super) fn identities(links: &[Arc<Link>]) -> Vec<Identity> {
     links.iter().map(|link| link.identity()).collect()
 }

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_grow_while_answers_are_small_and_shrink_with_large_ones() {
+    fn parts_grow_with_small_answers_and_shrink_with_large_ones() {
         let small = std::iter::successors(Some(FIRST), |count| Some(next_count(*count, count * 100)));
         assert_eq!(small.take(7).collect::<Vec<_>>(), [16, 32, 64, 128, 256, 500, 500]);
         let large = std::iter::successors(Some(FIRST), |count| Some(next_count(*count, count * 400_000)));

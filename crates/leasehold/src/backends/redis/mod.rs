@@ -8,6 +8,7 @@
 
 mod address;
 mod answers;
+mod batch;
 mod builder;
 mod calls;
 mod check;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::answers::{self, Answer};
 use super::known::Known;
-use super::link::Link;
+use super::link::{Identity, Link};
 use super::list::identities;
 use super::look::{AT_ONCE, scan};
 use super::route::Route;
@@ -23,8 +23,8 @@ const WALK_FOR: Duration = Duration::from_secs(2);
 /// later names are reached too.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// The [identities](Link::identity) of the servers of this walk; empty between two walks.
-    servers: Vec<String>,
+    /// The servers of this walk; empty between two walks.
+    servers: Vec<Identity>,
     /// The current server, and the cursor there.
     server: usize,
     cursor: String,
@@ -130,7 +130,7 @@ impl Walk {
     }
 
     /// Starts a walk at the first of these servers.
-    fn begin(&mut self, servers: Vec<String>) {
+    fn begin(&mut self, servers: Vec<Identity>) {
         (self.servers, self.server, self.cursor) = (servers, 0, String::from("0"));
         (self.found, self.met) = (Found::default(), BTreeSet::new());
         self.began = Some(Instant::now());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Fence;
-use leasehold::backend::{Backend as _, Query};
+use leasehold::backend::{Backend as _, NameInfo, Page, Query};
 use leasehold::backends::postgres::Postgres as Store;
 use testkit::postgres::Postgres;
 use testkit::proxy::{Direction, Proxy};
@@ -103,4 +103,66 @@ async fn a_list_of_many_names_comes_in_parts() {
     }
     assert_eq!(found, ["a first one", "the last one"]);
     assert!(pages > 1, "one call looked at all names");
+}
+
+/// Adds leases of shared locks, this many on each of these names, with metadata of 4 KiB.
+fn fill_with_holders(place: &Place, names: u32, holders: u32) {
+    place.sql(&format!(
+        "INSERT INTO leasehold.names (name, fence, version, mode, holders, next_expiry)
+            SELECT '/n ' || lpad(n::text, 5, '0'), {holders}, {holders}, 'shared', {holders}, now() + interval '1 hour'
+            FROM generate_series(1, {names}) AS n;
+         INSERT INTO leasehold.shares
+            SELECT '/n ' || lpad(n::text, 5, '0'), lpad((n * 1000 + h)::text, 22, '0'), 'shared', NULL, h, h, 'o',
+                repeat('m', 4096), 1, now(), now() + interval '1 hour', 0, 0, false, false
+            FROM generate_series(1, {names}) AS n, generate_series(1, {holders}) AS h"
+    ));
+}
+
+/// The pages of all names, as long as a page may be.
+async fn pages(store: &Store) -> Vec<Page> {
+    let (mut pages, mut cursor) = (Vec::new(), None);
+    loop {
+        let query = Query::Prefix { stored: "/n".into(), limit: 1000, cursor };
+        let page = store.inspect(&query).await.unwrap();
+        cursor = page.next.clone();
+        pages.push(page);
+        if cursor.is_none() {
+            return pages;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_large_names_fetches_little_more_than_it_shows() {
+    let place = place();
+    let (proxy, store) = behind_a_slow_network(&place, Duration::ZERO).await;
+    fill_with_holders(&place, 60, 100);
+    let before = proxy.counts().to_client;
+    let pages = pages(&store).await;
+    let shown: Vec<_> = pages.iter().flat_map(|page| &page.items).collect();
+    let names: Vec<_> = shown.iter().map(|item| item.name.as_str().to_owned()).collect();
+    assert_eq!(names, (1..=60).map(|n| format!("n {n:05}")).collect::<Vec<_>>());
+    let metadata =
+        |info: &NameInfo| info.holders.iter().filter_map(|it| it.metadata.as_ref()).map(|it| it.len()).sum();
+    let bytes: usize = shown.iter().map(|info| -> usize { metadata(info) }).sum();
+    let fetched = proxy.counts().to_client - before;
+    assert!(fetched < 2 * bytes as u64, "{fetched} bytes were fetched to show {bytes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_small_names_takes_few_statements() {
+    let server = Postgres::builder().setting("log_statement", "all").start();
+    let store = Store::builder(&server.url()).unwrap().pool_size(1).open().await.unwrap();
+    server.sql(
+        "INSERT INTO leasehold.names (name, mode, holders, next_expiry, id, owner, ttl, granted_at, renewals, fence,
+            nonce, repeated, revoked)
+            SELECT '/n ' || n, 'exclusive', 1, now() + interval '1 hour', lpad(n::text, 22, '0'), 'o', 1, now(), 0, 1,
+                0, false, false
+            FROM generate_series(1, 1000) AS n",
+    );
+    let told = || server.log().lines().filter(|line| line.contains("LOG:  execute ")).count();
+    let began = told();
+    let pages = pages(&store).await;
+    assert_eq!(pages.iter().map(|page| page.items.len()).collect::<Vec<_>>(), [1000]);
+    assert!(told() - began <= 8, "{} statements", told() - began);
 }

@@ -11,6 +11,7 @@ use leasehold::backend::{Attempt, Backend, Claim, Gone, Mode, Query, Release, Re
 use leasehold::backends::postgres::Postgres as Store;
 use leasehold::{ErrorKind, Fence, GuardState, LeaseId, Locks};
 use testkit::postgres::Postgres;
+use testkit::proxy::{Direction, Proxy};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -395,6 +396,55 @@ async fn a_stuck_row_fails_only_its_own_renewal_in_a_batch() {
     .await;
     keeper.batch_execute("COMMIT").await.unwrap();
     assert!(store.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(Renewed::Held(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_row_delays_no_short_lease_of_its_batch() {
+    let place = place();
+    let store = place.open().await;
+    let ttl = Duration::from_millis(600);
+    let mut leases = Vec::new();
+    for on in ["free", "stuck"] {
+        let claim = claim(on, LONG);
+        granted(&store, &claim).await;
+        leases.push(Renewal::new(claim.name, claim.id, ttl));
+    }
+    let _keeper = keep_locked(&place.schema, "stuck").await;
+    // Again and again, but not each time: a loaded machine may be too slow.
+    let mut in_time = 0;
+    until("the answers come in the time of a renewal", async || {
+        let started = Instant::now();
+        let answers = store.renew(&leases).await;
+        let took = started.elapsed();
+        assert!(matches!(answers[0], Ok(Renewed::Held(_))), "{answers:?}");
+        assert!(answers[1].as_ref().is_err_and(|error| error.kind() == ErrorKind::Overloaded), "{answers:?}");
+        in_time += u32::from(took < ttl / 6);
+        in_time == 5
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_leases_of_a_locked_name_are_renewed_together() {
+    let place = place();
+    let proxy = Proxy::before(([127, 0, 0, 1], server().port()).into()).unwrap();
+    let url = format!("postgres://postgres@{}/postgres?schema={}", proxy.address(), place.schema);
+    let (direct, store) = (place.open().await, Store::connect(&url).await.unwrap());
+    let mut leases = Vec::new();
+    for _ in 0..200 {
+        let claim = Claim::new(name("permits"), Mode::Permit { limit: 200 }, LONG, "test");
+        granted(&direct, &claim).await;
+        leases.push(Renewal::new(claim.name, claim.id, LONG));
+    }
+    // One by one, even two at a time, they would take longer than a renewal may.
+    proxy.delay(Direction::ToClient, Duration::from_millis(60));
+    let keeper = keep_locked(&place.schema, "permits").await;
+    let renewing = tokio::spawn(async move { store.renew(&leases).await });
+    until("they wait for the row", async || waiting(&place.schema) == "1" || renewing.is_finished()).await;
+    keeper.batch_execute("COMMIT").await.unwrap();
+    for answer in renewing.await.unwrap() {
+        assert!(matches!(answer, Ok(Renewed::Held(_))), "{answer:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

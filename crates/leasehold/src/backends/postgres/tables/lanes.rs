@@ -18,7 +18,7 @@ pub(super) enum Call<'a> {
     Attempt(&'a str),
     /// A release, which waits for the row of this name.
     Release(&'a str),
-    /// The renewal of one lease whose row was locked: now it waits for the row of this name.
+    /// Renewals of this name, whose row was locked: now they wait for it.
     Renewal(&'a str),
     /// Renewals that skip locked rows, so they wait for none.
     Renewals,

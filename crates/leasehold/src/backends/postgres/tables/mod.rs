@@ -53,8 +53,8 @@ const INFO: Info = Info::new("postgres");
 /// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
 
-/// How many names in use the first part of a listing asks for, and any part at most: names with many holders can take
-/// 400 KB each, and no part may take as long as the server lets a statement take.
+/// How many names in use the first part of a listing asks for, and any part at most. Few at first, because a name with
+/// many holders can take 400 KB. If a later part is too much for the server, the next call begins small again.
 const LISTED_AT_ONCE: (usize, usize) = (16, 256);
 
 /// How many bytes a part of a listing may take for the next part to ask for more names.

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::TryStreamExt as _;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::CancellationToken;
 
@@ -128,17 +128,21 @@ impl Session {
         end: CancellationToken,
     ) -> Option<(Self, Permit)> {
         // Dropped after the connection.
-        let mut replacement = None;
+        let _replaced: Option<OwnedSemaphorePermit>;
         let session = self;
         let mut permit = Some(permit);
         let is_answered = {
             // Answered after everything that was asked before it.
             let mut answer = pin!(session.ask(session.client().check_connection()));
             match tokio::time::timeout(drain, &mut answer).await {
-                Ok(answered) => answered.is_ok(),
+                Ok(answered) => {
+                    _replaced = None;
+                    answered.is_ok()
+                }
                 Err(_) => {
-                    replacement = replaced.try_acquire_owned().ok();
+                    let replacement = replaced.try_acquire_owned().ok();
                     permit.take_if(|_| replacement.is_some());
+                    _replaced = replacement;
                     tokio::select! {
                         answered = answer => answered.is_ok(),
                         () = end.cancelled() => false,
@@ -395,9 +399,12 @@ fn closed() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use testkit::postgres::Postgres as Server;
-    use testkit::proxy::Proxy;
     use testkit::until::until_async as until;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::time::timeout;
 
     use crate::backend::{Attempt, Backend as _, Claim, Mode};
@@ -416,15 +423,40 @@ mod tests {
         Arc::get_mut(&mut inner.pool).unwrap().drain = SHORT;
         server.sql("ALTER SYSTEM SET synchronous_standby_names = 'missing'");
         server.sql("SELECT pg_reload_conf()");
-        until("commits hang", async || call(&store).await.is_none()).await;
+        let hung = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        until("commits hang", async || call(&store).await.is_none() && server.sql(hung) != "0").await;
         store
     }
 
     /// A call with little patience.
     async fn call(store: &Postgres) -> Option<Attempt> {
-        let name = Name::new(format!("{:?}", Instant::now())).unwrap();
+        let name = Name::new(&format!("{:?}", Instant::now())).unwrap();
         let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(60), "test");
         timeout(SHORT, store.try_acquire(&claim)).await.ok()?.ok()
+    }
+
+    /// An address that leads to the server, and how many connections to it the client has open. The server does not
+    /// notice that a client is gone while its commit hangs.
+    async fn counted(port: u16) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&open);
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                let count = Arc::clone(&count);
+                let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                    (client.into_split(), server.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+                tokio::spawn(async move {
+                    drop(tokio::io::copy(&mut from_client, &mut to_server).await);
+                    count.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        (address, open)
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -437,13 +469,13 @@ mod tests {
             server.sql(count).parse::<usize>().unwrap()
         };
         until("connections were replaced", async || {
-            assert!(call(&store).await.is_none());
-            sessions() == 2 * SIZE
+            call(&store).await;
+            sessions() >= 2 * SIZE
         })
         .await;
         // As long as many rounds of replacements took.
         for _ in 0..20 {
-            assert!(call(&store).await.is_none());
+            call(&store).await;
             tokio::time::sleep(SHORT).await;
         }
         assert_eq!(sessions(), 2 * SIZE);
@@ -456,11 +488,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_dropped_store_closes_connections_without_an_answer() {
         let server = Server::start();
-        let proxy = Proxy::before(([127, 0, 0, 1], server.port()).into()).unwrap();
-        let url = format!("postgres://postgres@{}/postgres", proxy.address());
+        let (address, open) = counted(server.port()).await;
+        let url = format!("postgres://postgres@{address}/postgres");
         let store = on_a_server_that_cannot_commit(&server, &url).await;
-        assert!(proxy.counts().open > 0);
+        assert!(open.load(Ordering::SeqCst) > 0);
         drop(store);
-        until("all are closed", async || proxy.counts().open == 0).await;
+        until("all are closed", async || open.load(Ordering::SeqCst) == 0).await;
     }
 }

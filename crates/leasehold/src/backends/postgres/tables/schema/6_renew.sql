@@ -113,8 +113,9 @@ BEGIN
 END $$;
 
 -- A batch: locks the names in their order, then reads the clock. It does not wait for a row that another session has
--- locked, because one stuck row would hold up all the others: that lease is answered `busy`, and the client asks for
--- it again alone. Alone it waits at most this many milliseconds; with 1 it does not wait either.
+-- locked, because one stuck row would hold up all the others: that lease is answered `busy`, and the client locks the
+-- row before it asks again (`renew_waiting`). Older clients ask for that lease alone: alone it waits at most this many
+-- milliseconds; with 1 it does not wait either.
 CREATE OR REPLACE FUNCTION leasehold.renew(
     p_names text[], p_ids text[], p_ttls bigint[], p_fences bigint[], p_owners text[], p_shorten bigint[],
     p_modes text[], p_permits bigint[], p_raise bigint[], p_patience integer

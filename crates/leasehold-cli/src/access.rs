@@ -127,8 +127,8 @@ fn token(files: &mut Vec<(&'static str, PathBuf)>) -> Result<Option<String>, Fai
         return Ok(None);
     };
     let text = text.trim();
-    if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(Failure::Usage(format!("{whence} must hold one token, on one line")));
+    if text.is_empty() || text.contains(|c: char| !c.is_ascii_graphic()) {
+        return Err(Failure::Usage(format!("{whence} must hold one token: ASCII characters without spaces")));
     }
     Ok(Some(text.to_owned()))
 }

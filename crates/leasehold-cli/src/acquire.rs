@@ -9,7 +9,7 @@ use leasehold::{Lease, Locks};
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::lock::{self, ModeArgs};
-use crate::report::{Failure, answer};
+use crate::report::{Failure, deliver, whole};
 use crate::run::signals::{Blocked, Signals};
 use crate::url::StoreArgs;
 use crate::{duration, interrupt, store, table, view};
@@ -88,12 +88,25 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
         return Err(lock::held(&opened, &args.name, "", holder.as_deref()));
     };
     let printed = if args.export { export(&lease) } else { print(&lease, args.output)? };
-    if let Err(failure) = answer(&printed) {
-        // The lease was never printed, so nobody else could release it.
-        let _ = opened.locks.release(&lease).await;
-        return Err(failure);
+    if let Err(failure) = deliver(&printed) {
+        return Err(give_back(&opened.locks, &lease, failure).await);
     }
     Ok(Exit::Success.into())
+}
+
+/// Gives back a lease that was never printed: nobody else could release it. Returns the failure to report.
+async fn give_back(locks: &Locks, lease: &Lease, failure: Failure) -> Failure {
+    let released = locks.release(lease).await;
+    if !failure.is_unread() {
+        return failure;
+    }
+    let fate = match released {
+        Ok(_) => "so it was given back".to_owned(),
+        Err(error) => {
+            format!("and it could not be given back, so it lasts until its ttl ends: {}", whole(&error))
+        }
+    };
+    Failure::Ended(Exit::Output, format!("nobody read the lease, {fate}"))
 }
 
 async fn lease(args: &Acquire, locks: &Locks) -> Result<Option<Lease>, leasehold::Error> {

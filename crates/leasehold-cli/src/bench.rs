@@ -16,7 +16,7 @@ use leasehold::{Error, Guard, Locks};
 use crate::access::AccessArgs;
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::report::{Failure, say};
+use crate::report::{Failure, answer, say};
 use crate::url::{self, StoreArgs, Url};
 use crate::{duration, store};
 
@@ -85,15 +85,14 @@ pub(crate) struct Bench {
 
 /// Runs the load; fails if a promise was broken.
 pub(crate) fn run(args: Bench) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::system("cannot start the async runtime", error))?;
     let summary = runtime.block_on(load(&args))?;
     let text = match args.output {
         Output::Table => summary.to_string(),
         Output::Json => serde_json::to_string_pretty(&summary).map_err(std::io::Error::from)? + "\n",
     };
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
+    answer(&text)?;
     Ok(if summary.violations == 0 { Exit::Success } else { Exit::Internal })
 }
 

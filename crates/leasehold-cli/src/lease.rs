@@ -8,24 +8,28 @@ use std::time::Duration;
 
 use leasehold::backend::{Released, Renewed};
 use leasehold::engine::limits::DEFAULT_TTL;
-use leasehold::{Gone, Lease, LeaseId};
+use leasehold::{Fence, Gone, Lease, LeaseId, Locks, Mode};
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::report::{Failure, answer};
+use crate::store::Store;
 use crate::url::StoreArgs;
 use crate::{duration, store, view};
 
-/// The variable that holds a lease id.
+/// The variables that `acquire --export` sets.
 const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
+const NAME: &str = "LEASEHOLD_NAME";
+const FENCE: &str = "LEASEHOLD_FENCE";
 
 /// Options that say which lease.
 #[derive(Debug, clap::Args)]
 struct LeaseArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// File with the lease as `acquire` printed it, or with a lease id; - for standard input [default: the lease id in
-    /// $LEASEHOLD_LEASE_ID]
+    /// File with the lease as `acquire` printed it, or with a lease id; - for standard input [default: the lease in
+    /// $LEASEHOLD_LEASE_ID, $LEASEHOLD_NAME and $LEASEHOLD_FENCE; the first is enough, but then a server's token needs
+    /// the permission `read`]
     #[arg(long, value_name = "FILE")]
     lease: Option<PathBuf>,
     /// How to print the answer.
@@ -56,13 +60,36 @@ pub(crate) struct Release {
     lease: LeaseArgs,
 }
 
-/// A lease, or only its id.
+/// What is known of a lease.
 enum Known {
     Lease(Box<Lease>),
+    /// The lease as exported variables name it. They may be left over from another lock.
+    Exported(Box<Lease>),
     Id(LeaseId),
 }
 
+/// The lease that the variables name besides its id, if they do. Neither its mode nor its owner is used.
+fn exported(id: LeaseId, locks: &Locks) -> Option<Lease> {
+    let name = locks.name(std::env::var(NAME).ok()?).ok()?;
+    let fence = Fence::new(std::env::var(FENCE).ok()?.parse().ok()?);
+    Some(Lease::new(name, id, Mode::Exclusive, fence, "", DEFAULT_TTL))
+}
+
 impl LeaseArgs {
+    /// Reads the lease, and opens its store.
+    async fn open(&self) -> Result<(Known, Store), Failure> {
+        let known = self.known()?;
+        let opened = store::open_ttl(&self.store, None, store::ENDS_AT_ONCE).await?;
+        Ok(match known {
+            Known::Id(id) if self.lease.is_none() => {
+                let known =
+                    exported(id, &opened.locks).map_or(Known::Id(id), |it| Known::Exported(Box::new(it)));
+                (known, opened)
+            }
+            known => (known, opened),
+        })
+    }
+
     fn known(&self) -> Result<Known, Failure> {
         let text = match &self.lease {
             Some(path) => {
@@ -98,14 +125,23 @@ impl LeaseArgs {
 }
 
 pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
-    let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store, None, store::ENDS_AT_ONCE).await?;
+    let (known, opened) = args.lease.open().await?;
+    let locks = &opened.locks;
     let renewed = match known {
         Known::Lease(mut lease) => {
             lease.ttl = args.ttl.unwrap_or(lease.ttl);
-            opened.locks.renew(&lease).await?
+            locks.renew(&lease).await?
         }
-        Known::Id(id) => opened.locks.renew_by_id(id, args.ttl.unwrap_or(DEFAULT_TTL)).await?,
+        Known::Exported(mut lease) => {
+            lease.ttl = args.ttl.unwrap_or(lease.ttl);
+            match locks.renew(&lease).await? {
+                Renewed::Gone(Gone::NotFound) if locks.info().find_by_id => {
+                    locks.renew_by_id(lease.id, lease.ttl).await?
+                }
+                renewed => renewed,
+            }
+        }
+        Known::Id(id) => locks.renew_by_id(id, args.ttl.unwrap_or(DEFAULT_TTL)).await?,
     };
     match renewed {
         Renewed::Held(grant) => {
@@ -124,11 +160,17 @@ pub(crate) async fn renew(args: Renew) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) async fn release(args: Release) -> Result<ExitCode, Failure> {
-    let known = args.lease.known()?;
-    let opened = store::open_ttl(&args.lease.store, None, store::ENDS_AT_ONCE).await?;
+    let (known, opened) = args.lease.open().await?;
+    let locks = &opened.locks;
     let released = match known {
-        Known::Lease(lease) => opened.locks.release(&lease).await?,
-        Known::Id(id) => opened.locks.release_by_id(id).await?,
+        Known::Lease(lease) => locks.release(&lease).await?,
+        Known::Exported(lease) => match locks.release(&lease).await? {
+            Released::Gone(Gone::NotFound) if locks.info().find_by_id => {
+                locks.release_by_id(lease.id).await?
+            }
+            released => released,
+        },
+        Known::Id(id) => locks.release_by_id(id).await?,
     };
     match released {
         Released::Done => {

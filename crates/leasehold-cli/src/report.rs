@@ -28,7 +28,7 @@ impl From<leasehold::Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Failure::Output(error)
+        Failure::system("a call to the system failed", error)
     }
 }
 
@@ -38,13 +38,18 @@ impl Failure {
         Failure::Ended(Exit::Internal, format!("{what}: {}", error.into()))
     }
 
+    /// Whether the output could not be written because its reader has gone.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
     /// The one-line message and the exit code; no message if there is nothing to say.
     pub(crate) fn describe(&self) -> (Exit, Option<String>) {
         match self {
             Failure::Lock(error) => (error.kind().into(), Some(whole(error))),
             Failure::Store(store, error) => (error.kind().into(), Some(format!("{store}: {}", whole(error)))),
             // The reader closed the pipe having seen enough, as `head` does; that is not a failure.
-            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => (Exit::Success, None),
+            Failure::Output(_) if self.is_unread() => (Exit::Success, None),
             Failure::Output(error) => (Exit::Output, Some(format!("cannot write the answer: {error}"))),
             Failure::Usage(line) => (Exit::Usage, Some(line.clone())),
             Failure::Ended(exit, line) => (*exit, Some(line.clone())),
@@ -86,12 +91,19 @@ pub(crate) fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a command's output. Not `print!`, which panics when the reader has closed the pipe.
+/// Prints a command's output. A reader that has closed the pipe, as `head` does, changes nothing: the command goes on to
+/// its own exit code.
 pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+    match deliver(text) {
+        Err(failure) if failure.is_unread() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// As [`answer`], but fails if the reader has closed the pipe. Not `print!`, which would panic.
+pub(crate) fn deliver(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(())
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Failure::Output)
 }
 
 /// Prints clap's message: help and version are output, everything else is wrong usage.
@@ -100,6 +112,20 @@ pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
         let _ = error.print();
         return Ok(Exit::Usage);
     }
-    error.print()?;
+    error.print().map_err(Failure::Output)?;
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_output_is_called_output() {
+        let broken = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let (exit, line) = Failure::from(broken()).describe();
+        assert_eq!((exit, line.unwrap().contains("answer")), (Exit::Internal, false));
+        let (exit, line) = Failure::Output(broken()).describe();
+        assert_eq!((exit, line.unwrap().contains("answer")), (Exit::Output, true));
+    }
 }

@@ -103,6 +103,7 @@ fn ask(args: &Revoke, seen: &NameInfo) -> Result<(), Failure> {
         if seen.holder_count > shown as u64 { format!("{held}: the oldest {shown} of them") } else { held };
     let _ = write!(std::io::stderr(), "Revoke {:?}, {held}? [y/N] ", args.name);
     let mut line = String::new();
-    stdin.lock().read_line(&mut line)?;
+    let read = stdin.lock().read_line(&mut line);
+    read.map_err(|error| Failure::system("cannot read the confirmation", error))?;
     if matches!(line.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failure::Usage("not revoked".into())) }
 }

@@ -3,7 +3,8 @@
 pub(crate) mod addresses;
 mod config;
 
-use std::io::{self, Write as _};
+use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +104,8 @@ pub(crate) fn run(mut args: Serve) -> Result<Exit, Failure> {
     if let Some(path) = args.config.clone() {
         config::read(&path)?.apply(&mut args)?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::system("cannot start the async runtime", error))?;
     let exit = runtime.block_on(start(args));
     runtime.shutdown_timeout(PARTING);
     exit
@@ -130,8 +132,9 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     }
     // First of all, so that no signal kills it while it connects. A program that waits for the "listening" line may
     // also send a signal at once.
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let hup = signal(SignalKind::hangup())?;
+    let on = |kind| signal(kind).map_err(|error| Failure::system("cannot wait for signals", error));
+    let (mut term, mut int) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    let hup = on(SignalKind::hangup())?;
     let mut told_to_end = std::pin::pin!(async move {
         tokio::select! {
             _ = term.recv() => {}
@@ -145,7 +148,8 @@ async fn start(args: Serve) -> Result<Exit, Failure> {
     // From here on; warnings of the library while connecting are among the risks.
     let log = ready.app.log().clone();
     warnings::hear(move |line| log.warning(&line));
-    say(&greeting(&ready, args.tokens.is_some()))?;
+    // A server serves whether or not its greeting is read.
+    let _ = report::answer(&greeting(&ready, args.tokens.is_some()));
     let Ready { app, tls, listeners, figures, _sole, .. } = ready;
     let beside =
         figures.map(|listeners| tokio::spawn(serve_figures(Arc::clone(&app), listeners, tls.clone())));
@@ -182,7 +186,12 @@ async fn prepare(args: &Serve) -> Result<Ready, Failure> {
             Some(Arc::new(Tls::read(cert.clone(), key.clone(), args.tls_client_ca.clone())?))
         }
         (None, None) if args.tls_client_ca.is_none() => None,
-        _ => return Err(Error::invalid("`--tls-cert` and `--tls-key` must be given together").into()),
+        (Some(_), None) => return Err(Failure::Usage("`--tls-cert` also needs `--tls-key`".into())),
+        (None, Some(_)) => return Err(Failure::Usage("`--tls-key` also needs `--tls-cert`".into())),
+        (None, None) => {
+            let message = "`--tls-client-ca` also needs `--tls-cert` and `--tls-key`";
+            return Err(Failure::Usage(message.into()));
+        }
     };
     let mut settings = settings(args)?;
     settings.examiner = Some(Examiner::new(store));
@@ -239,7 +248,7 @@ fn check(ready: &Ready) -> Result<Exit, Failure> {
             "there are risks to safety (`--accept-risks` accepts them); everything else is in order: ",
         ),
     };
-    say(&format!("{verdict}{} could be served\n", ready.urls.join(" and ")))?;
+    report::answer(&format!("{verdict}{} could be served\n", ready.urls.join(" and ")))?;
     Ok(exit)
 }
 
@@ -255,18 +264,37 @@ fn settings(args: &Serve) -> Result<Settings, Failure> {
         settings.max_ttl = Duration::from_millis(ms);
     }
     settings.figures_elsewhere = args.metrics_listen.is_some();
-    // A variable set to the empty string names no host.
-    settings.hosts = args.host.iter().filter(|name| !name.is_empty()).cloned().collect();
+    settings.hosts = hosts(&args.host)?;
     settings.tokens = args.tokens.as_ref().map(Tokens::read).transpose()?;
     settings.log_names = args.log_names == Some(true);
     settings.log = match args.log.as_deref() {
-        None | Some("text") => Log::to(io::stderr(), LogForm::Text)?,
-        Some("json") => Log::to(io::stderr(), LogForm::Json)?,
+        None | Some("text") => log(LogForm::Text)?,
+        Some("json") => log(LogForm::Json)?,
         Some("none") => Log::none(),
         Some(_) => return Err(Error::invalid("`--log` must be text, json or none").into()),
     };
     settings.max_connections = room_for_connections();
     Ok(settings)
+}
+
+fn log(form: LogForm) -> Result<Log, Failure> {
+    Log::to(io::stderr(), form).map_err(|error| Failure::system("cannot start the log", error))
+}
+
+/// The names of `--host`. A variable set to the empty string names none.
+fn hosts(given: &[String]) -> Result<Vec<String>, Failure> {
+    let names: Vec<String> =
+        given.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    let is_name = |name: &str| {
+        name.parse::<IpAddr>().is_ok()
+            || !name.contains(|c: char| c.is_whitespace() || matches!(c, ':' | '/'))
+    };
+    match names.iter().find(|name| !is_name(name)) {
+        Some(wrong) => Err(Failure::Usage(format!(
+            "`--host` takes names without port, scheme or spaces, for example locks.internal; it is {wrong:?}"
+        ))),
+        None => Ok(names),
+    }
 }
 
 /// The risks in the store's setup, one line each. If the store opens but cannot be examined, that is reported and does
@@ -342,12 +370,6 @@ fn greeting(ready: &Ready, tokens: bool) -> String {
         all = urls.join(" and "),
         url = urls[0],
     )
-}
-
-fn say(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }
 
 /// Reads tokens and certificates again on SIGHUP. A file that cannot be read changes nothing. The log says how it

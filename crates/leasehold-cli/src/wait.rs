@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::Output;
 use crate::exit::Exit;
-use crate::report::{Failure, answer, say, whole};
+use crate::report::{Failure, answer, deliver, say, whole};
 use crate::url::StoreArgs;
 use crate::{duration, list, lock, store, table, view};
 
@@ -191,7 +191,7 @@ pub(crate) async fn watch(args: Watch) -> Result<ExitCode, Failure> {
             );
         }
         for change in changes(&before, &now, view::now_ms()) {
-            answer(&match args.output {
+            deliver(&match args.output {
                 Output::Json => serde_json::to_string(&change).map_err(std::io::Error::from)? + "\n",
                 Output::Table => line(&change),
             })?;

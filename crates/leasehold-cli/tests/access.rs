@@ -229,6 +229,7 @@ fn unusable_files_are_named_and_readable_ones_warned_of() {
         ("LEASEHOLD_TOKEN_FILE", "nowhere", "cannot read the token from"),
         ("LEASEHOLD_TOKEN_FILE", "empty", "must hold one token"),
         ("LEASEHOLD_TOKEN", "hush hush", "LEASEHOLD_TOKEN must hold one token"),
+        ("LEASEHOLD_TOKEN", "hüsh", "LEASEHOLD_TOKEN must hold one token"),
         ("LEASEHOLD_CERT", "nowhere", "cannot read the certificate from"),
     ] {
         let outcome = fortress.bare(&["show", "x"], |command| {

@@ -72,6 +72,34 @@ fn flags_override_the_config_file_and_bad_settings_are_refused() {
 }
 
 #[test]
+fn a_host_that_no_request_can_name_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = ["--listen", "127.0.0.1:0", "--store", "memory:", "--host"];
+    for host in ["locks:7420", "http://locks", "locks/", "two names", "locks,a:b"] {
+        let refused = checked(&[&start[..], &[host]].concat(), &[], directory.path());
+        refused.says(64, "`--host` takes names without port, scheme or spaces");
+    }
+    let served = started(&[&start[..], &["a, b ,::1"]].concat(), &[], directory.path());
+    for host in ["a", "b", "b:7420", "[::1]"] {
+        assert_eq!(addressed_as(host, &served), 200, "{host}");
+    }
+    assert_eq!(addressed_as("c", &served), 403);
+}
+
+#[test]
+fn each_option_for_tls_that_lacks_another_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    for (options, says) in [
+        (&["--tls-cert", "c"][..], "`--tls-cert` also needs `--tls-key`"),
+        (&["--tls-key", "k"], "`--tls-key` also needs `--tls-cert`"),
+        (&["--tls-client-ca", "a"], "`--tls-client-ca` also needs `--tls-cert` and `--tls-key`"),
+    ] {
+        let start = [&["--listen", "127.0.0.1:0", "--store", "memory:"], options].concat();
+        checked(&start, &[], directory.path()).says(64, says);
+    }
+}
+
+#[test]
 fn an_ambiguous_line_of_the_config_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("server.conf");

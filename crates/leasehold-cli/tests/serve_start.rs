@@ -267,3 +267,46 @@ fn a_server_listens_on_every_address_of_a_name() {
     served.signal(Signal::TERM);
     assert!(served.ended().success());
 }
+
+#[test]
+fn a_server_whose_greeting_nobody_reads_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    // Its address is known from the file beside its database.
+    let mut command = serve(&["--store", "sqlite:served.db"], dir.path());
+    let mut server = Killed(command.stdout(writer).spawn().unwrap());
+    let lock = dir.path().join("served.db.server");
+    let is_ready = || std::fs::metadata(&lock).is_ok_and(|about| about.len() > 0);
+    until("it has its store, or has ended", || is_ready() || server.0.try_wait().unwrap().is_some());
+    let serves = |server: &Killed| {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", server.0.id())).into_iter().flatten();
+        let links = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let own: Vec<String> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+        sockets.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_own = own.contains(&format!("socket:[{}]", fields.get(9)?));
+            let port = fields[1].split_once(':')?.1;
+            (is_own && fields[3] == "0A").then(|| u16::from_str_radix(port, 16).unwrap())
+        })
+    };
+    let mut port = None;
+    until("it listens, or has ended", || {
+        port = serves(&server);
+        port.is_some() || server.0.try_wait().unwrap().is_some()
+    });
+    let healthz = format!("http://127.0.0.1:{}/healthz", port.expect("it serves"));
+    let answer = Command::new("curl").args(["-s", "-m", "60", &healthz]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "{\"status\":\"ok\"}", "{:?}", server.0.try_wait());
+}
+
+/// A process that is killed when the test ends.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -94,6 +94,121 @@ fn a_lease_that_cannot_be_printed_is_given_back() {
     }
 }
 
+/// A pipe whose reader has gone.
+fn closed_pipe() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+/// Runs a command whose answer nobody reads; returns its exit code and what it says.
+fn unread(mut command: Command) -> (i32, String) {
+    let output = command.stdout(closed_pipe()).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_lease_that_nobody_reads_is_given_back_and_is_no_success() {
+    for store in ttl_stores() {
+        for form in [&["--output", "json"][..], &["--export"]] {
+            let (code, said) = unread(store.leasehold(&[&["acquire", "x"], form].concat()));
+            assert_eq!(code, 74, "{said}");
+            assert!(said.starts_with("leasehold: nobody read the lease, so it was given back"), "{said}");
+            assert!(store.inspect("x").holders.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_closed_pipe_does_not_change_the_exit_code() {
+    let store = sqlite();
+    let lease = call(&store, &["acquire", "held"]).out;
+    std::fs::write(store.path("lease.json"), &lease).unwrap();
+    let code = |args: &[&str]| unread(store.leasehold(args)).0;
+    assert_eq!(code(&["wait", "-w", "0", "held", "--output", "json"]), 75);
+    assert_eq!(code(&["wait", "free", "--output", "json"]), 0);
+    assert_eq!(code(&["renew", "--lease", "lease.json"]), 0);
+    assert_eq!(code(&["release", "--lease", "lease.json"]), 0);
+    assert_eq!(code(&["release", "--lease", "lease.json", "--output", "json"]), 79);
+    // Too little happens in this time.
+    assert_eq!(
+        code(&["torture", "--store", "memory", "--secs", "1", "--workers", "2", "--out", "out", "--json"]),
+        81
+    );
+}
+
+#[test]
+fn a_watch_ends_when_its_reader_has_gone() {
+    let store = sqlite();
+    call(&store, &["acquire", "x"]);
+    assert_eq!(unread(store.leasehold(&["watch"])), (0, String::new()));
+}
+
+/// A server's clients, one with every permission and one that may only acquire.
+struct Scripts {
+    dir: tempfile::TempDir,
+    served: support::Served,
+}
+
+impl Scripts {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let allow = ["token", "create", "--tokens", "tokens", "--allow", "acquire"];
+        let mut create = support::leasehold(&allow);
+        create.current_dir(dir.path());
+        let token = ended(create);
+        assert_eq!(token.code(), 0, "{token:?}");
+        std::fs::write(dir.path().join("token"), token.out).unwrap();
+        let served = support::Served::start(dir.path(), &["--tokens", "tokens"]);
+        Scripts { dir, served }
+    }
+
+    fn run(&self, script: &str) -> Ended {
+        let mut sh = Command::new("sh");
+        sh.args(["-c", script]).current_dir(self.dir.path());
+        sh.env("LH", env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_URL", &self.served.url);
+        sh.env("LEASEHOLD_TOKEN_FILE", "token").env("LEASEHOLD_NO_WARNINGS", "true");
+        ended(sh)
+    }
+}
+
+/// The server shows no lock to a token without the permission `read`.
+#[test]
+fn a_token_that_may_only_acquire_serves_a_script() {
+    let scripts = Scripts::new();
+    let outcome = scripts.run(
+        "set -e
+        chmod 600 token
+        eval \"$($LH acquire x --ttl 20s --export)\"
+        $LH renew
+        # Without the name, the server cannot be asked about the lease.
+        (unset LEASEHOLD_NAME; $LH renew || echo $?; $LH release || echo $?)
+        # A name that is left over from another lock.
+        (LEASEHOLD_NAME=other; $LH renew || echo $?)
+        $LH release
+        $LH release || echo gone $?
+        $LH acquire -n x > lease.json
+        $LH release --lease lease.json",
+    );
+    let lines: Vec<&str> = outcome.out.lines().collect();
+    assert!(lines[0].starts_with("renewed, "), "{outcome:?}");
+    assert_eq!(lines[1..], ["77", "77", "77", "released", "gone 79", "released"], "{outcome:?}");
+    assert!(outcome.err.contains("the token may not `read` this lock"), "{outcome:?}");
+}
+
+#[test]
+fn a_name_left_over_from_another_lock_does_not_mislead() {
+    let store = sqlite();
+    let lease: Value = serde_json::from_str(&call(&store, &["acquire", "x"]).out).unwrap();
+    for (verb, code) in [("renew", 0), ("release", 0), ("release", 79)] {
+        let mut command = store.leasehold(&[verb]);
+        command.env("LEASEHOLD_NAME", "other").env("LEASEHOLD_FENCE", lease["fence"].to_string());
+        command.env("LEASEHOLD_LEASE_ID", lease["lease_id"].as_str().unwrap());
+        let outcome = ended(command);
+        assert_eq!(outcome.code(), code, "{outcome:?}");
+    }
+}
+
 #[test]
 fn signals_end_acquire_and_wait_and_leave_no_queue_place() {
     use rustix::process::Signal;

@@ -12,9 +12,10 @@ use leasehold::{Cancel, Error, ErrorKind, Locks, Name};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::handlers::health::Readiness;
+use crate::handlers::health::READINESS;
 use crate::history::History;
-use crate::log::Log;
+use crate::log::{FLUSH, Log};
+use crate::look::Look;
 use crate::metrics::Metrics;
 use crate::middleware::RequestIds;
 use crate::problem::Refusal;
@@ -24,8 +25,11 @@ use crate::turns::Turns;
 /// How long a call to the store may still take at shutdown. After that, waiting clients get an error.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 
-/// How long it then takes until every client has its answer. Both together are five seconds.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// How long it then takes until every client has its answer.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+// Shutdown takes at most five seconds, as `App::drain` and `serve` promise.
+const _: () = assert!(LAST_CALLS.as_secs() + LAST_ANSWERS.as_secs() + FLUSH.as_secs() <= 5);
 
 /// A store and everything a server keeps about it.
 #[derive(Debug)]
@@ -40,7 +44,8 @@ pub struct App {
     pub(crate) history: History,
     pub(crate) request_ids: RequestIds,
     pub(crate) turns: Turns,
-    pub(crate) readiness: Readiness,
+    /// Whether the store answered the last time it was asked.
+    pub(crate) readiness: Look<()>,
     /// The server is shutting down: waiting requests end with an error.
     pub(crate) draining: Cancel,
     /// No call to the store is waited for any more.
@@ -77,7 +82,7 @@ impl App {
             settings,
             request_ids: RequestIds::new(),
             turns: Turns::default(),
-            readiness: Readiness::default(),
+            readiness: Look::fresh_for(READINESS),
             draining: Cancel::new(),
             closing: Cancel::new(),
             background: watch::Sender::new(()),

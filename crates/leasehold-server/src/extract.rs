@@ -19,12 +19,12 @@ const MAX_BODY: usize = 64 * 1024;
 /// The name in `/v1/locks/{name}…`: one segment, decoded once.
 pub(crate) fn name(app: &App, uri: &Uri) -> Result<Name, Refusal> {
     let segment = uri.path().split('/').nth(3).unwrap_or_default();
-    Ok(app.name(&decoded(segment)?)?)
+    Ok(app.name(&decoded("the name in the path", segment)?)?)
 }
 
-/// Percent-decodes strictly: an invalid escape is refused, not taken literally.
-pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
-    let malformed = || Refusal::bad("the name in the path must be percent-encoded UTF-8");
+/// Percent-decodes strictly: an invalid escape is refused, not taken literally. `what` is the text's name in the error.
+fn decoded<'a>(what: &str, text: &'a str) -> Result<Cow<'a, str>, Refusal> {
+    let malformed = || Refusal::bad(format!("{what} must be percent-encoded UTF-8"));
     let mut rest = text.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         let digits = rest.get(at + 1..at + 3).ok_or_else(malformed)?;
@@ -42,8 +42,13 @@ pub(crate) fn query(uri: &Uri) -> Result<Vec<(String, String)>, Refusal> {
     pairs
         .map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let text = |part: &str| Ok::<_, Refusal>(decoded(&part.replace('+', " "))?.into_owned());
-            Ok((text(key)?, text(value)?))
+            let text =
+                |what, part: &str| Ok::<_, Refusal>(decoded(what, &part.replace('+', " "))?.into_owned());
+            let key = text("the query", key)?;
+            // An unknown key is the client's text, which an error must not repeat.
+            let known = ["prefix", "limit", "cursor"].into_iter().find(|known| *known == key);
+            let value = text(known.unwrap_or("the query"), value)?;
+            Ok((key, value))
         })
         .collect()
 }
@@ -154,9 +159,9 @@ mod tests {
 
     #[test]
     fn escapes_are_decoded_once_and_broken_ones_refused() {
-        assert_eq!(decoded("a%2Fb%252e").unwrap(), "a/b%2e");
+        assert_eq!(decoded("x", "a%2Fb%252e").unwrap(), "a/b%2e");
         for broken in ["%", "%2", "%zz", "a%G0", "%ff"] {
-            assert!(decoded(broken).is_err(), "{broken}");
+            assert!(decoded("x", broken).is_err(), "{broken}");
         }
     }
 }

@@ -27,6 +27,7 @@ mod extract;
 mod handlers;
 mod history;
 mod log;
+mod look;
 mod metrics;
 mod middleware;
 mod problem;

@@ -15,6 +15,9 @@ const CAPACITY: usize = 4 << 20;
 /// lines, and nobody reads them this soon.
 const GATHER: Duration = Duration::from_millis(10);
 
+/// How long a flush waits at most: the log's reader may be stuck.
+pub(crate) const FLUSH: Duration = Duration::from_secs(1);
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -121,7 +124,7 @@ impl Log {
         state.hurry = true;
         sender.desk.bell.notify_all();
         let unwritten = |state: &mut Lines| state.writing || !state.lines.is_empty();
-        sender.desk.done.wait_while_for(&mut state, unwritten, Duration::from_secs(1));
+        sender.desk.done.wait_while_for(&mut state, unwritten, FLUSH);
     }
 
     /// Logs a warning.

@@ -5,7 +5,7 @@ mod spans;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -194,11 +194,13 @@ impl Metrics {
         }
     }
 
-    /// A lease was granted; `waited` is how long the request waited, if it did.
-    pub(crate) fn granted(&self, name: &Name, id: LeaseId, waited: Option<Duration>) {
+    /// A lease was granted; `wait` is how long the request waited and when it arrived, if it was ready to wait.
+    pub(crate) fn granted(&self, name: &Name, id: LeaseId, wait: Option<(Duration, Instant)>) {
         let handover = self.spans.granted(name, id);
-        if let Some(waited) = waited {
+        if let Some((waited, asked)) = wait {
             self.waits.observe(waited.as_secs_f64());
+            // Before the request arrived, the lock lay idle.
+            let handover = handover.filter(|handover| *handover <= asked.elapsed());
             handover.into_iter().for_each(|handover| self.handovers.observe(handover.as_secs_f64()));
         }
     }
@@ -210,11 +212,10 @@ impl Metrics {
     }
 
     pub(crate) fn released(&self, name: &Name, id: LeaseId, done: bool) {
-        if done {
-            let held = self.spans.released(id);
-            held.into_iter().for_each(|held| self.holds.observe(held.as_secs_f64()));
-        } else {
-            self.spans.not_released(name);
+        match if done { self.spans.released(id) } else { None } {
+            Some(held) => self.holds.observe(held.as_secs_f64()),
+            // Nothing was released, or perhaps only a place in the queue.
+            None => self.spans.not_released(name),
         }
     }
 

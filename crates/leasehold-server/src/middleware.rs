@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use leasehold::backend::{Claim, Release, Released, Renewal};
 use leasehold::{Fence, LeaseId, MAX_OWNER_BYTES, Name, digest_name};
 
 use crate::app::App;
 use crate::digits::{self, Digits};
+use crate::extract;
 use crate::history::{Event, History, What};
 use crate::problem::Refusal;
 use crate::token::{Renewing, Share, Token, Verb};
@@ -124,7 +125,8 @@ impl Operation {
         let what = match (self.op, self.result, status) {
             ("acquire", "success", _) => What::Granted,
             ("release", "success", _) => What::Released,
-            ("revoke", "success", _) => What::Revoked,
+            // Also if it failed after some of several holders.
+            ("revoke", ..) if !self.revoked.is_empty() => What::Revoked,
             ("renew", "fail", StatusCode::GONE) => What::RenewalRefused,
             ("release", "fail", StatusCode::OK) => What::ReleaseRefused,
             _ => return,
@@ -171,6 +173,79 @@ impl Operations {
     }
 }
 
+/// A request's id and when it arrived, for its log lines.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    id: HeaderValue,
+    began: Instant,
+}
+
+/// Marks a response whose operation is already counted, remembered and logged.
+#[derive(Debug, Clone)]
+struct Concluded;
+
+impl Record {
+    /// The record of a request that changes something.
+    pub(crate) fn of(request: &mut Request<Body>) -> Self {
+        let unknown = || Record { id: HeaderValue::from_static("-"), began: Instant::now() };
+        request.extensions_mut().remove().unwrap_or_else(unknown)
+    }
+
+    /// Counts, remembers and logs the operations of a response now, because its client may have left already.
+    pub(crate) fn conclude_early(&self, app: &App, mut response: Response<Body>) -> Response<Body> {
+        self.conclude(app, &mut response);
+        response.extensions_mut().insert(Concluded);
+        response
+    }
+
+    /// Counts, remembers and logs the operations of a response. Returns whether it has any.
+    fn conclude(&self, app: &App, response: &mut Response<Body>) -> bool {
+        let took = self.began.elapsed();
+        let conclude = |operation: &Operation, status: StatusCode| {
+            app.metrics.operation(operation, took);
+            operation.remember(&app.history, status);
+            tell(app, operation, &self.id, Some(status), took);
+        };
+        if let Some(operation) = response.extensions_mut().remove::<Operation>() {
+            conclude(&operation, response.status());
+        } else if let Some(Operations(all)) = response.extensions_mut().remove() {
+            all.iter().for_each(|(operation, status)| conclude(operation, *status));
+        } else {
+            return response.extensions_mut().remove::<Concluded>().is_some();
+        }
+        true
+    }
+}
+
+/// Logs an operation that ends without an answer: if its client leaves, the request's future is dropped.
+struct Unanswered<'a> {
+    app: &'a App,
+    record: &'a Record,
+    /// The request's path, until there is an answer.
+    uri: Option<Uri>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let Some(uri) = self.uri.take() else { return };
+        // A revoke goes on in a task, which logs it.
+        let logged = ["acquire", "renew", "release", "sweep"];
+        let verb = uri.path().rsplit('/').next().unwrap_or_default();
+        let Some(op) = logged.into_iter().find(|op| *op == verb) else { return };
+        let mut operation = Operation::new(op);
+        operation.name = extract::name(self.app, &uri).ok();
+        let why = if std::thread::panicking() {
+            "a bug in the server ended the request"
+        } else if self.app.closing.is_cancelled() {
+            "the server stopped before the answer"
+        } else {
+            "the client left before the answer"
+        };
+        operation.result("fail", why);
+        tell(self.app, &operation, &self.record.id, None, self.record.began.elapsed());
+    }
+}
+
 /// Passes a request through the checks and on to the handler, and logs the result.
 pub(crate) async fn pass<F>(
     app: &App,
@@ -180,8 +255,7 @@ pub(crate) async fn pass<F>(
 where
     F: Future<Output = Response<Body>>,
 {
-    let began = Instant::now();
-    let id = request_id(app, request.headers());
+    let record = Record { began: Instant::now(), id: request_id(app, request.headers()) };
     let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
     let mut response = match admit(app, &request) {
         Ok(caller) => {
@@ -189,7 +263,14 @@ where
             if caller.0.is_some() {
                 request.extensions_mut().insert(caller);
             }
-            next(request).await
+            let mut unanswered = Unanswered { app, record: &record, uri: None };
+            if changes {
+                request.extensions_mut().insert(record.clone());
+                unanswered.uri = Some(request.uri().clone());
+            }
+            let response = next(request).await;
+            unanswered.uri = None;
+            response
         }
         Err(refusal) => {
             let mut operation = Operation::new("refused");
@@ -197,38 +278,31 @@ where
             operation.onto(refusal.response())
         }
     };
-    let took = began.elapsed();
-    let conclude = |operation: &Operation, status: StatusCode| {
-        app.metrics.operation(operation, took);
-        operation.remember(&app.history, status);
-        tell(app, operation, &id, status, took);
-    };
-    if let Some(operation) = response.extensions_mut().remove::<Operation>() {
-        conclude(&operation, response.status());
-    } else if let Some(Operations(all)) = response.extensions_mut().remove() {
-        all.iter().for_each(|(operation, status)| conclude(operation, *status));
-    } else if changes {
-        tell(
-            app,
-            &Operation { op: "none", result: "fail", ..Operation::default() },
-            &id,
-            response.status(),
-            took,
-        );
+    if !record.conclude(app, &mut response) && changes && !response.status().is_success() {
+        let operation = Operation { op: "none", result: "fail", ..Operation::default() };
+        tell(app, &operation, &record.id, Some(response.status()), record.began.elapsed());
     }
     let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, id);
+    headers.insert(REQUEST_ID, record.id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-fn tell(app: &App, operation: &Operation, request_id: &HeaderValue, status: StatusCode, took: Duration) {
+/// Logs an operation. One without a status had no answer.
+fn tell(
+    app: &App,
+    operation: &Operation,
+    request_id: &HeaderValue,
+    status: Option<StatusCode>,
+    took: Duration,
+) {
     app.settings.log.line(|line| {
         let names = app.settings.log_names;
         let granted = operation.granted_here(&app.history);
         let owner = operation.owner.as_deref().or(granted.as_ref().and_then(|(owner, _)| owner.as_deref()));
         let fence = operation.fence.or(granted.as_ref().and_then(|(_, fence)| *fence));
-        line.text("level", if status.is_server_error() { "warn" } else { "info" });
+        let is_fault = status.is_some_and(|status| status.is_server_error());
+        line.text("level", if is_fault { "warn" } else { "info" });
         line.text("op", operation.op);
         if let Some(name) = &operation.name {
             if names {
@@ -243,7 +317,9 @@ fn tell(app: &App, operation: &Operation, request_id: &HeaderValue, status: Stat
             line.text("owner_hash", &digest_name(owner));
         }
         line.text("result", operation.result);
-        line.number("status", status.as_u16());
+        if let Some(status) = status {
+            line.number("status", status.as_u16());
+        }
         if let Some(id) = operation.lease {
             line.text("lease_hash", id.digest().expose());
         }

@@ -28,7 +28,8 @@ pub struct Settings {
     pub log_names: bool,
     /// How often expired leases are swept and counted.
     pub sweep_every: Duration,
-    /// The greatest number of open connections.
+    /// The greatest number of open connections. A separate address for metrics has a sixteenth of them, at least 16
+    /// (at most half) and at most 512.
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and again for its body.
     pub read_timeout: Duration,

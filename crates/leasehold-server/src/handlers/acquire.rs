@@ -1,7 +1,7 @@
 //! `POST /v1/locks/{name}/acquire`: one attempt, or a wait in the store's queue.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -128,11 +128,11 @@ async fn run(
             return refusal.response();
         }
     };
-    let claim = request.claim.clone();
+    let (claim, asked) = (request.claim.clone(), Instant::now());
     match Detached::new(Arc::clone(&app), request, share).await {
         Outcome::Granted(grant) => {
             operation.granted(grant.fence, grant.waited);
-            app.metrics.granted(&claim.name, claim.id, waits.then_some(grant.waited));
+            app.metrics.granted(&claim.name, claim.id, waits.then_some((grant.waited, asked)));
             acquired(&claim, &grant)
         }
         Outcome::Busy(busy) => {

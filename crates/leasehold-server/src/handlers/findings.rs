@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use leasehold::doctor::{self, Finding};
 use leasehold::{Error, ErrorKind, wire};
-use tokio::sync::Mutex;
 
 use crate::app::App;
+use crate::look::Look;
 use crate::middleware::Caller;
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
@@ -25,26 +25,23 @@ const FRESH: Duration = Duration::from_secs(2);
 /// Examines how a store is set up.
 pub struct Examiner {
     url: String,
-    /// The last answer. Locked during an examination, so that one serves everybody who asks meanwhile.
-    last: Mutex<Option<(Instant, Vec<Finding>)>>,
+    last: Look<Vec<Finding>>,
 }
 
 impl Examiner {
     /// Examines the store at this URL, as [`doctor::examine`] does.
     pub fn new(url: impl Into<String>) -> Self {
-        Examiner { url: url.into(), last: Mutex::default() }
+        Examiner { url: url.into(), last: Look::fresh_for(FRESH) }
     }
 
-    async fn look(&self) -> leasehold::Result<Vec<Finding>> {
-        let mut last = self.last.lock().await;
-        if let Some((_, findings)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(findings.clone());
-        }
-        let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
-        let findings = tokio::time::timeout(LOOK, doctor::examine(&self.url)).await.map_err(late)??;
-        *last = Some((Instant::now(), findings.clone()));
-        Ok(findings)
+    async fn look(&self, app: &App) -> Result<Vec<Finding>, Refusal> {
+        self.last.answer(app, || examine(self.url.clone())).await
     }
+}
+
+async fn examine(url: String) -> Result<Vec<Finding>, Refusal> {
+    let late = |_| Error::new(ErrorKind::NetworkTimeout, "the store did not answer in time");
+    Ok(tokio::time::timeout(LOOK, doctor::examine(&url)).await.map_err(late)??)
 }
 
 impl fmt::Debug for Examiner {
@@ -65,7 +62,7 @@ pub(crate) async fn route(State(app): State<Arc<App>>, mut request: Request<Body
                 "this server does not look at its store",
             ));
         };
-        Ok(json(StatusCode::OK, &wire::Findings { findings: examiner.look().await? }))
+        Ok(json(StatusCode::OK, &wire::Findings { findings: examiner.look(&app).await? }))
     };
     answer.await.unwrap_or_else(Refusal::response)
 }

@@ -7,18 +7,33 @@ use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use leasehold::backend::Query;
 use leasehold::{Fence, Name, wire};
+use tokio::sync::oneshot;
 
+use super::renew::no_answer;
 use super::{Answer, finish};
 use crate::app::App;
 use crate::extract;
-use crate::middleware::{Caller, Operation};
+use crate::middleware::{Caller, Operation, Record};
 use crate::problem::{Refusal, json};
 use crate::token::Verb;
 
-pub(crate) async fn revoke(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
-    let mut operation = Operation::new("revoke");
-    let answer = revoke_one(&app, request, &mut operation).await;
-    finish(operation, answer)
+/// Revoking a name with at most this many holders records whose leases ended. More holders are revoked in one step.
+const FEW: usize = 8;
+
+/// Revokes in a task of its own, because a revocation that took effect must be logged and remembered, also if the
+/// client leaves before the answer.
+pub(crate) async fn revoke(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response<Body> {
+    let record = Record::of(&mut request);
+    let (tell, answer) = oneshot::channel();
+    let asking = Arc::clone(&app);
+    app.go_on_with(async move {
+        let mut operation = Operation::new("revoke");
+        let answer = revoke_one(&asking, request, &mut operation).await;
+        let response = record.conclude_early(&asking, finish(operation, answer));
+        // If the client has left, nobody reads it.
+        let _ = tell.send(response);
+    });
+    answer.await.unwrap_or_else(|_| Refusal::from(no_answer()).response())
 }
 
 async fn revoke_one(app: &App, mut request: Request<Body>, operation: &mut Operation) -> Answer {
@@ -37,40 +52,37 @@ async fn revoke_one(app: &App, mut request: Request<Body>, operation: &mut Opera
         }
         operation.revoked(fence);
     } else {
-        let (fences, are_all) = holders(app, &name).await;
         // Each by its fence, so that the history knows for certain whose leases they were.
-        for fence in fences {
+        for fence in few_holders(app, &name).await {
             let leases = revoke(Some(fence)).await?.leases;
             if leases > 0 {
                 operation.revoked(fence);
             }
             revoked += leases;
         }
-        // More holders than are shown, without fences, or none of those that were seen is left.
-        if !are_all || revoked == 0 {
-            let leases = revoke(None).await?.leases;
-            if leases > 0 {
+        // Many holders, or without fences, or none of those that were seen is left.
+        if revoked == 0 {
+            revoked = revoke(None).await?.leases;
+            if revoked > 0 {
                 operation.revoked(Fence::UNFENCED);
             }
-            revoked += leases;
         }
     }
     Ok(json(StatusCode::OK, &wire::Revoked { revoked, lock_name: name.as_str().into() }))
 }
 
-/// The fences of a name's holders, as far as they are shown, and whether these are all of them.
-async fn holders(app: &App, name: &Name) -> (Vec<Fence>, bool) {
+/// The fences of a name's holders, if all of them are known and they are few. Otherwise none: with many holders, one
+/// call for each would take too long, and clients that come meanwhile would be hit too.
+async fn few_holders(app: &App, name: &Name) -> Vec<Fence> {
     let page = app.ask("inspect", app.backend.inspect(&Query::Name(name.clone()))).await;
-    let Some(info) = page.ok().and_then(|page| page.items.into_iter().next()) else {
-        return (Vec::new(), false);
-    };
+    let Some(info) = page.ok().and_then(|page| page.items.into_iter().next()) else { return Vec::new() };
     let mut fences: Vec<Fence> = info.holders.iter().map(|holder| holder.grant.fence).collect();
-    fences.retain(|fence| *fence != Fence::UNFENCED);
+    if info.holder_count > fences.len() as u64 || fences.len() > FEW || fences.contains(&Fence::UNFENCED) {
+        return Vec::new();
+    }
     // Readers that a quorum let in at the same moment share a fence.
     fences.dedup();
-    let are_all = info.holders.len() as u64 >= info.holder_count
-        && info.holders.iter().all(|holder| holder.grant.fence != Fence::UNFENCED);
-    (fences, are_all)
+    fences
 }
 
 /// `POST /v1/sweep`: asks the store to sweep now. Never needed for correctness.

@@ -27,6 +27,10 @@ use crate::middleware;
 
 use super::ahead::Ahead;
 
+/// The longest head of a request that is certainly read; hyper buffers at most twice as much before it answers 431. The
+/// longest name takes 1.5 KiB, and proxies limit all headers to 8 or 16 KiB.
+const MAX_HEAD: usize = 32 << 10;
+
 /// Serves the requests of one connection. Not an `async fn`: that would store the arguments twice.
 pub(super) fn speak<S>(app: Arc<App>, router: Router, stream: S) -> impl Future<Output = ()> + Send
 where
@@ -48,8 +52,10 @@ where
     // The loop below notices silence: a separate timer for every request would cost more than the lock.
     let stream = Ahead::new(stream);
     let ahead = stream.another();
-    let connection =
-        http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
+    let connection = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
     // Boxed, so that it is stored once and never moved.
     let mut connection = Box::pin(connection);
     async move {

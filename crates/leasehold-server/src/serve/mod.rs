@@ -49,7 +49,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     let sweeping = tokio::spawn(sweep::run(Arc::clone(&state)));
     let router = routes(Arc::clone(&state), !state.settings.figures_elsewhere);
-    let connections = accept(&state, router, listeners.into(), tls, shutdown).await;
+    let most = limits(&state).0;
+    let connections = accept(&state, router, listeners.into(), tls, most, shutdown).await;
     state.drain(all_closed(connections)).await;
     sweeping.abort();
     Ok(())
@@ -68,12 +69,24 @@ pub async fn serve_figures(state: Arc<App>, listeners: impl Into<Listeners>, tls
     let is_private =
         listeners.addresses().is_ok_and(|all| all.iter().all(|address| address.ip().is_loopback()));
     let router = figure_routes(Arc::clone(&state), state.settings.tokens.is_some() || is_private);
-    let connections = accept(&state, router, listeners, tls, async { ended.cancelled().await }).await;
+    let most = limits(&state).1;
+    let connections = accept(&state, router, listeners, tls, most, async { ended.cancelled().await }).await;
     state.drain(all_closed(connections)).await;
 }
 
 async fn all_closed(mut connections: JoinSet<()>) {
     while connections.join_next().await.is_some() {}
+}
+
+/// How many connections the locks may have, and how many the separate address for metrics: few, so that its clients
+/// cannot take those that the locks need.
+fn limits(state: &App) -> (usize, usize) {
+    let all = state.settings.max_connections;
+    if !state.settings.figures_elsewhere {
+        return (all, all);
+    }
+    let figures = (all / 16).clamp(16, 512).min(all / 2).max(1);
+    (all.saturating_sub(figures).max(1), figures)
 }
 
 /// Accepts connections until shutdown; returns those still open.
@@ -82,9 +95,10 @@ async fn accept(
     router: Router,
     mut listeners: Listeners,
     tls: Option<Arc<Tls>>,
+    most: usize,
     shutdown: impl Future<Output = ()>,
 ) -> JoinSet<()> {
-    let room = Arc::new(Semaphore::new(state.settings.max_connections));
+    let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {

@@ -15,13 +15,17 @@ use rustix::process::geteuid;
 pub struct SoleServer {
     path: PathBuf,
     /// Locked until it is closed.
-    _file: File,
+    file: File,
 }
 
 impl Drop for SoleServer {
     fn drop(&mut self) {
-        // Remove it while it is locked: another server that has it open and locks it next then sees that it is gone.
-        let _ = std::fs::remove_file(&self.path);
+        // If the file was removed or replaced meanwhile, the file at the path belongs to another server.
+        if is_at(&self.file, &self.path) {
+            // Remove it while it is locked: another server that has it open and locks it next then sees that it is
+            // gone.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -51,15 +55,11 @@ impl SoleServer {
             let message = format!("the lock file {path:?} beside the database cannot be used");
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
-        let same = |file: &File| {
-            let about = file.metadata().ok()?;
-            Some((about.ino(), about.dev()) == inode(&path)?)
-        };
         let (mut file, taken) = loop {
             let file = open(&path).map_err(failed)?;
             let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
             // The previous server may have removed the file since we opened it; then there is another one, or will be.
-            if taken || same(&file).unwrap_or(false) {
+            if taken || is_at(&file, &path) {
                 break (file, taken);
             }
         };
@@ -80,7 +80,7 @@ impl SoleServer {
             writeln!(file, "process {}, {says}", std::process::id())
         };
         write(&mut file).map_err(failed)?;
-        Ok(SoleServer { path, _file: file })
+        Ok(SoleServer { path, file })
     }
 }
 
@@ -128,9 +128,10 @@ fn refuse_stranger(file: &File, path: &Path, database: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, message))
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let about = path.symlink_metadata().ok()?;
-    Some((about.ino(), about.dev()))
+/// Whether this file, and no other, is at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let inode = |about: std::fs::Metadata| (about.ino(), about.dev());
+    file.metadata().ok().map(inode).is_some_and(|ours| path.symlink_metadata().ok().map(inode) == Some(ours))
 }
 
 /// The real path of a database, which need not exist yet. Links are followed: otherwise each link would get its own

@@ -1,10 +1,13 @@
 //! Every route, status and field.
 
-use leasehold::Locks;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Locks};
 use leasehold_server::Settings;
 use serde_json::{Value, json};
+use testkit::faulty::{Act, Verb};
 
-use crate::support::Server;
+use crate::support::{Server, answered, faulty, faulty_with};
 
 fn fields(body: &Value) -> Vec<&str> {
     body.as_object().unwrap().keys().map(String::as_str).collect()
@@ -159,6 +162,60 @@ async fn revoking_several_holders_is_one_event_for_each() {
     assert_eq!(server.verb("pool", "revoke", json!({"now": true})).await.body["revoked"], 0);
     let after = server.get("/v1/locks/pool/history").await.body["events"].clone();
     assert_eq!(after, events);
+}
+
+/// The holders of a crowded name: more than one page of an inspection shows.
+const CROWD: u64 = 103;
+
+async fn crowd(server: &Server, body: &Value) {
+    for _ in 0..CROWD {
+        assert_eq!(server.verb("crowd", "acquire", body.clone()).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn revoking_a_crowd_counts_each_holder_once() {
+    let (server, store) = faulty().await;
+    crowd(&server, &json!({"owner_id": "r", "ttl_ms": 30_000, "mode": "shared"})).await;
+    let before = store.count(Verb::Other);
+    assert_eq!(server.verb("crowd", "revoke", json!({})).await.body["revoked"], CROWD);
+    // The calls are one look and one revocation, and sweeps meanwhile.
+    let calls = store.count(Verb::Other) - before;
+    assert!(calls < 20, "{calls} calls");
+}
+
+#[tokio::test]
+async fn revoking_a_crowd_at_once_spares_newcomers() {
+    let server = Server::start().await;
+    let mut body = json!({"owner_id": "p", "ttl_ms": 30_000, "mode": "permit", "limit": CROWD});
+    crowd(&server, &body).await;
+    body["wait_ms"] = json!(50_000);
+    let (newcomer, revoked) = tokio::join!(server.verb("crowd", "acquire", body), async {
+        server.until("crowd", |lock| lock["queue_length"] == 1).await;
+        server.verb("crowd", "revoke", json!({"now": true})).await
+    });
+    assert_eq!((newcomer.status, &revoked.body["revoked"]), (200, &json!(CROWD)), "{revoked:?}");
+    let renew = json!({"lease_id": newcomer.body["lease_id"], "extend_by_ms": 30_000});
+    let renewed = server.verb("crowd", "renew", renew).await;
+    assert_eq!(renewed.status, 200, "{renewed:?}");
+}
+
+#[tokio::test]
+async fn a_revoke_that_fails_half_way_is_in_the_history() {
+    let mut settings = Settings::default();
+    settings.sweep_every = Duration::from_secs(3600);
+    let (server, store) = faulty_with(settings).await;
+    // The only sweep.
+    answered(&store, Verb::Other, 1).await;
+    for owner in ["a", "b"] {
+        let body = json!({"owner_id": owner, "ttl_ms": 30_000, "mode": "shared"});
+        assert_eq!(server.verb("pair", "acquire", body).await.status, 200);
+    }
+    // A look, and two revocations.
+    store.plan(Verb::Other, [Act::Pass, Act::Pass, Act::Fail(ErrorKind::Unavailable)]);
+    assert_eq!(server.verb("pair", "revoke", json!({"now": true})).await.status, 503);
+    let events = server.get("/v1/locks/pair/history").await.body["events"].clone();
+    assert_eq!((&events[0]["what"], &events[0]["owner_id"]), (&json!("revoked"), &json!("a")), "{events}");
 }
 
 #[tokio::test]

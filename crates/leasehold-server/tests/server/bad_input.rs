@@ -201,3 +201,39 @@ async fn no_mangled_request_is_a_500_or_touches_the_lock_of_another() {
     let seen = server.get("/v1/locks/victim").await.body;
     assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &held["fencing_token"]));
 }
+
+/// The longest name, all of it escaped, and more headers than a proxy adds fit into 32 KiB; twice as much is refused.
+#[tokio::test]
+async fn the_head_of_a_request_has_a_limit() {
+    let server = Server::start().await;
+    let name = "%c3%a4".repeat(256);
+    let id = "i".repeat(128);
+    let ask = async |cookie: usize| {
+        let cookie = "c".repeat(cookie);
+        let headers = [("x-request-id", &*id), ("cookie", &*cookie)];
+        server.send("GET", &format!("/v1/locks/{name}"), &headers, "").await
+    };
+    let legal = ask(29 << 10).await;
+    assert_eq!((legal.status, legal.header("x-request-id")), (200, Some(&*id)), "{legal:?}");
+    assert_eq!(ask(64 << 10).await.status, 431);
+    // The body is bounded apart from the head: the largest allowed is read.
+    let body = format!("{{\"leases\":[]}}{}", " ".repeat((64 << 10) - 13));
+    let empty = server.post("/v1/renew", &body).await;
+    assert!(empty.status == 400 && empty.text.contains("1 to 512"), "{empty:?}");
+}
+
+#[tokio::test]
+async fn an_error_in_the_query_names_the_parameter() {
+    let server = Server::start().await;
+    for (query, says) in [
+        ("prefix=%zz", "prefix must be percent-encoded UTF-8"),
+        ("limit=1&cursor=%ff", "cursor must be percent-encoded UTF-8"),
+        ("%zz=1", "the query must be percent-encoded UTF-8"),
+    ] {
+        let answer = server.get(&format!("/v1/locks?{query}")).await;
+        answer.is_problem(400, "INVALID_ARGUMENT");
+        assert_eq!(answer.body["error"], says, "{query}");
+    }
+    let answer = server.get("/v1/locks/%zz").await;
+    assert_eq!(answer.body["error"], "the name in the path must be percent-encoded UTF-8");
+}

@@ -25,6 +25,8 @@ async fn every_operation_is_one_line_without_secrets_or_names() {
     let lease = server.send("POST", "/v1/locks/private/acquire", &headers, &body).await.body;
     server.verb("private", "release", json!({"lease_id": lease["lease_id"]})).await;
     // Looking at a lock is not an operation.
+    let lookup = json!({"lease_id": lease["lease_id"]}).to_string();
+    assert_eq!(server.post("/v1/leases/lookup", &lookup).await.status, 200);
     assert_eq!(server.get("/v1/locks/private").await.status, 200);
     assert_eq!(server.send("HEAD", "/v1/locks/private", &[], "").await.status, 200);
     let (text, told) = (lines.text(), lines.json());

@@ -9,6 +9,7 @@ mod draining;
 mod figures;
 mod findings;
 mod gates;
+mod hand_overs;
 mod json;
 mod limits;
 mod logs;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
-use leasehold_server::{App, Settings, SoleServer};
+use leasehold_server::{App, Settings, SoleServer, serve_figures};
 use serde_json::json;
 use testkit::faulty::{Act, Faulty, Verb};
 use testkit::until::{PATIENCE, in_time, until_async};
-use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Answer, Server, asked, faulty, request};
 
@@ -168,4 +168,58 @@ async fn a_server_out_of_connections_serves_again_when_some_close() {
     held.clear();
     in_time("it is answered", stream.read_to_end(&mut answer)).await.unwrap();
     assert_eq!(Answer::parse(&answer).status, 200);
+}
+
+/// An operator removed the lock file of a running server, and then started another one.
+#[test]
+fn a_server_leaves_the_lock_file_of_another_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks.db");
+    let first = SoleServer::of(&path, "first").unwrap();
+    std::fs::remove_file(directory.path().join("locks.db.server")).unwrap();
+    let _second = SoleServer::of(&path, "second").unwrap();
+    drop(first);
+    let error = SoleServer::of(&path, "third").unwrap_err();
+    assert!(error.message().contains("second"), "{error}");
+}
+
+/// The address for metrics cannot take the connections that the locks need.
+#[tokio::test]
+async fn figures_have_few_of_the_connections() {
+    let mut settings = Settings::default();
+    (settings.max_connections, settings.figures_elsewhere) = (32, true);
+    let server = Server::on(Locks::connect("memory:").await.unwrap(), settings).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let figures = listener.local_addr().unwrap();
+    tokio::spawn(serve_figures(Arc::clone(&server.app), listener, None));
+    let ask = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let connect = async |address| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(ask).await.unwrap();
+        stream
+    };
+    let answered = async |stream: &mut TcpStream| {
+        let mut bytes = [0; 12];
+        in_time("an answer", stream.read_exact(&mut bytes)).await.unwrap();
+        assert_eq!(&bytes, b"HTTP/1.1 200");
+    };
+    // With 32 in all, each address has 16; beyond 256, the figures have a sixteenth.
+    for address in [figures, server.address] {
+        let mut open = Vec::new();
+        for _ in 0..16 {
+            let mut stream = connect(address).await;
+            answered(&mut stream).await;
+            open.push(stream);
+        }
+        let mut more = connect(address).await;
+        // The server shares this thread, and has had every chance to answer once the other address has answered.
+        let other = if address == figures { server.address } else { figures };
+        for _ in 0..20 {
+            answered(&mut connect(other).await).await;
+        }
+        let early = more.try_read(&mut [0; 12]);
+        assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "{address}");
+        open.pop();
+        answered(&mut more).await;
+    }
 }

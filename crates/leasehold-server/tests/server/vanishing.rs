@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
-use leasehold_server::Settings;
-use serde_json::json;
+use leasehold::digest_name;
+use leasehold_server::{LogForm, Settings};
+use serde_json::{Value, json};
 use testkit::faulty::{Act, Faulty, Verb};
-use testkit::until::in_time;
+use testkit::until::{in_time, until_async};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{Server, answered, asked, faulty, locks, request};
+use crate::support::{Lines, Server, answered, asked, faulty, faulty_with, locks, request};
 
 const ID: &str = "GGGGGGGGGGGGGGGGGGGGGG";
 
@@ -276,4 +277,85 @@ async fn a_repeats_grant_is_given_back_when_its_client_has_gone() {
         let next = server.verb("a", "acquire", next).await;
         assert_eq!((next.status, &next.body["owner_id"]), (200, &json!("next")), "{which}");
     }
+}
+
+/// A log line about an operation whose client has gone.
+async fn line_of(lines: &Lines, op: &str) -> Value {
+    let mut found = None;
+    until_async(&format!("the log has a line of {op}"), async || {
+        found = lines.json().into_iter().find(|line| line["op"] == op);
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+/// A request with an id of its own that the server's log repeats.
+fn traced(path: &str, id: &str, body: &Value) -> Vec<u8> {
+    let headers = [("content-type", "application/json"), ("x-request-id", id)];
+    request("POST", path, &headers, &body.to_string())
+}
+
+#[tokio::test]
+async fn a_revoke_whose_client_goes_leaves_its_traces() {
+    let mut settings = Settings::default();
+    let lines = Lines::of(&mut settings, LogForm::Json);
+    settings.sweep_every = Duration::from_secs(3600);
+    let (server, store) = faulty_with(settings).await;
+    answered(&store, Verb::Other, 1).await;
+    let fence = server.acquire("a").await.body["fencing_token"].clone();
+    store.plan(Verb::Other, [Act::Held]);
+    let body = json!({"now": true, "fencing_token": fence});
+    let going = server.raw(&traced("/v1/locks/a/revoke", "r-7", &body)).await;
+    asked(&store, Verb::Other, 2).await;
+    server.hang_up(going).await;
+    store.let_go();
+    let line = line_of(&lines, "revoke").await;
+    assert_eq!(
+        (&line["result"], &line["status"], &line["request_id"], &line["fence"]),
+        (&json!("success"), &json!(200), &json!("r-7"), &fence)
+    );
+    let events = server.get("/v1/locks/a/history").await.body["events"].clone();
+    assert_eq!((&events[0]["what"], &events[0]["owner_id"]), (&json!("revoked"), &json!("me")), "{events}");
+    assert_eq!(lines.json().iter().filter(|line| line["op"] == "revoke").count(), 1);
+}
+
+#[tokio::test]
+async fn an_operation_whose_client_goes_is_logged() {
+    let mut settings = Settings::default();
+    let lines = Lines::of(&mut settings, LogForm::Json);
+    let (server, store) = faulty_with(settings).await;
+    let id = server.acquire("a").await.body["lease_id"].clone();
+    let waits = json!({"owner_id": "w", "ttl_ms": 1000, "wait_ms": 50_000});
+    let renew = json!({"lease_id": id, "extend_by_ms": 1000});
+    let mut many = renew.clone();
+    many["lock_name"] = json!("a");
+    let release = json!({"lease_id": id});
+    for (path, verb, act, body) in [
+        ("/v1/locks/a/acquire", Verb::TryAcquire, Act::Pass, waits),
+        ("/v1/locks/a/renew", Verb::Renew, Act::Held, renew),
+        ("/v1/renew", Verb::Renew, Act::Held, json!({"leases": [many]})),
+        ("/v1/locks/a/release", Verb::Release, Act::Held, release),
+    ] {
+        let (before, done) = (lines.json().len(), store.count(verb));
+        store.plan(verb, [act]);
+        let going = server.raw(&traced(path, path, &body)).await;
+        asked(&store, verb, done + 1).await;
+        server.hang_up(going).await;
+        until_async(&format!("{path} is logged"), async || lines.json().len() > before).await;
+        let logged = lines.json();
+        assert_eq!(logged.len(), before + 1, "{logged:?}");
+        let line = &logged[before];
+        let op = path.rsplit_once('/').unwrap().1;
+        let lock = if path == "/v1/renew" { Value::Null } else { json!(digest_name("a")) };
+        assert_eq!(
+            (&line["op"], &line["result"], &line["error"]),
+            (&json!(op), &json!("fail"), &json!("the client left before the answer"))
+        );
+        assert_eq!((&line["request_id"], &line["lock_hash"]), (&json!(path), &lock), "{line}");
+        // There was no answer, so there is no status, and no metric counts one.
+        assert_eq!((&line["status"], &line["level"]), (&Value::Null, &json!("info")), "{line}");
+    }
+    assert_eq!(server.figure("lock_release_total{result=\"fail\"}").await, 0.0);
+    store.let_go();
 }

@@ -70,7 +70,8 @@ impl Locks {
     /// Dropping it loses nothing.
     ///
     /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id; `AuthFailed` from a leasehold server if
+    /// the token may not read the lock.
     pub async fn lookup_by_id(&self, id: LeaseId) -> Result<Option<LeaseInfo>> {
         let found = self.find(id).await?;
         Ok(found.and_then(|info| {

@@ -313,7 +313,8 @@ impl Locks {
     /// As [`renew`](Locks::renew).
     ///
     /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id; `AuthFailed` from a leasehold server if
+    /// the token may not read the lock.
     pub async fn renew_by_id(&self, id: LeaseId, ttl: Duration) -> Result<Renewed> {
         check_ttl(ttl, MIN_TTL, self.client.info.max_ttl)?;
         match self.find(id).await? {
@@ -344,7 +345,8 @@ impl Locks {
     /// As [`release`](Locks::release).
     ///
     /// # Errors
-    /// Faults of the store; `Unsupported` where it cannot find a lease by its id.
+    /// Faults of the store; `Unsupported` where it cannot find a lease by its id; `AuthFailed` from a leasehold server if
+    /// the token may not read the lock.
     pub async fn release_by_id(&self, id: LeaseId) -> Result<Released> {
         match self.find(id).await? {
             Some(found) => self.release_one(Release::new(found.name, id)).await,

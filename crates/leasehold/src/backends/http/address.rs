@@ -42,7 +42,7 @@ impl Options {
     /// Options from a URL: `http://host:port/base?token_file=path&ca=path&cert=path&key=path`.
     ///
     /// # Errors
-    /// `InvalidArgument`, without the URL in it, if the URL is invalid or the token's file cannot be read.
+    /// `InvalidArgument`, without the URL in it, if the URL is invalid, or the token's file cannot be read or holds no token.
     pub fn parse(url: &str) -> Result<Self> {
         let bad = |why: &str| Error::invalid(format!("the URL of a server is http://host:port: {why}"));
         let uri: Uri = url.parse().map_err(|_| bad("it cannot be parsed"))?;
@@ -92,7 +92,13 @@ impl Options {
                     let text = std::fs::read_to_string(&value).map_err(|error| {
                         Error::invalid("cannot read the file of `token_file`").with_source(error)
                     })?;
-                    options.token = Some(text.trim().to_owned());
+                    let token = text.trim();
+                    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                        return Err(Error::invalid(
+                            "the file of `token_file` must hold one token: ASCII characters without spaces",
+                        ));
+                    }
+                    options.token = Some(token.to_owned());
                 }
                 "ca" => options.ca = Some(value.into()),
                 "cert" => cert = Some(PathBuf::from(value)),
@@ -150,6 +156,19 @@ mod tests {
             let error = Options::parse(bad).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_token_file_must_hold_one_token() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let url = format!("http://h?token_file={}", file.path().display());
+        for bad in ["", " \n", "hush hush", "hush\nhush", "h\u{fc}sh"] {
+            std::fs::write(&file, bad).unwrap();
+            let error = Options::parse(&url).unwrap_err();
+            assert!(error.message().contains("`token_file` must hold one token"), "{bad:?}: {error}");
+        }
+        std::fs::write(&file, "hush\n").unwrap();
+        assert_eq!(Options::parse(&url).unwrap().token.as_deref(), Some("hush"));
     }
 
     #[test]

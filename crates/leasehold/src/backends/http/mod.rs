@@ -9,6 +9,7 @@
 // here: `cargo test -p leasehold-server`, then `make torture` with STORES="http redis/server".
 
 mod address;
+mod dial;
 mod findings;
 mod polls;
 mod pool;
@@ -244,6 +245,14 @@ impl Backend for Http {
             Query::LeaseId(id) => {
                 let body = wire::Lookup { lease_id: id.expose().to_owned() };
                 let found: wire::Found = self.pool.post("/v1/leases/lookup", &body).await?.ok()?;
+                if found.found && found.lock.is_none() {
+                    // Without the lock's name nothing can be done with the lease, and "not found" would mean lost.
+                    return Err(Error::new(
+                        ErrorKind::AuthFailed,
+                        "the lease is there, but the token may not `read` this lock; name the lock, or use a token \
+                         that may read it",
+                    ));
+                }
                 let mut items: Vec<NameInfo> =
                     found.lock.map(reading::name_info).transpose()?.into_iter().collect();
                 // The caller asked by the id, so it knows the id.

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 use super::address::Options;
+use super::dial::dial;
 use super::reading::Answer;
 use super::tls::{self, connector};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(4);
 /// How many unused connections are kept.
 const MAX_IDLE: usize = 64;
 /// How long connecting may take: a lost packet is sent again after one second, and then after two.
-const CONNECT: Duration = Duration::from_secs(4);
+pub(super) const CONNECT: Duration = Duration::from_secs(4);
 /// After this long without an answer, the other connections to the same server are suspect too.
 const SILENT: Duration = Duration::from_secs(1);
 /// The time limit of one call; its callers have shorter limits of their own.
@@ -142,7 +143,7 @@ impl Pool {
         }
         if let Some(token) = &self.options.token {
             let mut value = header::HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| Error::invalid("the token has characters that are not allowed in a token; check the file of `token_file`"))?;
+                .map_err(|_| Error::invalid("the token has characters that are not allowed in a token"))?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
@@ -201,7 +202,8 @@ impl Pool {
         let (host, port, tls) = (self.options.host.clone(), self.options.port, self.tls.clone());
         let runtime = self.runtime.clone();
         let connecting = self.runtime.spawn(async move {
-            let stream = TcpStream::connect((host.as_str(), port)).await.map_err(unreachable)?;
+            let addresses = tokio::net::lookup_host((host.as_str(), port)).await.map_err(unreachable)?;
+            let stream = dial(addresses).await.map_err(unreachable)?;
             let _ = stream.set_nodelay(true);
             notice_silence(&stream);
             match tls {

@@ -80,7 +80,15 @@ async fn acquire(args: Acquire, signals: Signals) -> Result<ExitCode, Failure> {
             interrupt::part(&opened.locks).await;
             return Ok(interrupt::end(arrived));
         }
-        lease = lease(&args, &opened.locks) => lease?,
+        lease = lease(&args, &opened.locks) => lease,
+    };
+    let lease = match lease {
+        Ok(lease) => lease,
+        Err(error) => {
+            // An attempt without an answer may have got it.
+            interrupt::part(&opened.locks).await;
+            return Err(error.into());
+        }
     };
     let Some(lease) = lease else {
         let holder = lock::keeper(&opened.locks, &args.name).await;

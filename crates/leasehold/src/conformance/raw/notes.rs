@@ -12,6 +12,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 
 use super::exclusion::permit;
+use super::inspection::list_all;
 
 check_list! { Raw:
     a_note_is_written_with_a_renewal_and_everybody_sees_it => "11", Notes, Fenced;
@@ -247,15 +248,13 @@ async fn the_lists_show_notes_too(t: Trial) -> Shown {
     let fence = granted(t.a.try_acquire(&claim).await)?.fence;
     held(t.a.renew_one(&writing(&claim, "listed", 1)?).await)?;
     let expected = Some(Note::new("listed", fence, 1));
-    let stored = claim.name.stored().to_owned();
-    let mut queries = vec![Query::Prefix { stored, limit: 10, cursor: None }];
+    let mut found = list_all(&t, claim.name.as_str(), 10).await?;
     if t.judges("finding a lease by its id", t.info.find_by_id) {
-        queries.push(Query::LeaseId(claim.id));
+        found.extend(t.b.inspect(&Query::LeaseId(claim.id)).await?.items);
     }
-    for query in queries {
-        let page = t.b.inspect(&query).await?;
-        let note = page.items.into_iter().find(|info| info.name == claim.name).and_then(|info| info.note);
-        ensure!(note == expected, "{query:?} shows the note {note:?}, and not {expected:?}");
+    ensure!(!found.is_empty(), "the name is held, and not listed");
+    for info in found {
+        ensure!(info.note == expected, "a list shows the note {:?}, and not {expected:?}", info.note);
     }
     done(t.a.end(&claim).await)
 }

@@ -185,7 +185,8 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
     let (name, owner) = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>");
     let body = json!({ "owner_id": owner, "ttl_ms": 60_000, "metadata": "<b onclick=alert(3)>m</b>" });
     let lease = server.verb(name, "acquire", body);
-    let note = json!({ "lease_id": lease["lease_id"], "extend_by_ms": 60_000, "note": "<i onclick=alert(5)>n</i>" });
+    let note =
+        json!({ "lease_id": lease["lease_id"], "extend_by_ms": 60_000, "note": "<i onclick=alert(5)>n</i>" });
     assert_eq!(server.verb(name, "renew", note)["renewed"], true);
     server.queue(name, "<svg onload=alert(4)>");
     server.take("line\nbreak \u{202e}txt.exe", "me", 60_000);

@@ -246,7 +246,8 @@ fn lock() -> BoxedStrategy<Value> {
         fields.push(must(name, number()));
     }
     fields.push(must("lease_expiry_ms", or_null(number())));
-    let note = object(vec![must("text", text()), must("fencing_token", number()), must("revision", number())]);
+    let note =
+        object(vec![must("text", text()), must("fencing_token", number()), must("revision", number())]);
     fields.push(may("note", note));
     object(fields)
 }

@@ -21,11 +21,10 @@ async fn a_note_comes_with_a_renewal_or_a_release_and_stays() {
     let (id, fence) = (&lease["lease_id"], &lease["fencing_token"]);
     let renew = json!({"lease_id": id, "extend_by_ms": 1000, "note": "step 1"});
     assert_eq!(server.verb("a", "renew", renew).await.status, 200);
-    let expected = |text: &str, revision: u64| json!({"text": text, "fencing_token": fence, "revision": revision});
+    let expected =
+        |text: &str, revision: u64| json!({"text": text, "fencing_token": fence, "revision": revision});
     assert_eq!(note(&server, "a").await, expected("step 1", 0));
-    let one = |text: &str, revision: u64| {
-        json!({"lock_name": "a", "lease_id": id, "extend_by_ms": 1000, "note": text, "note_revision": revision})
-    };
+    let one = |text: &str, revision: u64| json!({"lock_name": "a", "lease_id": id, "extend_by_ms": 1000, "note": text, "note_revision": revision});
     // In a batch, in which one has no note to write.
     let batch = json!({"leases": [one("step 3", 3), one("step 2", 2), {"lock_name": "a", "lease_id": id, "extend_by_ms": 1}]});
     let answer = server.post("/v1/renew", &batch.to_string()).await;
@@ -52,7 +51,9 @@ async fn a_bad_note_is_refused_and_nothing_is_done() {
         (json!({"note_revision": 1}), "note_revision goes with note only"),
         (json!({"note": 7}), ""),
     ] {
-        for (verb, field, value) in [("renew", "extend_by_ms", json!(1000)), ("release", "lease_id", id.clone())] {
+        for (verb, field, value) in
+            [("renew", "extend_by_ms", json!(1000)), ("release", "lease_id", id.clone())]
+        {
             let mut body = bad.clone();
             (body["lease_id"], body[field]) = (id.clone(), value);
             let answer = server.verb("a", verb, body).await;

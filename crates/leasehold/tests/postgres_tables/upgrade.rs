@@ -19,7 +19,8 @@ fn older_functions(schema: &str) -> String {
     assert!(script.contains("(version, revision) VALUES (3, 5)"));
     assert!(script.contains("ELSIF p_patience = 1 THEN"));
     // It knew no notes.
-    let columns = |line: &&str| !line.trim_start().starts_with("note") && !line.contains("What a holder left there");
+    let columns =
+        |line: &&str| !line.trim_start().starts_with("note") && !line.contains("What a holder left there");
     let (script, _) = script.split_once("-- Notes: ").unwrap();
     let script = script.lines().filter(columns).collect::<Vec<_>>().join("\n");
     script

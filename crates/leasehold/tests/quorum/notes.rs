@@ -6,7 +6,12 @@ use testkit::faulty::{Act, Verb};
 
 use crate::cluster::{Cluster, TTL, claim, later, name};
 
-async fn write(cluster: &Cluster, claim: &leasehold::backend::Claim, text: &str, revision: u64) -> Result<Renewed> {
+async fn write(
+    cluster: &Cluster,
+    claim: &leasehold::backend::Claim,
+    text: &str,
+    revision: u64,
+) -> Result<Renewed> {
     let mut renewal = Renewal::new(claim.name.clone(), claim.id, TTL);
     renewal.note = Some(NewNote::new(text, revision).unwrap());
     cluster.quorum.renew(&[renewal]).await.remove(0)
@@ -35,7 +40,11 @@ async fn the_later_of_two_notes_is_read_whichever_node_missed_it() {
         // One node has the first, and one of the others is away: a majority answers all the same.
         for away in (0..3).filter(|node| *node != missed) {
             cluster.kill(away);
-            assert_eq!(note(&cluster).await, Some(Note::new("second", fence, 2)), "{missed} missed it, {away} is away");
+            assert_eq!(
+                note(&cluster).await,
+                Some(Note::new("second", fence, 2)),
+                "{missed} missed it, {away} is away"
+            );
             cluster.revive(away);
         }
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, NewNote, Note, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{
+    Attempt, Backend, Claim, Mode, NewNote, Note, Query, Release, Released, Renewal, Renewed,
+};
 use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Fence, Gone, LeaseId, Locks, Name};
 use testkit::redis::{Cluster, Server};

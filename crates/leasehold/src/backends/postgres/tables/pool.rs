@@ -201,7 +201,12 @@ struct InUse {
 
 impl Pool {
     /// Makes a pool; call it on the runtime where its connections are to live.
-    pub(super) fn new(source: Source, statements: Statements, size: usize, runtimes: Arc<PerRuntime>) -> Self {
+    pub(super) fn new(
+        source: Source,
+        statements: Statements,
+        size: usize,
+        runtimes: Arc<PerRuntime>,
+    ) -> Self {
         Pool {
             source,
             statements,

@@ -201,15 +201,10 @@ struct InUse {
 
 impl Pool {
     /// Makes a pool; call it on the runtime where its connections are to live.
-    pub(super) fn new(
-        source: Source,
-        statements: Statements,
-        size: usize,
-        runtimes: Arc<PerRuntime>,
-    ) -> Self {
+    pub(super) fn new(source: Source, sql: Statements, size: usize, runtimes: Arc<PerRuntime>) -> Self {
         Pool {
             source,
-            statements,
+            statements: sql,
             lanes: Lanes::new(size),
             idle: Mutex::default(),
             home: Handle::current(),

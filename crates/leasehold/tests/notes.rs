@@ -50,7 +50,7 @@ async fn a_store_without_notes_is_named_in_the_error() {
     let errors = [guard.write_note("a").await.unwrap_err(), world.locks.note("x").await.unwrap_err()];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().starts_with("memory: keeps no notes"), "{error}");
+        assert!(error.message().starts_with("memory: keeps no notes"), "{error}");
     }
     let looks = world.store.calls(Verb::Other).len();
     assert_eq!((world.store.count(Verb::Renew), looks, guard.state()), (0, 0, GuardState::Held));

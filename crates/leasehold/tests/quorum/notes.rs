@@ -96,7 +96,7 @@ async fn a_release_counts_only_if_a_majority_has_its_note() {
     noted.note = Some(NewNote::new("done", 1).unwrap());
     let error = cluster.quorum.release(&noted).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.message().contains("stored its note"), "{error}");
+    assert!(error.message().contains("stored the note"), "{error}");
 
     let cluster = Cluster::new(3);
     let held = claim("x");

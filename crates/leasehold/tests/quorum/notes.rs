@@ -4,7 +4,7 @@ use leasehold::backend::{Backend, NewNote, Note, Query, Release, Released, Renew
 use leasehold::{ErrorKind, GuardState, Result};
 use testkit::faulty::{Act, Verb};
 
-use crate::cluster::{Cluster, TTL, claim, later, name};
+use crate::cluster::{Cluster, TTL, claim, granted, later, name, release};
 
 async fn write(
     cluster: &Cluster,
@@ -120,4 +120,24 @@ async fn a_guard_leaves_its_note_while_a_node_is_dead() {
     cluster.nodes[0].plan(Verb::Release, [Act::LostAfter(ErrorKind::Unavailable)]);
     assert_eq!(guard.release_with_note("done").await.unwrap(), GuardState::Released);
     assert_eq!(text(cluster.client().note("x").await.unwrap()).as_deref(), Some("done"));
+}
+
+/// A node that missed the confirmation of a grant has the lease with a fence of its own, here a higher one.
+#[tokio::test(start_paused = true)]
+async fn no_note_is_written_under_a_fence_of_one_node_alone() {
+    let cluster = Cluster::new(3);
+    let held = claim("x");
+    let fence = cluster.acquire(&held).await.unwrap().fence;
+    later().await;
+    cluster.memory[2].release(&release(&held)).await.unwrap();
+    let stray = granted(cluster.memory[2].try_acquire(&held).await.unwrap()).fence;
+    assert!(stray > fence);
+    for (text, revision) in [("first", 1), ("second", 2)] {
+        assert!(matches!(write(&cluster, &held, text, revision).await, Ok(Renewed::Held(_))));
+        assert_eq!(note(&cluster).await, Some(Note::new(text, fence, revision)));
+    }
+    let mut noted = release(&held);
+    noted.note = Some(NewNote::new("done", 3).unwrap());
+    assert_eq!(cluster.quorum.release(&noted).await.unwrap(), Released::Done);
+    assert_eq!(note(&cluster).await, Some(Note::new("done", fence, 3)));
 }

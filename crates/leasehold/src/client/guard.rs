@@ -1,9 +1,12 @@
 //! The guard: what a caller holds while it holds a lease.
 
+mod notes;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -47,6 +50,8 @@ pub struct Guard {
     options: Arc<Options>,
     waited: Duration,
     attempts: u32,
+    /// The revision of the latest note.
+    noted: AtomicU64,
     /// The release was sent and answered, or another part of the program now sends it.
     done: bool,
     source: ReleaseSource,
@@ -66,7 +71,8 @@ impl Guard {
         };
         let cell = Arc::new(HeldLease::new(terms, sent, &grant, client.info.check_every));
         client.renewer.schedule(&cell);
-        Guard { cell, client, options, waited, attempts, done: false, source: ReleaseSource::Drop }
+        let noted = AtomicU64::new(notes::first_revision(&grant));
+        Guard { cell, client, options, waited, attempts, noted, done: false, source: ReleaseSource::Drop }
     }
 
     fn clock(&self) -> &dyn Clock {

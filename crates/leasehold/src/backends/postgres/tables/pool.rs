@@ -201,11 +201,10 @@ struct InUse {
 
 impl Pool {
     /// Makes a pool; call it on the runtime where its connections are to live.
-    pub(super) fn new(source: Source, schema: &str, size: usize, runtimes: Arc<PerRuntime>) -> Self {
-        let ours = matches!(source, Source::Own { direct: true, .. });
+    pub(super) fn new(source: Source, sql: Statements, size: usize, runtimes: Arc<PerRuntime>) -> Self {
         Pool {
             source,
-            statements: Statements::new(schema, ours),
+            statements: sql,
             lanes: Lanes::new(size),
             idle: Mutex::default(),
             home: Handle::current(),

@@ -66,8 +66,8 @@ fn one_winner(t: &Trial<'_>) -> Shown {
 fn different_keys(t: &Trial<'_>) -> Shown {
     let keys: Vec<_> = (0..16).map(|_| t.key()).collect();
     thread::scope(|scope| {
-        let locked = |key| scope.spawn(move || t.lock(&*t.a, key, LONG_MS).map(drop));
-        let threads: Vec<_> = keys.iter().map(locked).collect();
+        let threads: Vec<_> =
+            keys.iter().map(|key| scope.spawn(move || t.lock(&*t.a, key, LONG_MS).map(drop))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a panic".into())))
     })
 }

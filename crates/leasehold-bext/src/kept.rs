@@ -32,12 +32,6 @@ impl Kept {
             drop(guard.into_lease());
         }
     }
-
-    /// How many locks are renewed.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
 }
 
 impl Drop for Kept {
@@ -45,5 +39,66 @@ impl Drop for Kept {
         for (_, guard) in self.0.drain() {
             drop(guard.into_lease());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use leasehold::backends::memory::Memory;
+    use leasehold::blocking::Locks;
+    use testkit::hand::Hand;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    /// A client in whose store time passes only as the test wants it.
+    fn by_hand() -> (Locks, Hand) {
+        let clock = Hand::default();
+        let store = Memory::with_clock(Arc::new(clock.clone()));
+        (leasehold::Locks::builder(Arc::new(store)).clock(Arc::new(clock.clone())).build().into(), clock)
+    }
+
+    fn guard(locks: &Locks, name: &str) -> Guard {
+        locks.mutex(name).ttl(TTL).try_lock().expect("the store works").expect("free")
+    }
+
+    #[test]
+    fn what_is_lost_is_forgotten_at_the_next_lock() {
+        let (locks, clock) = by_hand();
+        let mut kept = Kept::default();
+        for name in ["a", "b", "c"] {
+            kept.add(guard(&locks, name));
+        }
+        assert_eq!(kept.0.len(), 3);
+        clock.advance(TTL);
+        kept.add(guard(&locks, "a"));
+        assert_eq!(kept.0.len(), 1);
+    }
+
+    #[test]
+    fn only_the_very_lock_is_stopped() {
+        let (locks, _) = by_hand();
+        let mut kept = Kept::default();
+        let guards = [guard(&locks, "a"), guard(&locks, "b")];
+        let [a, b] = guards.map(|guard| {
+            let parts = (guard.name().clone(), guard.lease_id(), guard.fence());
+            kept.add(guard);
+            parts
+        });
+        let lease = |(name, id, fence): (leasehold::Name, LeaseId, leasehold::Fence)| {
+            Lease::new(name, id, leasehold::Mode::Exclusive, fence, "me", TTL)
+        };
+        kept.stop(&lease((b.0.clone(), a.1, a.2)));
+        kept.stop(&lease((a.0.clone(), a.1, b.2)));
+        assert_eq!(kept.0.len(), 2);
+        kept.stop(&lease(a));
+        assert_eq!(kept.0.len(), 1);
+        drop(kept);
+        assert!(locks.is_locked("a").expect("the store works"), "nothing is released here");
+        assert!(locks.is_locked("b").expect("the store works"), "nothing is released here");
     }
 }

@@ -249,7 +249,7 @@ fn every_defect_is_seen_by_the_check_for_it() {
     bugs.dedup();
     // Some at a time: each suite starts many threads.
     for some in bugs.chunks(6) {
-        let reports: Vec<_> = some.iter().map(|bug| (*bug, thread::spawn(move || report(*bug)))).collect();
+        let reports: Vec<_> = some.iter().map(|&bug| (bug, thread::spawn(move || report(bug)))).collect();
         for (bug, report) in reports {
             let report = report.join().unwrap();
             for (_, check) in SEEN.iter().filter(|(of, _)| *of == bug) {

@@ -7,7 +7,7 @@ const DAY: u64 = 24 * HOUR;
 
 /// The time between two ticks, in milliseconds. Ticks are the multiples of it since 1970, so that all nodes mean the
 /// same ones.
-pub fn interval_ms(expression: &str) -> Result<u64, String> {
+pub(crate) fn interval_ms(expression: &str) -> Result<u64, String> {
     let fields: Vec<_> = expression.split_whitespace().collect();
     let interval = match fields.as_slice() {
         ["@hourly"] => Some(HOUR),

@@ -10,7 +10,7 @@ thread_local! {
 }
 
 /// Makes one call of a plugin with this much fuel. A call that uses more, or panics, is an error.
-pub fn with<T>(budget: u64, call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+pub(crate) fn with<T>(budget: u64, call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let before = TANK.replace(budget);
     let answer = catch_unwind(AssertUnwindSafe(call));
     let left = TANK.replace(before);
@@ -22,7 +22,7 @@ pub fn with<T>(budget: u64, call: impl FnOnce() -> Result<T, String>) -> Result<
 }
 
 /// Uses fuel. A plugin must stop when it is told that none is left.
-pub fn burn(fuel: u64) -> Result<(), String> {
+pub(crate) fn burn(fuel: u64) -> Result<(), String> {
     let left = TANK.get().saturating_sub(fuel);
     TANK.set(left);
     if left == 0 { Err("no fuel is left".into()) } else { Ok(()) }

@@ -3,8 +3,8 @@
 //!
 //! The host that embeds it gives the time of its own clock, so that tests can have clocks that differ.
 
-pub mod cron;
-pub mod fuel;
+pub(crate) mod cron;
+pub(crate) mod fuel;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use bext_plugin_api::locking::{self, LockHandle, LockingPlugin};
 use bext_plugin_api::scheduled::{self, LockingHint, MissedRunPolicy, Schedule, ScheduledPlugin, ScheduledRunCtx};
 
 /// A tick that is found this late, beyond its jitter, was missed.
-pub const LATE_MS: u64 = 1000;
+pub(crate) const LATE_MS: u64 = 1000;
 
 /// What happened to the schedule with this locking key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     /// The job ran, for the tick of this time.
     Ran { key: String, due_ms: u64, is_catchup: bool, result: Result<(), String> },
     /// Another node has the lock: it runs this tick.
@@ -27,7 +27,7 @@ pub enum Event {
 }
 
 /// One node's scheduler.
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     locking: Option<Arc<dyn LockingPlugin>>,
     lock_ttl_ms: u64,
     tasks: Vec<Task>,
@@ -55,7 +55,7 @@ struct Due {
 impl Scheduler {
     /// A scheduler for the ticks after `now_ms`. It refuses schedules that it cannot read, and those that need a lock
     /// of the cluster if there is no plugin for it: without one, every node would run them.
-    pub fn new(
+    pub(crate) fn new(
         plugins: impl IntoIterator<Item = Arc<dyn ScheduledPlugin>>,
         locking: Option<Arc<dyn LockingPlugin>>,
         lock_ttl_ms: u64,
@@ -83,12 +83,12 @@ impl Scheduler {
     }
 
     /// When something is due next, by this node's clock.
-    pub fn next_ms(&self) -> Option<u64> {
+    pub(crate) fn next_ms(&self) -> Option<u64> {
         self.tasks.iter().map(Task::next_ms).min()
     }
 
     /// Runs what is due, one job after the other: so no schedule runs twice at a time on this node.
-    pub fn tick(&mut self, now_ms: u64) -> Vec<Event> {
+    pub(crate) fn tick(&mut self, now_ms: u64) -> Vec<Event> {
         let mut events = Vec::new();
         for task in &mut self.tasks {
             let due = task.take_due(now_ms);
@@ -100,7 +100,7 @@ impl Scheduler {
     }
 
     /// Lets the plugins go. Errors are of no use any more.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         for task in &self.tasks {
             let _ = fuel::with(scheduled::fuel::CLEANUP, || task.plugin.cleanup());
         }

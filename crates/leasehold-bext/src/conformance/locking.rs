@@ -91,7 +91,9 @@ fn odd_keys(t: &Trial<'_>) -> Shown {
     ];
     let random = t.key();
     // Oddness at the beginning and at the end.
-    let keys: Vec<_> = odd.iter().map(|odd| format!("{odd}{random}{odd}")).collect();
+    let mut keys: Vec<_> = odd.iter().map(|odd| format!("{odd}{random}{odd}")).collect();
+    // Long ones that differ at their end.
+    keys.extend(["1", "2"].map(|end| format!("{random}{}{end}", "k".repeat(150))));
     for key in &keys {
         let handle = t.lock(&*t.a, key, LONG_MS).map_err(|error| format!("{key:?}: {error}"))?;
         ensure!(handle.key == *key, "the handle's key is {:?}, and the lock's is {key:?}", handle.key);

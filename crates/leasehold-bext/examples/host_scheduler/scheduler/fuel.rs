@@ -21,7 +21,7 @@ pub(crate) fn with<T>(budget: u64, call: impl FnOnce() -> Result<T, String>) -> 
     }
 }
 
-/// Uses fuel. A plugin must stop when it is told that none is left.
+/// Uses fuel. A plugin must stop when none is left.
 pub(crate) fn burn(fuel: u64) -> Result<(), String> {
     let left = TANK.get().saturating_sub(fuel);
     TANK.set(left);

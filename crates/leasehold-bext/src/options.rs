@@ -73,7 +73,8 @@ impl PluginOptions {
             }
             if self.min_hold < MIN_TTL || self.min_hold > info.max_ttl {
                 let (given, most) = (self.min_hold, info.max_ttl);
-                let message = format!("`min_hold` is {given:?}: on {scheme}: choose from {MIN_TTL:?} to {most:?}");
+                let message =
+                    format!("`min_hold` is {given:?}: on {scheme}: choose from {MIN_TTL:?} to {most:?}");
                 return Err(Error::invalid(message));
             }
         }

@@ -145,7 +145,8 @@ impl LockingPlugin for LeaseholdPlugin {
 
     fn renew(&self, handle: &LockHandle) -> std::result::Result<(), String> {
         let locks = self.locks()?;
-        let lease = lease(&locks, handle).ok_or("the handle is not from a leasehold plugin: the lock is not held")?;
+        let lease =
+            lease(&locks, handle).ok_or("the handle is not from a leasehold plugin: the lock is not held")?;
         match locks.renew(&lease).map_err(text)? {
             Renewed::Held(_) => Ok(()),
             Renewed::Gone(gone) => Err(format!("the lock is no longer held: {}", gone.as_str())),

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // also in helpers of tests
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,7 +101,9 @@ impl Simple {
             Bug::NeverExpires => None,
             Bug::ZeroIsForever if ttl_ms == 0 => None,
             Bug::ExpiresEarly => Some(Instant::now() + Duration::from_millis(ttl_ms / 2)),
-            Bug::OverflowsOnLongTtls => Some(Instant::now() + Duration::from_micros(ttl_ms.checked_mul(1000).unwrap())),
+            Bug::OverflowsOnLongTtls => {
+                Some(Instant::now() + Duration::from_micros(ttl_ms.checked_mul(1000).unwrap()))
+            }
             _ => Instant::now().checked_add(Duration::from_millis(ttl_ms)),
         }
     }
@@ -173,7 +175,10 @@ impl LockingPlugin for Simple {
         let mut locks = self.store.locks.lock();
         let stored = self.stored(&handle.key);
         let is_owner = locks.get(&stored).is_some_and(|held| held.lock_id == handle.lock_id);
-        if (is_owner || self.has(Bug::ReleasesForAnyone)) && !self.has(Bug::ReleaseDoesNothing) && self.knows(&handle) {
+        if (is_owner || self.has(Bug::ReleasesForAnyone))
+            && !self.has(Bug::ReleaseDoesNothing)
+            && self.knows(&handle)
+        {
             locks.remove(&stored);
         }
         Ok(())
@@ -198,7 +203,11 @@ fn report(bug: Bug) -> Report {
         .breaks(move || broken.is_down.store(true, Ordering::SeqCst))
         // Enough for a plugin without I/O, also on a slow machine: a good one must pass.
         .patience(if bug == Bug::None { Duration::from_secs(60) } else { Duration::from_secs(5) })
-        .answers_within(if bug == Bug::BrokenTakesLong { Duration::from_secs(1) } else { Duration::from_secs(30) });
+        .answers_within(if bug == Bug::BrokenTakesLong {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_secs(30)
+        });
     run_all(harness)
 }
 
@@ -264,7 +273,11 @@ fn every_defect_is_seen_by_the_check_for_it() {
 #[test]
 fn every_check_is_shown_to_fail() {
     for check in checks() {
-        assert!(SEEN.iter().any(|(_, seen)| *seen == check.name()), "no defect shows that {} can fail", check.name());
+        assert!(
+            SEEN.iter().any(|(_, seen)| *seen == check.name()),
+            "no defect shows that {} can fail",
+            check.name()
+        );
     }
 }
 
@@ -280,6 +293,10 @@ fn what_a_harness_lacks_is_reported_as_left_out() {
 #[test]
 fn a_plugin_that_cannot_connect_fails_every_check() {
     let report = run_all(Harness::new(|| Err("no such server".into())).breaks(|| {}).fences(|_| None));
-    assert!(report.outcomes().all(|(_, outcome)| matches!(outcome, Outcome::Failed(why) if why == "no such server")));
+    assert!(
+        report
+            .outcomes()
+            .all(|(_, outcome)| matches!(outcome, Outcome::Failed(why) if why == "no such server"))
+    );
     assert!(!report.is_passed());
 }

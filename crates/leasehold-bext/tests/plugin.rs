@@ -146,7 +146,8 @@ fn keep_alive_renews_until_the_release() {
 fn keep_alive_ends_when_another_node_releases() {
     for min_hold in [Duration::ZERO, Duration::from_millis(500)] {
         let store = faulty();
-        let (plugin, other) = (on(&store, keep_alive()), on(&store, PluginOptions::default().min_hold(min_hold)));
+        let (plugin, other) =
+            (on(&store, keep_alive()), on(&store, PluginOptions::default().min_hold(min_hold)));
         let handle = plugin.try_lock("x", 6_000).unwrap().unwrap();
         other.release(handle).unwrap();
         let next = take_over(&other, "x");
@@ -157,7 +158,13 @@ fn keep_alive_ends_when_another_node_releases() {
         });
         other.renew(&next).unwrap();
         assert_eq!(plugin.try_lock("x", LONG_MS), Ok(None));
-        assert!(store.calls(Verb::Renew).iter().flat_map(|call| call.renewals()).all(|one| one.name.as_str() == "x"));
+        assert!(
+            store
+                .calls(Verb::Renew)
+                .iter()
+                .flat_map(|call| call.renewals())
+                .all(|one| one.name.as_str() == "x")
+        );
     }
 }
 
@@ -221,11 +228,8 @@ fn after_a_cleanup_every_call_is_an_error() {
     let handle = plugin.try_lock("x", LONG_MS).unwrap().unwrap();
     plugin.cleanup().unwrap();
     plugin.cleanup().unwrap();
-    let answers = [
-        plugin.try_lock("y", LONG_MS).map(drop),
-        plugin.renew(&handle),
-        plugin.release(handle.clone()),
-    ];
+    let answers =
+        [plugin.try_lock("y", LONG_MS).map(drop), plugin.renew(&handle), plugin.release(handle.clone())];
     for answer in answers {
         assert!(answer.unwrap_err().contains("cleaned up"));
     }
@@ -300,7 +304,12 @@ fn what_a_store_cannot_do_is_refused_at_the_start() {
         (unfenced, hold(HOUR), ErrorKind::Unsupported, "`min_hold`"),
         (nothing, hold(HOUR * 25), ErrorKind::InvalidArgument, "`min_hold`"),
         (nothing, hold(Duration::from_nanos(1)), ErrorKind::InvalidArgument, "`min_hold`"),
-        (nothing, PluginOptions::default().keep_alive(Duration::ZERO), ErrorKind::InvalidArgument, "`keep_alive`"),
+        (
+            nothing,
+            PluginOptions::default().keep_alive(Duration::ZERO),
+            ErrorKind::InvalidArgument,
+            "`keep_alive`",
+        ),
         (nothing, PluginOptions::default().name(""), ErrorKind::InvalidArgument, "`name`"),
     ] {
         let (seen, text) = refused(change, options);
@@ -324,7 +333,9 @@ fn the_host_can_choose_the_name() {
 fn errors_and_debug_show_no_secret() {
     let error = match LeaseholdPlugin::connect("redis://:hunter2@127.0.0.1:1/", PluginOptions::default()) {
         Err(error) => format!("{error} {error:?}"),
-        Ok(plugin) => format!("{} {plugin:?}", plugin.try_lock("the key of a customer", LONG_MS).unwrap_err()),
+        Ok(plugin) => {
+            format!("{} {plugin:?}", plugin.try_lock("the key of a customer", LONG_MS).unwrap_err())
+        }
     };
     assert!(!error.contains("hunter2") && !error.contains("customer"), "{error}");
 
@@ -344,7 +355,10 @@ fn only_handles_of_this_plugin_have_a_fence() {
     let handle = plugin.try_lock("x", LONG_MS).unwrap().unwrap();
     let fence = fence_of(&handle).unwrap();
     assert!(fence > Fence::UNFENCED && handle.lock_id.ends_with(&fence.to_string()));
-    assert_eq!(fence_of(&LockHandle { lock_id: "550e8400-e29b-41d4-a716-446655440000".into(), ..handle }), None);
+    assert_eq!(
+        fence_of(&LockHandle { lock_id: "550e8400-e29b-41d4-a716-446655440000".into(), ..handle }),
+        None
+    );
 }
 
 /// The other process of the test below.

@@ -89,8 +89,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn told(event: &Event) -> String {
     match event {
-        Event::Ran { key, due_ms, is_catchup: false, result: Ok(()) } => format!("ran {key} for tick {due_ms}"),
-        Event::Ran { key, due_ms, result, .. } => format!("{key} for tick {due_ms}, late or failed: {result:?}"),
+        Event::Ran { key, due_ms, is_catchup: false, result: Ok(()) } => {
+            format!("ran {key} for tick {due_ms}")
+        }
+        Event::Ran { key, due_ms, result, .. } => {
+            format!("{key} for tick {due_ms}, late or failed: {result:?}")
+        }
         Event::Contended { key } => format!("skipped {key}: another node runs it"),
         Event::LockFailed { key, error } => format!("skipped {key}, or did not release it: {error}"),
     }

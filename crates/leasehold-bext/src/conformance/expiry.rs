@@ -28,7 +28,10 @@ fn expires(t: &Trial<'_>) -> Shown {
     t.lock(&*t.a, &key, ttl_ms)?;
     let (_, at) = t.take_over(&*t.b, &key)?;
     let lasted = at - before;
-    ensure!(lasted >= nearly(Duration::from_millis(ttl_ms)), "a lock of {ttl_ms} ms was free after {lasted:?}");
+    ensure!(
+        lasted >= nearly(Duration::from_millis(ttl_ms)),
+        "a lock of {ttl_ms} ms was free after {lasted:?}"
+    );
     Ok(())
 }
 

@@ -51,11 +51,15 @@ fn one_winner(t: &Trial<'_>) -> Shown {
                 })
             };
             let threads: Vec<_> = (0..THREADS).map(attempt).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a panic".into()))).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err("a panic".into())))
+                .collect()
         });
         let mut winners = 0;
         for answer in answers {
-            let granted = answer.map_err(|error| format!("all others must see contention, and one got {error:?}"))?;
+            let granted =
+                answer.map_err(|error| format!("all others must see contention, and one got {error:?}"))?;
             winners += usize::from(granted.is_some());
         }
         ensure!(winners == 1, "{winners} of {THREADS} threads got the key");
@@ -86,8 +90,35 @@ fn release_frees(t: &Trial<'_>) -> Shown {
 
 fn odd_keys(t: &Trial<'_>) -> Shown {
     let odd = [
-        "a b", "a b ", "A B", "a/b", "a//b", "a%2Fb", "a\\b", "a'b", "a\"b", "a;b", "a--b", "a*", "a?", "[a]", "{a}b",
-        "a\nb", "a\tb", "../a", "/a", "a:b", "a::b", "-a", "null", "0", "\u{e9}", "ключ", "锁", "🔒", "a\u{200b}b",
+        "a b",
+        "a b ",
+        "A B",
+        "a/b",
+        "a//b",
+        "a%2Fb",
+        "a\\b",
+        "a'b",
+        "a\"b",
+        "a;b",
+        "a--b",
+        "a*",
+        "a?",
+        "[a]",
+        "{a}b",
+        "a\nb",
+        "a\tb",
+        "../a",
+        "/a",
+        "a:b",
+        "a::b",
+        "-a",
+        "null",
+        "0",
+        "\u{e9}",
+        "ключ",
+        "锁",
+        "🔒",
+        "a\u{200b}b",
     ];
     let random = t.key();
     // Oddness at the beginning and at the end.
@@ -120,7 +151,9 @@ fn extreme_ttls(t: &Trial<'_>) -> Shown {
         Err(_) => {}
         Ok(None) => return Err("a free key with the ttl 0 must not be contention".into()),
         // A lock that lasts no time is free again.
-        Ok(Some(_)) => drop(t.take_over(&*t.b, &key).map_err(|error| format!("a ttl of 0 must not be for ever: {error}"))?),
+        Ok(Some(_)) => drop(
+            t.take_over(&*t.b, &key).map_err(|error| format!("a ttl of 0 must not be for ever: {error}"))?,
+        ),
     }
     let key = t.key();
     match t.try_lock(&*t.a, &key, u64::MAX) {

@@ -26,7 +26,8 @@ pub fn run_all(harness: Harness) -> Report {
     let started = Instant::now();
     let harness = Arc::new(harness);
     // The last one alone: the store is broken from then on.
-    let (breaking, others): (Vec<_>, Vec<_>) = checks().into_iter().partition(|check| check.needs == Need::Breaking);
+    let (breaking, others): (Vec<_>, Vec<_>) =
+        checks().into_iter().partition(|check| check.needs == Need::Breaking);
     let running: Vec<_> = others.into_iter().map(|check| (check, start(check, &harness))).collect();
     let mut rows: Vec<_> = running.into_iter().map(|(check, run)| run.end(check, &harness)).collect();
     rows.extend(breaking.into_iter().map(|check| start(check, &harness).end(check, &harness)));
@@ -41,8 +42,12 @@ enum Run {
 
 fn start(check: Check, harness: &Arc<Harness>) -> Run {
     match check.needs {
-        Need::Fences if harness.fence_of.is_none() => Run::LeftOut("the harness does not say how to read fences"),
-        Need::Breaking if harness.breaking.is_none() => Run::LeftOut("the harness does not say how to break the store"),
+        Need::Fences if harness.fence_of.is_none() => {
+            Run::LeftOut("the harness does not say how to read fences")
+        }
+        Need::Breaking if harness.breaking.is_none() => {
+            Run::LeftOut("the harness does not say how to break the store")
+        }
         _ => {
             let (done, outcome) = mpsc::channel();
             let harness = Arc::clone(harness);
@@ -72,7 +77,9 @@ impl Run {
                 Err(RecvTimeoutError::Timeout) => {
                     (Outcome::Failed(format!("a call did not come back within {limit:?}")), limit)
                 }
-                Err(RecvTimeoutError::Disconnected) => (Outcome::Failed(panicked(thread.join())), Duration::ZERO),
+                Err(RecvTimeoutError::Disconnected) => {
+                    (Outcome::Failed(panicked(thread.join())), Duration::ZERO)
+                }
             },
         };
         Row { check, outcome, took }
@@ -83,7 +90,10 @@ impl Run {
 pub(super) fn panicked<T>(joined: Result<T, Box<dyn Any + Send>>) -> String {
     let panic = joined.err();
     let text = panic.as_ref().and_then(|panic| {
-        panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned())
+        panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
     });
     format!("a call panicked: {}", text.unwrap_or_default())
 }

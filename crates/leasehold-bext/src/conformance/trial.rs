@@ -53,7 +53,12 @@ impl<'a> Trial<'a> {
     }
 
     /// Locks a key that must be free.
-    pub(super) fn lock(&self, plugin: &dyn LockingPlugin, key: &str, ttl_ms: u64) -> Result<LockHandle, String> {
+    pub(super) fn lock(
+        &self,
+        plugin: &dyn LockingPlugin,
+        key: &str,
+        ttl_ms: u64,
+    ) -> Result<LockHandle, String> {
         match self.try_lock(plugin, key, ttl_ms) {
             Ok(Some(handle)) => Ok(handle),
             Ok(None) => Err("a free key must be granted, and the answer was contention".into()),
@@ -66,12 +71,18 @@ impl<'a> Trial<'a> {
         match self.try_lock(plugin, key, LONG_MS) {
             Ok(None) => Ok(()),
             Ok(Some(_)) => Err("a key that is held was granted a second time".into()),
-            Err(error) => Err(format!("contention must be `Ok(None)`, and the answer was the error {error:?}")),
+            Err(error) => {
+                Err(format!("contention must be `Ok(None)`, and the answer was the error {error:?}"))
+            }
         }
     }
 
     /// Tries until the key is granted. Returns when the answer came, too.
-    pub(super) fn take_over(&self, plugin: &dyn LockingPlugin, key: &str) -> Result<(LockHandle, Instant), String> {
+    pub(super) fn take_over(
+        &self,
+        plugin: &dyn LockingPlugin,
+        key: &str,
+    ) -> Result<(LockHandle, Instant), String> {
         let end = Instant::now() + self.harness.patience;
         loop {
             let answer = self.try_lock(plugin, key, LONG_MS);
@@ -79,7 +90,9 @@ impl<'a> Trial<'a> {
             match answer {
                 Ok(Some(handle)) => return Ok((handle, answered)),
                 Ok(None) if answered < end => thread::sleep(LOOK_EVERY),
-                Ok(None) => return Err(format!("the key did not become free within {:?}", self.harness.patience)),
+                Ok(None) => {
+                    return Err(format!("the key did not become free within {:?}", self.harness.patience));
+                }
                 Err(error) => return Err(format!("contention must be `Ok(None)`, not the error {error:?}")),
             }
         }

@@ -33,15 +33,20 @@ pub(crate) fn runs_of_each_tick(options: PluginOptions, jitter_ms: u64) -> Vec<u
     let runs: Arc<Mutex<BTreeMap<u64, usize>>> = Arc::default();
     let mut nodes = OFFSETS_MS.map(|offset| {
         let client = Locks::builder(Arc::new(store.clone())).clock(Arc::new(time.clone())).build();
-        let locking: Arc<dyn LockingPlugin> = Arc::new(LeaseholdPlugin::new(client, options.clone()).unwrap());
+        let locking: Arc<dyn LockingPlugin> =
+            Arc::new(LeaseholdPlugin::new(client, options.clone()).unwrap());
         let schedule = Schedule { jitter_ms, ..crate::schedule("10s") };
         let (runs, time) = (Arc::clone(&runs), time.clone());
-        let job: Arc<dyn ScheduledPlugin> = Arc::new(Job::new(schedule).doing(move |ctx: &ScheduledRunCtx| {
-            time.advance(RUN);
-            *runs.lock().entry(ctx.scheduled_at_ms).or_default() += 1;
-            Ok(())
-        }));
-        (offset, Scheduler::new([job], Some(locking), 60_000, now_ms().saturating_add_signed(offset)).unwrap())
+        let job: Arc<dyn ScheduledPlugin> =
+            Arc::new(Job::new(schedule).doing(move |ctx: &ScheduledRunCtx| {
+                time.advance(RUN);
+                *runs.lock().entry(ctx.scheduled_at_ms).or_default() += 1;
+                Ok(())
+            }));
+        (
+            offset,
+            Scheduler::new([job], Some(locking), 60_000, now_ms().saturating_add_signed(offset)).unwrap(),
+        )
     });
     // Until the latest clock has dealt with the last tick.
     let last_ms = START_MS / INTERVAL_MS * INTERVAL_MS + TICKS as u64 * INTERVAL_MS;

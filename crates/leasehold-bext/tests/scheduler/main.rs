@@ -9,9 +9,11 @@ mod scheduler;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bext_plugin_api::locking::LockingPlugin;
-use bext_plugin_api::scheduled::{self, LockingHint, MissedRunPolicy, Schedule, ScheduledPlugin, ScheduledRunCtx};
 use bext_plugin_api::locking;
+use bext_plugin_api::locking::LockingPlugin;
+use bext_plugin_api::scheduled::{
+    self, LockingHint, MissedRunPolicy, Schedule, ScheduledPlugin, ScheduledRunCtx,
+};
 use leasehold::backends::memory::Memory;
 use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
@@ -109,7 +111,20 @@ fn schedules_are_read_as_bext_writes_them() {
     ] {
         assert_eq!(cron::interval_ms(text), Ok(interval), "{text}");
     }
-    let wrong = ["", "s", "0s", "-1s", "5", "5d", "🔒", "*/0 * * * *", "*/7 * * * *", "1 2 3 4 5", "0 */5 * * *", "@never"];
+    let wrong = [
+        "",
+        "s",
+        "0s",
+        "-1s",
+        "5",
+        "5d",
+        "🔒",
+        "*/0 * * * *",
+        "*/7 * * * *",
+        "1 2 3 4 5",
+        "0 */5 * * *",
+        "@never",
+    ];
     for text in wrong {
         assert!(cron::interval_ms(text).is_err(), "{text}");
         let job: Arc<dyn ScheduledPlugin> = Arc::new(Job::new(schedule(text)));
@@ -122,10 +137,11 @@ fn schedules_are_read_as_bext_writes_them() {
 fn a_due_schedule_runs_once_under_its_lock() {
     let (plugin, _) = locking();
     let held = Arc::clone(&plugin);
-    let job = Job::new(schedule("10s")).doing(move |_: &ScheduledRunCtx| match held.try_lock("job/tick", 1000) {
-        Ok(None) => Ok(()),
-        other => Err(format!("the key is not held: {other:?}")),
-    });
+    let job =
+        Job::new(schedule("10s")).doing(move |_: &ScheduledRunCtx| match held.try_lock("job/tick", 1000) {
+            Ok(None) => Ok(()),
+            other => Err(format!("the key is not held: {other:?}")),
+        });
     let mut scheduler = scheduler(job, Some(Arc::clone(&plugin)));
     assert!(scheduler.tick(9_999).is_empty());
     let events = scheduler.tick(10_000);
@@ -283,13 +299,19 @@ fn every_call_of_a_plugin_has_its_budget_of_fuel() {
         plugin.1.lock()[call] += 1;
         let events = scheduler.tick(60_000 + 30_000 * call as u64);
         assert_eq!(ran(&events).len(), runs, "{events:?}");
-        assert!(matches!(events.last(), Some(Event::LockFailed { error, .. }) if error.contains("fuel")), "{events:?}");
+        assert!(
+            matches!(events.last(), Some(Event::LockFailed { error, .. }) if error.contains("fuel")),
+            "{events:?}"
+        );
         *plugin.1.lock() = ALMOST;
     }
     plugin.1.lock()[2] += 1;
     let events = scheduler.tick(120_000);
     assert_eq!(ran(&events).len(), 3, "{events:?}");
-    assert!(matches!(events.last(), Some(Event::LockFailed { error, .. }) if error.contains("fuel")), "{events:?}");
+    assert!(
+        matches!(events.last(), Some(Event::LockFailed { error, .. }) if error.contains("fuel")),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -319,7 +341,8 @@ fn with_min_hold_every_tick_runs_once() {
 
 #[test]
 fn with_min_hold_jitter_makes_no_second_run() {
-    let options = PluginOptions::default().keep_alive(Duration::from_secs(60)).min_hold(Duration::from_secs(4));
+    let options =
+        PluginOptions::default().keep_alive(Duration::from_secs(60)).min_hold(Duration::from_secs(4));
     let counts = cluster::runs_of_each_tick(options, 1_500);
     assert_eq!(counts.len(), cluster::TICKS);
     assert!(counts.iter().all(|runs| *runs == 1), "{counts:?}");

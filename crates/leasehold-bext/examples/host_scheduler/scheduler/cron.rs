@@ -17,7 +17,9 @@ pub(crate) fn interval_ms(expression: &str) -> Result<u64, String> {
         ["0", hours, "*", "*", "*"] => every(hours, 24).map(|n| n * HOUR),
         _ => None,
     };
-    interval.ok_or_else(|| format!("cannot read the schedule {expression:?}: say `30s`, `*/5 * * * *` or `@hourly`"))
+    interval.ok_or_else(|| {
+        format!("cannot read the schedule {expression:?}: say `30s`, `*/5 * * * *` or `@hourly`")
+    })
 }
 
 /// A number and a unit.

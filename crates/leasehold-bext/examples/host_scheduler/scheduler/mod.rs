@@ -10,7 +10,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use bext_plugin_api::locking::{self, LockHandle, LockingPlugin};
-use bext_plugin_api::scheduled::{self, LockingHint, MissedRunPolicy, Schedule, ScheduledPlugin, ScheduledRunCtx};
+use bext_plugin_api::scheduled::{
+    self, LockingHint, MissedRunPolicy, Schedule, ScheduledPlugin, ScheduledRunCtx,
+};
 
 /// A tick that is found this late, beyond its jitter, was missed.
 pub(crate) const LATE_MS: u64 = 1000;
@@ -71,7 +73,8 @@ impl Scheduler {
                 if locking.is_none() && schedule.locking == LockingHint::RequireGlobal {
                     return Err(format!("{key} needs a locking plugin, and none is configured"));
                 }
-                let interval_ms = cron::interval_ms(&schedule.cron).map_err(|error| format!("{key}: {error}"))?;
+                let interval_ms =
+                    cron::interval_ms(&schedule.cron).map_err(|error| format!("{key}: {error}"))?;
                 let handled_ms = now_ms / interval_ms * interval_ms;
                 let jitter_ms = random_up_to(schedule.jitter_ms);
                 let plugin = Arc::clone(&plugin);

@@ -17,7 +17,7 @@ fn fresh_ids(t: &Trial<'_>) -> Shown {
     let keys = [t.key(), t.key()];
     for turn in 0..6 {
         let key = &keys[turn % 2];
-        let (handle, _) = t.take_over(if turn % 3 == 0 { &*t.a } else { &*t.b }, key)?;
+        let (handle, _) = t.take_over(if turn < 3 { &*t.a } else { &*t.b }, key)?;
         ensure!(seen.insert(handle.lock_id.clone()), "two locks have the same lock_id");
         done("a release", t.a.release(handle))?;
     }
@@ -68,8 +68,8 @@ fn forged(t: &Trial<'_>) -> Shown {
 fn fences_rise(t: &Trial<'_>) -> Shown {
     let Some(fence_of) = t.harness.fence_of else { return Ok(()) };
     let (key, mut last) = (t.key(), None);
-    for turn in 0..8 {
-        let plugin = if turn % 2 == 0 { &t.a } else { &t.b };
+    for turn in 0..8_u32 {
+        let plugin = if turn.is_multiple_of(2) { &t.a } else { &t.b };
         let (handle, _) = t.take_over(&**plugin, &key)?;
         let fence = fence_of(&handle).ok_or("a handle has no fence")?;
         ensure!(last < Some(fence), "the fence {fence} came after {last:?}");

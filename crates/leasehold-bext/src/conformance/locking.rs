@@ -44,7 +44,7 @@ fn one_winner(t: &Trial<'_>) -> Shown {
         let answers: Vec<_> = thread::scope(|scope| {
             let attempt = |n: usize| {
                 let (key, start) = (&key, &start);
-                let plugin = if n % 2 == 0 { &t.a } else { &t.b };
+                let plugin = if n.is_multiple_of(2) { &t.a } else { &t.b };
                 scope.spawn(move || {
                     start.wait();
                     t.try_lock(&**plugin, key, LONG_MS)

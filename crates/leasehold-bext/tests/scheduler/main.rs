@@ -24,12 +24,18 @@ use testkit::faulty::{Act, Faulty, Verb};
 
 const SECOND: u64 = 1000;
 
+/// What a job does.
+type Work = fn(&ScheduledRunCtx) -> Result<(), String>;
+
+/// The name of a job, its tick, the number of the run, and whether it made up for a missed one.
+type Run = (String, u64, u64, bool);
+
 /// A plugin with one schedule, which writes down its runs and then does as the test wants.
-struct Job<F = fn(&ScheduledRunCtx) -> Result<(), String>> {
+struct Job<F = Work> {
     name: &'static str,
     priority: u32,
     schedule: Schedule,
-    runs: Arc<Mutex<Vec<(String, u64, u64, bool)>>>,
+    runs: Arc<Mutex<Vec<Run>>>,
     work: F,
 }
 
@@ -316,7 +322,7 @@ fn every_call_of_a_plugin_has_its_budget_of_fuel() {
 
 #[test]
 fn a_job_that_fails_frees_its_lock() {
-    let jobs: [fn(&ScheduledRunCtx) -> Result<(), String>; 3] = [
+    let jobs: [Work; 3] = [
         |_| Err("no paper".into()),
         |_| panic!("out of paper"),
         // It does not look at the answer.

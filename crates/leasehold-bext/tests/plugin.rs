@@ -344,7 +344,9 @@ fn errors_and_debug_show_no_secret() {
     let handle = plugin.try_lock("the key of a customer", LONG_MS).unwrap().unwrap();
     store.plan(Verb::Renew, [Act::Fail(ErrorKind::Unavailable)]);
     let secret = &handle.lock_id[..22];
-    for text in [plugin.renew(&handle).unwrap_err(), format!("{plugin:?}")] {
+    store.plan(Verb::TryAcquire, [Act::Fail(ErrorKind::AuthFailed)]);
+    let refused = plugin.try_lock("the key of a customer", LONG_MS).unwrap_err();
+    for text in [refused, plugin.renew(&handle).unwrap_err(), format!("{plugin:?}")] {
         assert!(!text.contains("customer") && !text.contains(secret), "{text}");
     }
 }

@@ -231,6 +231,11 @@ fn jitter_delays_a_tick_by_at_most_so_much() {
     let delays: Vec<_> = (0..64)
         .map(|_| {
             let jittered = Schedule { jitter_ms: 2_000, ..schedule("10s") };
+            // A node that comes late leaves a tick alone whose delay is not over.
+            let mut late = scheduler(Job::new(jittered.clone()), Some(locking().0));
+            let is_over = late.next_ms().unwrap() - 10_000 <= 500;
+            assert_eq!(ran(&late.tick(20_500))[0].0, if is_over { 20 } else { 10 });
+
             let mut scheduler = scheduler(Job::new(jittered), Some(locking().0));
             let next = scheduler.next_ms().unwrap();
             assert!(scheduler.tick(next - 1).is_empty());

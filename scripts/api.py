@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # With the features that users turn on; as on docs.rs.
-CRATES = {"leasehold": "full,openapi,test-util", "leasehold-server": ""}
+CRATES = {"leasehold": "full,openapi,test-util", "leasehold-bext": "full", "leasehold-server": ""}
 # Their items are not worth a line each: derives, and what the compiler adds.
 SIGNED = {"function", "struct", "enum", "trait", "constant", "static", "type_alias", "assoc_const", "assoc_type", "macro"}
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lints what users build, with only the features they ask for: the command line, and the library with each feature
-# alone. A build of the whole workspace cannot show that a feature needs another, because there each crate gets every
+# Lints what users build, with only the features they ask for: the command line, and the library and the bext plugin
+# with each feature alone. A build of the whole workspace cannot show that a feature needs another, because there each crate gets every
 # feature that any other asks for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,3 +34,7 @@ for feature in $all; do
   lint -p leasehold --lib --no-default-features --features "$feature"
 done
 lint -p leasehold --lib --all-features
+lint -p leasehold-bext --lib --no-default-features
+for feature in conformance http postgres redis sqlite; do
+  lint -p leasehold-bext --lib --no-default-features --features "$feature"
+done

@@ -15,7 +15,7 @@ TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\s*(?:(?:#\[[^\n]*\]|//[^\n]*)\
 CHECK = re.compile(r"^async fn (\w+)\(t: Trial\)", re.M)
 LONG = 500
 VAGUE = re.compile(r"\b(?:who\s+(?:waits|holds)|those\s+who|whoever|somebody|is\s+told|can\s+be\s+had)\b", re.I)
-SHIPPED = ("leasehold", "leasehold-server", "leasehold-cli")
+SHIPPED = ("leasehold", "leasehold-bext", "leasehold-server", "leasehold-cli")
 
 
 def too_long(text):

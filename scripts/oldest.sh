@@ -10,4 +10,5 @@ fi
 rustup toolchain list | grep -q "^$oldest" || rustup toolchain install "$oldest" --profile minimal
 # A directory of its own: what another compiler built is of no use to this one.
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/oldest \
-  cargo "+$oldest" check --locked -p leasehold -p leasehold-server -p leasehold-cli --features leasehold/full
+  cargo "+$oldest" check --locked -p leasehold -p leasehold-bext -p leasehold-server -p leasehold-cli \
+  --features leasehold/full,leasehold-bext/full

@@ -138,6 +138,11 @@ impl Locks {
         self.block_on(self.0.release(lease))
     }
 
+    /// As [`leasehold::Locks::release_after`](crate::Locks::release_after), blocking.
+    pub fn release_after(&self, lease: &Lease, stays: Duration) -> Result<Released> {
+        self.block_on(self.0.release_after(lease, stays))
+    }
+
     /// As [`leasehold::Locks::release_by_id`](crate::Locks::release_by_id), blocking.
     pub fn release_by_id(&self, id: LeaseId) -> Result<Released> {
         self.block_on(self.0.release_by_id(id))

@@ -12,5 +12,6 @@ pub(crate) mod leasing;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod mutex;
+mod release_after;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

@@ -3,7 +3,7 @@
 -- without `--table`.
 --
 -- Every INSERT and UPDATE must set the column `fence`. One that leaves it as it is counts as a write with the stored
--- fence. For a DELETE, call check_fence in the same transaction.
+-- fence. For a DELETE, call check_fence in the same transaction. An UPDATE of a key is checked for the new one.
 --
 -- If the column is not there yet: ALTER TABLE {table} ADD COLUMN fence bigint;
 

@@ -3,7 +3,7 @@
 -- `--table`.
 --
 -- Every INSERT and UPDATE must set the column `fence`. One that leaves it as it is counts as a write with the stored
--- fence. For a DELETE, call check_fence in the same transaction.
+-- fence. For a DELETE, call check_fence in the same transaction. An UPDATE of a key is checked for the new one.
 --
 -- If the column is not there yet: ALTER TABLE {table} ADD COLUMN fence INTEGER;
 
@@ -12,12 +12,12 @@ BEGIN IMMEDIATE;
 DROP TRIGGER IF EXISTS {insert_trigger};
 DROP TRIGGER IF EXISTS {update_trigger};
 
-CREATE TRIGGER {insert_trigger} BEFORE INSERT ON {table}
+CREATE TRIGGER {insert_trigger} AFTER INSERT ON {table}
 BEGIN
     INSERT INTO check_fence (resource, fence) VALUES ({expression}, NEW.fence);
 END;
 
-CREATE TRIGGER {update_trigger} BEFORE UPDATE ON {table}
+CREATE TRIGGER {update_trigger} AFTER UPDATE ON {table}
 BEGIN
     INSERT INTO check_fence (resource, fence) VALUES ({expression}, NEW.fence);
 END;

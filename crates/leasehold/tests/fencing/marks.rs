@@ -44,7 +44,7 @@ async fn keeps_marks(a: &Locks, b: &Locks) {
     assert_eq!(check(a, "most", most).await, None);
     assert_eq!(check(b, "most", most - 1).await, Some(most));
     // A resource is no lock: it is not listed, and its mark does not meet the lock of that name.
-    assert_eq!(a.list("").await.unwrap().len(), 0);
+    assert_eq!(a.list("", 10, None).await.unwrap().items.len(), 0);
     let guard = a.mutex("report").lock().await.unwrap();
     assert_eq!(check(a, "report", guard.fence().get()).await, None);
     guard.release().await.unwrap();

@@ -83,6 +83,11 @@ pub use stores::{StoreInfo, stores};
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
 
+/// Compiles and runs the page about fencing.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fencing.md")]
+struct FencingPage;
+
 /// Compiles and runs the first program of the start page.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/start.md")]

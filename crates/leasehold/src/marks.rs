@@ -2,7 +2,7 @@
 
 // What belongs here: the words for enforcing fences. Who keeps marks: `coordination/fenced.rs`,
 // `coordination/fencing.rs`, and a file `marks.rs` in the folder of each store that can.
-// Before changing anything here: `cargo test -p leasehold --all-features --test marks`.
+// Before changing anything here: `cargo test -p leasehold --all-features --test fencing`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -42,7 +42,9 @@ impl MariaDb {
         let data = directory.path().join("data");
         let mut install = Command::new("env");
         install.args(unprivileged(&program("mariadb-install-db")?, &[])?);
-        install.args(["--no-defaults", "--auth-root-authentication-method=normal"]).arg(with("--datadir=", &data));
+        install
+            .args(["--no-defaults", "--auth-root-authentication-method=normal"])
+            .arg(with("--datadir=", &data));
         run(&mut install)?;
         for _ in 0..TRIES {
             let port = free_port()?;
@@ -111,7 +113,8 @@ fn start_on(directory: &Directory, port: u16) -> io::Result<Option<Daemon>> {
             return Ok(None);
         }
         let mut ping = Command::new(program("mariadb")?);
-        ping.args(["--no-defaults", "--user=root", "--execute=SELECT 1"]).arg(with("--socket=", &path.join("socket")));
+        ping.args(["--no-defaults", "--user=root", "--execute=SELECT 1"])
+            .arg(with("--socket=", &path.join("socket")));
         if run(&mut ping).is_ok() {
             return Ok(Some(daemon));
         }

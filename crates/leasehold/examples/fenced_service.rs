@@ -29,8 +29,11 @@ async fn write(State(report): State<Report>, body: String) {
 /// Writes as a client of the service; returns the first line of its answer.
 async fn put(service: SocketAddr, body: &str, fence: WriteFence) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(service).await?;
-    let head = format!("PUT /report HTTP/1.1\r\nhost: example\r\nconnection: close\r\nFencing-Token: {fence}");
-    connection.write_all(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+    let head =
+        format!("PUT /report HTTP/1.1\r\nhost: example\r\nconnection: close\r\nFencing-Token: {fence}");
+    connection
+        .write_all(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+        .await?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await?;
     Ok(answer.lines().next().unwrap_or_default().to_owned())

@@ -61,11 +61,16 @@ fn refuses_a_paused_writer((writer, _behind): (Writer, Behind)) {
         child.tell("write now");
         let said = child.line();
         if check == Check::Nothing {
-            assert_eq!((said.as_str(), writer.stored(check).as_str()), ("written", "100"), "nothing stops it");
+            assert_eq!(
+                (said.as_str(), writer.stored(check).as_str()),
+                ("written", "100"),
+                "nothing stops it"
+            );
             continue;
         }
         assert_eq!(writer.stored(check), "200", "{check:?}: {said}");
-        for part in ["refused", "stale fence", writer.resource(check), &stale.to_string(), &fence.to_string()] {
+        for part in ["refused", "stale fence", writer.resource(check), &stale.to_string(), &fence.to_string()]
+        {
             assert!(said.contains(part), "{check:?}: {part} is not in {said}");
         }
     }

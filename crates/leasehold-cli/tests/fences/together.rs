@@ -49,7 +49,9 @@ fn sqlite_lets_no_later_check_pass_an_open_write() {
     let (writer, _behind) = Writer::sqlite();
     let Writer::Sqlite(path) = &writer else { panic!("{writer:?}") };
     let earlier = rusqlite::Connection::open(path).unwrap();
-    earlier.execute_batch("BEGIN IMMEDIATE; INSERT INTO check_fence (resource, fence) VALUES ('report', 33);").unwrap();
+    earlier
+        .execute_batch("BEGIN IMMEDIATE; INSERT INTO check_fence (resource, fence) VALUES ('report', 33);")
+        .unwrap();
     let later = rusqlite::Connection::open(path).unwrap();
     later.busy_timeout(std::time::Duration::ZERO).unwrap();
     let error = later.execute_batch("BEGIN IMMEDIATE").unwrap_err();
@@ -60,7 +62,7 @@ fn sqlite_lets_no_later_check_pass_an_open_write() {
 }
 
 #[test]
-fn refused_redis_write_changes_nothing_and_any_command_is_checked() {
+fn refused_redis_write_changes_nothing_for_any_command() {
     let (writer, _behind) = Writer::redis();
     let script = printed(&["redis"]);
     let eval = |fence: &str, rest: &[&str]| {

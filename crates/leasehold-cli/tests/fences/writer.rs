@@ -80,8 +80,10 @@ impl Writer {
         }
         for table in ["checked", "guarded", "plain"] {
             let columns = format!("id {text} PRIMARY KEY, body {text}, fence {number}");
-            self.sql(&format!("CREATE TABLE {table} ({columns}); INSERT INTO {table} (id, body) VALUES ('r1', '0');"))
-                .unwrap();
+            self.sql(&format!(
+                "CREATE TABLE {table} ({columns}); INSERT INTO {table} (id, body) VALUES ('r1', '0');"
+            ))
+            .unwrap();
         }
         let triggers = printed(&["sql", "--dialect", dialect, "--table", "guarded", "--key", "id"]);
         for _ in 0..2 {
@@ -149,7 +151,9 @@ impl Writer {
             let script = printed(&["redis"]);
             return match check {
                 Check::Nothing => self.redis_cli(&["SET", "{report}", value]),
-                _ => self.redis_cli(&["EVAL", &script, "2", "{report}", "{report}:fence", fence, "SET", value]),
+                _ => {
+                    self.redis_cli(&["EVAL", &script, "2", "{report}", "{report}:fence", fence, "SET", value])
+                }
             };
         }
         match check {
@@ -194,7 +198,13 @@ impl Writer {
             }
             Writer::MariaDb(port) => {
                 let mut mariadb = Command::new("mariadb");
-                mariadb.args(["--no-defaults", "--user=root", "--host=127.0.0.1", "--batch", "--skip-column-names"]);
+                mariadb.args([
+                    "--no-defaults",
+                    "--user=root",
+                    "--host=127.0.0.1",
+                    "--batch",
+                    "--skip-column-names",
+                ]);
                 mariadb.args(["--raw", "--unbuffered", "--default-character-set=utf8mb4", "test"]);
                 mariadb.arg(format!("--port={port}"));
                 mariadb

@@ -25,12 +25,7 @@ pub(crate) async fn check(State(app): State<Arc<App>>, mut request: Request<Body
     finish(operation, answer)
 }
 
-async fn check_one(
-    app: &App,
-    caller: &Caller,
-    request: Request<Body>,
-    operation: &mut Operation,
-) -> Answer {
+async fn check_one(app: &App, caller: &Caller, request: Request<Body>, operation: &mut Operation) -> Answer {
     // Resources are names: the same rules, the same namespace, the same scopes.
     let resource = extract::name(app, request.uri())?;
     operation.name(&resource);

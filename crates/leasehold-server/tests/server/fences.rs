@@ -25,7 +25,10 @@ async fn lower_fence_is_409_with_the_highest_and_changes_nothing() {
     for (fence, status) in [(7, 200), (7, 200), (6, 409), (8, 200), (7, 409)] {
         let answer = check(&server, "report/1", fence).await;
         assert_eq!(answer.status, status, "{answer:?}");
-        assert_eq!((&answer.body["resource"], &answer.body["fencing_token"]), (&json!("report/1"), &json!(fence)));
+        assert_eq!(
+            (&answer.body["resource"], &answer.body["fencing_token"]),
+            (&json!("report/1"), &json!(fence))
+        );
         assert_eq!(answer.body["current"], status == 200);
     }
     let stale = check(&server, "report/1", 7).await;
@@ -37,7 +40,15 @@ async fn lower_fence_is_409_with_the_highest_and_changes_nothing() {
 #[tokio::test]
 async fn impossible_fence_is_400_and_raises_no_mark() {
     let server = Server::start().await;
-    for bad in [json!(0), json!(-1), json!("7"), json!(7.5), json!(null), json!(u64::MAX), json!(900_000_000_000_001_u64)] {
+    for bad in [
+        json!(0),
+        json!(-1),
+        json!("7"),
+        json!(7.5),
+        json!(null),
+        json!(u64::MAX),
+        json!(900_000_000_000_001_u64),
+    ] {
         check(&server, "a", bad).await.is_problem(400, "INVALID_ARGUMENT");
     }
     // More than a day ahead: it would lock every writer out for decades.
@@ -68,7 +79,9 @@ async fn token_needs_acquire_on_the_name_of_the_resource() {
     };
     assert_eq!(check(0, "blue/report").await.status, 200);
     // Another prefix; and read and admin, which may not acquire.
-    for (token, resource) in [(1, "blue/report"), (0, "red/report"), (0, "report"), (2, "blue/report"), (3, "cafe")] {
+    for (token, resource) in
+        [(1, "blue/report"), (0, "red/report"), (0, "report"), (2, "blue/report"), (3, "cafe")]
+    {
         check(token, resource).await.is_problem(403, "AUTH_FAILED");
     }
     check_without_token(&tenants.server).await.is_problem(401, "AUTH_FAILED");
@@ -135,7 +148,9 @@ async fn rust_client_checks_at_the_server() {
     let locks = Locks::connect(&format!("http://{}", server.address)).await.unwrap();
     let fence = |number| WriteFence::received(Fence::new(number)).unwrap();
     assert_eq!(locks.check_fence("r/1", fence(7)).await.unwrap(), Checked::Current);
-    let Checked::Stale(stale) = locks.check_fence("r/1", fence(6)).await.unwrap() else { panic!("not stale") };
+    let Checked::Stale(stale) = locks.check_fence("r/1", fence(6)).await.unwrap() else {
+        panic!("not stale")
+    };
     assert_eq!((stale.fence, stale.highest), (Fence::new(6), Fence::new(7)));
     let error = locks.check_fence("r/1", fence(Fence::MAX.get())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -121,7 +121,12 @@ fn routes(lease: &str) -> Vec<(&'static str, &'static str, &'static str, String)
     vec![
         ("post", "/v1/locks/a/acquire", "/v1/locks/{name}/acquire", take.to_string()),
         ("post", "/v1/locks/a/renew", "/v1/locks/{name}/renew", renew.to_string()),
-        ("post", "/v1/fences/a/check", "/v1/fences/{resource}/check", json!({"fencing_token": 7}).to_string()),
+        (
+            "post",
+            "/v1/fences/a/check",
+            "/v1/fences/{resource}/check",
+            json!({"fencing_token": 7}).to_string(),
+        ),
         ("get", "/v1/locks/a", "/v1/locks/{name}", String::new()),
         ("get", "/v1/locks", "/v1/locks", String::new()),
         ("get", "/v1/locks/a/history", "/v1/locks/{name}/history", String::new()),

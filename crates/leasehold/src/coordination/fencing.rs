@@ -169,7 +169,8 @@ fn fence_of(parts: &Parts) -> Result<WriteFence, Refusal> {
     if values.next().is_some() {
         return Err(bad("the header Fencing-Token must be there once"));
     }
-    let text = value.to_str().map_err(|_| bad("the header Fencing-Token must be a number of 1 to 15 digits"))?;
+    let text =
+        value.to_str().map_err(|_| bad("the header Fencing-Token must be a number of 1 to 15 digits"))?;
     text.parse().map_err(|error: Error| bad(&format!("the header Fencing-Token: {}", error.message())))
 }
 
@@ -182,7 +183,7 @@ impl Shared {
         if gate.state.lock().kept >= fence.get() {
             return Ok(turn);
         }
-        // In the turn: whoever comes with a higher fence waits for the end of this one.
+        // In the turn: a request with a higher fence waits for the end of this one.
         match locks.check_fence(&resource, fence).await {
             Ok(Checked::Current) => {
                 let mut state = gate.state.lock();

@@ -1,4 +1,4 @@
--- Fences for PostgreSQL 9.5 or newer: refuses writers that have lost their lock.
+-- Fences for PostgreSQL 11 or newer: refuses writers that have lost their lock.
 -- Printed by `leasehold fences sql --dialect postgres`. Run it once, in the schema of the tables it protects.
 --
 -- In each transaction that writes, before the first write:
@@ -6,6 +6,8 @@
 -- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An equal
 -- fence passes: the same holder writes again. A lower one fails with SQLSTATE LF001, and the transaction with it. Other
 -- writers of the resource wait until this transaction ends, so check and write are one step.
+--
+-- Writers need the rights SELECT, INSERT and UPDATE on the table `fences`.
 --
 -- Only exclusive holders may call it: readers and permit holders are inside together, and would refuse each other.
 -- A trigger that does this for every row: `leasehold fences sql --dialect postgres --table report`.
@@ -20,7 +22,7 @@ CREATE TABLE IF NOT EXISTS fences (
 );
 
 CREATE OR REPLACE FUNCTION check_fence(given_resource text, given_fence bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     highest bigint;
 BEGIN
@@ -44,7 +46,7 @@ $$;
 -- For triggers. The first argument is the resource; with a second one, the name of a column, the resource is the first,
 -- a slash and the value of that column.
 CREATE OR REPLACE FUNCTION check_fence_of_row() RETURNS trigger
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     written jsonb := to_jsonb(NEW);
 BEGIN

@@ -151,6 +151,13 @@ async fn postgres_user_without_the_right_to_make_the_table() {
     let error = locks.check_fence("report", fence(7)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
     assert!(error.message().contains("`fences`"), "{error}");
+    // What docs/postgres.md says.
+    server.sql(
+        "CREATE TABLE leasehold.fences (resource text COLLATE \"C\" PRIMARY KEY, fence bigint NOT NULL); \
+         GRANT SELECT, INSERT, UPDATE ON leasehold.fences TO app",
+    );
+    assert_eq!(check(&locks, "report", 7).await, None);
+    assert_eq!(check(&locks, "report", 6).await, Some(7));
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 --
 -- In each transaction that writes, before the first write:
 --     SELECT check_fence('report', 459475822995008);
--- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An equal
--- fence passes: the same holder writes again. A lower one fails with SQLSTATE LF001, and the transaction with it. Other
--- writers of the resource wait until this transaction ends, so check and write are one step.
+-- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An
+-- equal fence passes: the same holder writes again. A lower one fails with SQLSTATE LF001, and the transaction with it.
+-- Other writers of the resource wait until this transaction ends, so check and write are one step.
 --
 -- Writers need the rights SELECT, INSERT and UPDATE on the table `fences`.
 --

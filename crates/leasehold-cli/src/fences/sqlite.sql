@@ -3,8 +3,8 @@
 --
 -- In each transaction that writes, after BEGIN IMMEDIATE and before the first write:
 --     INSERT INTO check_fence (resource, fence) VALUES ('report', 459475822995008);
--- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An equal
--- fence passes: the same holder writes again. A lower one fails with a constraint error: roll back then. No other
+-- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An
+-- equal fence passes: the same holder writes again. A lower one fails with a constraint error: roll back then. No other
 -- connection writes until the transaction ends, so check and write are one step.
 --
 -- Only exclusive holders may do this: readers and permit holders are inside together, and would refuse each other.
@@ -26,8 +26,8 @@ CREATE VIEW check_fence (resource, fence) AS SELECT resource, fence FROM fences;
 CREATE TRIGGER check_fence_call INSTEAD OF INSERT ON check_fence
 BEGIN
     -- A fence may be a number, or the same as text, of digits only.
-    SELECT RAISE(ABORT, 'no valid fence ' || ifnull(quote(NEW.fence), 'null') || ' for resource ' ||
-        ifnull(quote(NEW.resource), 'null'))
+    SELECT RAISE(ABORT, 'no valid fence ' || iif(NEW.fence IS NULL, 'null', quote(NEW.fence)) || ' for resource ' ||
+        iif(NEW.resource IS NULL, 'null', quote(NEW.resource)))
     WHERE NEW.resource IS NULL OR typeof(NEW.resource) <> 'text' OR NEW.fence IS NULL
         OR typeof(NEW.fence) NOT IN ('integer', 'text') OR NEW.fence GLOB '*[^0-9]*'
         OR CAST(NEW.fence AS INTEGER) NOT BETWEEN 1 AND 900000000000000;

@@ -6,8 +6,8 @@
 --     CALL check_fence('report', 459475822995008);
 -- It compares the fence with the highest that the resource `report` has seen, and remembers it if it is higher. An
 -- equal fence passes: the same holder writes again. A lower one fails with SQLSTATE 45000 and error 30001: roll back
--- then. Other writers of the resource wait until this transaction ends, so check and write are one step. With autocommit
--- and without START TRANSACTION the check is apart from the write and protects little.
+-- then. Other writers of the resource wait until this transaction ends, so check and write are one step. With
+-- autocommit and without START TRANSACTION the check is apart from the write and protects little.
 --
 -- Only exclusive holders may call it: readers and permit holders are inside together, and would refuse each other.
 -- A trigger that does this for every row: `leasehold fences sql --dialect mysql --table report`.
